@@ -1,0 +1,1 @@
+// The translation unit whose precompiled header the other targets reuse.

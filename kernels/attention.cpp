@@ -1,0 +1,193 @@
+#include "kernels/attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "kernels/memory/ledger.h"
+#include "kernels/op_handle.h"
+
+// Axes: B batch, S sequence, H query heads, K key/value heads, N = H + 2K packed heads, hd width of a head.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+struct Packed {
+  Tensor q, k, v;  // views (B, S, H | K | K, hd)
+  Packed(const Tensor& qkv, int64_t heads, int64_t kv_heads)
+      : q(qkv.narrow(2, 0, heads)),
+        k(qkv.narrow(2, heads, kv_heads)),
+        v(qkv.narrow(2, heads + kv_heads, kv_heads)) {}
+};
+
+// On CUDA the flash kernel is for 16-bit types; fp32 goes to the memory-efficient one.
+bool is_cuda_flash(const Tensor& q) { return q.is_cuda() && q.scalar_type() != at::kFloat; }
+
+Tensor empty_transposed(const Tensor& like_BHSd) {
+  const auto s = like_BHSd.sizes();
+  return at::empty({s[0], s[2], s[1], s[3]}, like_BHSd.options()).transpose(1, 2);
+}
+
+// The library's kernel for the device: q (B, H, S, hd), k and v (B, K, S, hd), any strides but the last ->
+// result (B, H, S, hd), logsumexp (B, H, …) fp32 in the layout that the library's backward wants.
+std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (q.is_meta()) {
+    const auto fp32 = q.options().dtype(at::kFloat);
+    return {empty_transposed(q), at::empty({q.size(0), q.size(2), q.size(1)}, fp32).transpose(1, 2)};
+  }
+  if (q.is_cpu()) return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
+  if (is_cuda_flash(q)) {
+    auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false);
+    return {std::get<0>(result), std::get<1>(result)};
+  }
+  const int64_t group = q.size(1) / k.size(1);  // this kernel knows no groups
+  auto result = at::_scaled_dot_product_efficient_attention(
+      q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), std::nullopt, true, 0.0, true);
+  return {std::get<0>(result), std::get<1>(result)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                    const Tensor& v, const Tensor& out,
+                                                    const Tensor& logsumexp) {
+  if (q.is_meta()) return {empty_transposed(q), empty_transposed(k), empty_transposed(v)};
+  if (q.is_cpu()) {
+    return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, true);
+  }
+  const Tensor seed = at::empty({2}, q.options().dtype(at::kLong));  // unread: there is no dropout
+  if (is_cuda_flash(q)) {
+    return at::_scaled_dot_product_flash_attention_backward(grad, q, k, v, out, logsumexp, Tensor(), Tensor(),
+                                                            q.size(2), k.size(2), 0.0, true, seed, seed);
+  }
+  auto result = at::_scaled_dot_product_efficient_attention_backward(
+      grad, q, k, v, Tensor(), out, logsumexp.contiguous(), seed, seed, 0.0, {true, true, true, false}, true);
+  return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
+}
+
+// One implementation for all devices: CPU, CUDA and Meta differ in the library's call alone.
+std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
+  const KindScope kind(Kind::attention);
+  const Packed in(qkv, heads, kv_heads);
+  auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2));
+  return {out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * qkv.size(3)}), logsumexp};
+}
+
+// sum = gradient at first, then sum += gradient. Mixed types would make ATen's add_ cast through a temporary
+// on the CPU and not on meta; the cast is explicit so that both ledgers see it.
+void accumulate(Tensor sum, Tensor gradient, bool first) {
+  if (first) {
+    sum.copy_(gradient);
+  } else {
+    sum.add_(gradient.to(sum.scalar_type()));
+  }
+}
+
+// The CPU's kernel sums a group's gradients in the compute dtype, which costs bf16 up to half its accuracy.
+// So a group's query heads are taken one at a time, each beside all key/value heads, and the sum is ours, in
+// fp32; keys and values are never expanded.
+Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& logsumexp,
+                      int64_t heads, int64_t kv_heads) {
+  const KindScope kind(Kind::attention);
+  const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
+  const int64_t passes = is_cuda_flash(qkv) ? 1 : heads / kv_heads;
+  const auto of_pass = [&](const Tensor& x,
+                           int64_t pass) {  // (B, S, H·hd or H, hd) -> (B, H / passes, S, hd)
+    return x.view({B, S, heads / passes, passes, hd}).select(3, pass).transpose(1, 2);
+  };
+  const Tensor lse = logsumexp.view({B, heads / passes, passes, logsumexp.size(2)});
+  const Packed in(qkv, heads, kv_heads);
+  const Tensor k = in.k.transpose(1, 2), v = in.v.transpose(1, 2);
+
+  Tensor dqkv = at::empty_like(qkv);
+  Packed d(dqkv, heads, kv_heads);
+  Tensor dkv = dqkv.narrow(2, heads, 2 * kv_heads);
+  const bool widen = passes > 1 && qkv.scalar_type() != at::kFloat;
+  Tensor sum = widen ? at::empty(dkv.sizes(), qkv.options().dtype(at::kFloat)) : dkv;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    auto [dq, dk, dv] = library_backward(of_pass(grad, pass), of_pass(in.q, pass), k, v, of_pass(out, pass),
+                                         lse.select(2, pass));
+    of_pass(d.q, pass).copy_(std::exchange(dq, Tensor()));
+    accumulate(sum.narrow(2, 0, kv_heads), std::exchange(dk, Tensor()).transpose(1, 2), pass == 0);
+    accumulate(sum.narrow(2, kv_heads, kv_heads), std::exchange(dv, Tensor()).transpose(1, 2), pass == 0);
+  }
+  if (widen) dkv.copy_(sum);
+  return dqkv;
+}
+
+class FlashAttention : public torch::autograd::Function<FlashAttention> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& qkv, int64_t heads,
+                        int64_t kv_heads) {
+    static const auto op = operator_handle<std::tuple<Tensor, Tensor>(const Tensor&, int64_t, int64_t)>(
+        "moelab::flash_attention_forward");
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [out, logsumexp] = op.call(qkv, heads, kv_heads);
+    context->save_for_backward({qkv, out, logsumexp});
+    context->saved_data["heads"] = heads;
+    context->saved_data["kv_heads"] = kv_heads;
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    using Signature = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t);
+    static const auto op = operator_handle<Signature>("moelab::flash_attention_backward");
+    const auto saved = context->get_saved_variables();
+    at::AutoDispatchBelowADInplaceOrView guard;
+    Tensor dqkv = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2],
+                          context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt());
+    return {dqkv, Tensor(), Tensor()};
+  }
+};
+
+Tensor materialised_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
+  const KindScope kind(Kind::attention);
+  const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3), group = heads / kv_heads;
+  const Packed in(qkv, heads, kv_heads);
+  const auto by_head = [&](const Tensor& x) {  // each key or value head repeated for its group
+    return group == 1 ? x.transpose(1, 2) : x.repeat_interleave(group, 2).transpose(1, 2);
+  };
+  const Tensor hidden = at::ones({S, S}, qkv.options().dtype(at::kBool)).triu(1);
+  const Tensor scores_BHSS = at::matmul(in.q.transpose(1, 2), by_head(in.k).transpose(2, 3)) / std::sqrt(hd);
+  const Tensor masked_BHSS = scores_BHSS.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  const Tensor weights_BHSS = at::softmax(masked_BHSS, -1, at::kFloat).to(qkv.scalar_type());
+  return at::matmul(weights_BHSS, by_head(in.v)).transpose(1, 2).reshape({B, S, heads * hd});
+}
+
+}  // namespace
+
+Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path) {
+  TORCH_CHECK(kv_heads > 0 && heads % kv_heads == 0, "causal_attention: ", heads, " heads in ", kv_heads,
+              " groups");
+  TORCH_CHECK(qkv.dim() == 4 && qkv.is_contiguous() && qkv.size(2) == heads + 2 * kv_heads,
+              "causal_attention: qkv must be (B, S, ", heads + 2 * kv_heads, ", hd), contiguous, got ",
+              qkv.sizes());
+  if (path == AttentionPath::materialised) return materialised_attention(qkv, heads, kv_heads);
+  return FlashAttention::apply(qkv, heads, kv_heads);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def("flash_attention_forward(Tensor qkv, int heads, int kv_heads) -> (Tensor, Tensor)");
+  m.def(
+      "flash_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor logsumexp, int heads, int "
+      "kv_heads) "
+      "-> Tensor");
+}
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("flash_attention_forward", flash_forward);
+  m.impl("flash_attention_backward", flash_backward);
+}
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("flash_attention_forward", flash_forward);
+  m.impl("flash_attention_backward", flash_backward);
+}
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("flash_attention_forward", flash_forward);
+  m.impl("flash_attention_backward", flash_backward);
+}
+
+}  // namespace moelab

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+
+namespace moelab {
+
+// Vocabulary rows that one partial maximum and sum cover.
+constexpr int64_t kCrossEntropySplit = 512;
+
+// The target of a token that is left out.
+constexpr int64_t kIgnoredTarget = -1;
+
+// Softmax cross entropy of a chunk of tokens over transposed logits, on the CPU or on CUDA. R tokens, V
+// vocabulary, P = ceil(V / kCrossEntropySplit).
+struct CrossEntropyChunk {
+  void* logits;  // (V, R) fp32 or bf16, replaced by its gradient when `gradient`
+  bool bf16;
+  bool gradient;
+  int64_t vocabulary, tokens;
+  const int64_t* targets;       // (R)
+  const double* inverse_count;  // (): one over the number of targets of all chunks
+  float* partial_max;           // (P, R) scratch
+  float* partial_sum;           // (P, R) scratch: sum of exp(logit - partial maximum)
+  float* token_max;             // (R) scratch
+  float* token_scale;           // (R) scratch: exp(logit - maximum) times this is the gradient
+  float* token_target;          // (R) scratch: the gradient at the target
+  double* row_loss;             // (R)
+};
+
+}  // namespace moelab
+
+#ifdef MOELAB_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+namespace moelab::cuda {
+
+// Launches on `stream`; returns the first launch's error.
+cudaError_t cross_entropy_chunk(const CrossEntropyChunk& chunk, cudaStream_t stream);
+
+}  // namespace moelab::cuda
+#endif

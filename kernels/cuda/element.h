@@ -1,0 +1,8 @@
+#pragma once
+
+namespace moelab::cuda {
+
+// The element types that the device code knows; .cu files see no torch header.
+enum class Element { f32, bf16, f16 };
+
+}  // namespace moelab::cuda

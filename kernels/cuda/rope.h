@@ -1,0 +1,18 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/element.h"
+
+namespace moelab::cuda {
+
+struct RopeShape {
+  int64_t positions, sequence, heads, rotated_heads, head_dim;  // positions: batch * sequence
+};
+
+// Rotates in place qkv (positions, heads, head_dim), contiguous; sign -1 rotates back. table: see rope_table.
+void rope(Element element, void* qkv, const float* table, const RopeShape& shape, float sign,
+          cudaStream_t stream);
+
+}  // namespace moelab::cuda

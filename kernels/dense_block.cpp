@@ -1,0 +1,127 @@
+#include "kernels/vec.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "kernels/cpu/swiglu.h"
+#include "kernels/expert_block.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/op_handle.h"
+
+// Axes: T tokens, D width, F hidden width.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+Tensor hidden(const Tensor& x, int64_t width) {
+  KindScope scope(Kind::activation_experts);
+  return at::empty({x.size(0), width}, x.options());
+}
+
+void check(const Tensor& x, const Tensor& w13, const Tensor& w2) {
+  const int64_t F = w2.size(1), D = w2.size(0);
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == D && w13.sizes() == at::IntArrayRef({2 * F, D}),
+              "dense block: weights ", w13.sizes(), " and ", w2.sizes(), " do not match x ", x.sizes());
+  TORCH_CHECK(
+      x.is_contiguous() && w13.scalar_type() == x.scalar_type() && w2.scalar_type() == x.scalar_type(),
+      "dense block: x and weights must be contiguous and of one dtype");
+}
+
+std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& w13, const Tensor& w2) {
+  check(x, w13, w2);
+  const int64_t F = w2.size(1);
+  Tensor y = at::empty_like(x), h = hidden(x, 2 * F), act = hidden(x, F);
+  at::mm_out(h, x, w13.t());
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
+    swiglu_rows(h.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), x.size(0), F);
+  });
+  at::mm_out(y, act, w2.t());
+  return {y, h};
+}
+
+std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& w13, const Tensor& w2) {
+  check(x, w13, w2);
+  const int64_t F = w2.size(1);
+  Tensor y = at::empty_like(x), h = hidden(x, 2 * F), act = hidden(x, F);
+  return {y, h};
+}
+
+std::tuple<Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, const Tensor& w13, const Tensor& w2) {
+  Tensor dx = at::empty_like(x);
+  KindScope scope(Kind::gradients);
+  return {dx, at::empty_like(w13), at::empty_like(w2)};
+}
+
+// dx, dw13, dw2; h is overwritten with its gradient.
+std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const Tensor& x, const Tensor& w13,
+                                                const Tensor& w2, const Tensor& h) {
+  const int64_t F = w2.size(1);
+  auto gradients = allocate_gradients(x, w13, w2);
+  auto& [dx, dw13, dw2] = gradients;
+  Tensor act = hidden(x, F);
+  at::mm_out(act, dy, w2);
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
+    swiglu_backward_rows(h.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), nullptr, nullptr,
+                         x.size(0), F);
+  });
+  at::mm_out(dw2, dy.t(), act);
+  at::mm_out(dw13, h.t(), x);
+  at::mm_out(dx, h, w13);
+  return gradients;
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x, const Tensor& w13,
+                                                 const Tensor& w2, const Tensor&) {
+  auto gradients = allocate_gradients(x, w13, w2);
+  Tensor act = hidden(x, w2.size(1));
+  return gradients;
+}
+
+struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& w13,
+                        const Tensor& w2) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [y, h] = operator_handle<decltype(forward_cpu)>("moelab::dense_block_forward").call(x, w13, w2);
+    ctx->save_for_backward({x, w13, w2, h});
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list dy) {
+    const auto saved = ctx->get_saved_variables();
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [dx, dw13, dw2] = operator_handle<decltype(backward_cpu)>("moelab::dense_block_backward")
+                               .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3]);
+    saved[3].unsafeGetTensorImpl()->bump_version();  // h is gone: a second backward must not use it
+    return {dx, dw13, dw2};
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def("dense_block_forward(Tensor x, Tensor w13, Tensor w2) -> (Tensor, Tensor)");
+  m.def(
+      "dense_block_backward(Tensor dy, Tensor x, Tensor w13, Tensor w2, Tensor(a!) h) -> (Tensor, Tensor, "
+      "Tensor)");
+}
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("dense_block_forward", forward_cpu);
+  m.impl("dense_block_backward", backward_cpu);
+}
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("dense_block_forward", forward_meta);
+  m.impl("dense_block_backward", backward_meta);
+}
+
+Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2) {
+  return DenseBlockFunction::apply(x, w13, w2);
+}
+
+}  // namespace moelab

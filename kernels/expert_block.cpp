@@ -1,0 +1,281 @@
+#include "kernels/expert_block.h"
+
+#include "kernels/vec.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "kernels/cpu/swiglu.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/op_handle.h"
+
+// Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows, M rows of the widest expert.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+constexpr int64_t kRowGrain = 32;  // rows a task when rows are copied
+
+struct Shape {
+  int64_t T, D, K, E, F;
+  Shape(const Tensor& x, const Tensor& weights, const Tensor& w13, const Tensor& w2)
+      : T(x.size(0)), D(x.size(1)), K(weights.size(1)), E(w13.size(0)), F(w2.size(2)) {
+    TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous(),
+                "expert block: contiguous tensors");
+    TORCH_CHECK(w13.sizes() == at::IntArrayRef({E, 2 * F, D}) && w2.sizes() == at::IntArrayRef({E, D, F}),
+                "expert block: weights ", w13.sizes(), " and ", w2.sizes(), " do not match width ", D);
+    TORCH_CHECK(w13.scalar_type() == x.scalar_type() && w2.scalar_type() == x.scalar_type(),
+                "expert block: x and weights must have one dtype");
+    TORCH_CHECK(weights.size(0) == T && weights.scalar_type() == at::kFloat,
+                "router weights must be (T, K) fp32");
+  }
+};
+
+// The buffers of a pass. One function makes them for every device, so that meta's bytes are the CPU's.
+struct Scratch {
+  Tensor route_R;            // (R) int32: the route t*K + k in each row, -1 for an empty row
+  Tensor rows_MD, rows2_MD;  // gathered or produced rows
+  Tensor act_MF;             // activation, or its gradient
+  Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
+  Tensor sum_TD;             // fp32; the result itself when that is fp32
+
+  static Tensor rows_buffer(const Tensor& x, int64_t rows, int64_t width, Kind kind) {
+    KindScope scope(kind);
+    return at::empty({rows, width}, x.options());
+  }
+
+  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest,
+          bool backward) {
+    const auto f32 = x.options().dtype(at::kFloat);
+    rows_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
+    if (backward) rows2_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
+    act_MF = rows_buffer(x, widest, s.F, Kind::activation_experts);
+    {
+      KindScope scope(Kind::routing);
+      route_R = at::empty({rows}, x.options().dtype(at::kInt));
+      scale_M = at::empty({widest}, f32);
+      if (backward) dscale_M = at::empty({widest}, f32);
+    }
+    sum_TD = x.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), f32);
+  }
+};
+
+Tensor preactivation(const Tensor& x, const Shape& s, int64_t rows) {
+  KindScope scope(Kind::activation_experts);
+  return at::empty({rows, 2 * s.F}, x.options());
+}
+
+void invert_routes(const Tensor& row_TK, const Tensor& route_R) {
+  route_R.fill_(-1);
+  const int32_t* row = row_TK.const_data_ptr<int32_t>();
+  int32_t* route = route_R.mutable_data_ptr<int32_t>();
+  for (int64_t i = 0; i < row_TK.numel(); ++i) {
+    if (row[i] >= 0) route[row[i]] = static_cast<int32_t>(i);
+  }
+}
+
+void gather_rows(const Tensor& source_TD, const int32_t* route, int64_t n, int64_t K, const Tensor& rows_MD) {
+  const size_t bytes = source_TD.size(1) * source_TD.element_size();
+  const char* from = static_cast<const char*>(source_TD.const_data_ptr());
+  char* to = static_cast<char*>(rows_MD.mutable_data_ptr());
+  at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (route[i] < 0) {
+        std::memset(to + i * bytes, 0, bytes);
+      } else {
+        std::memcpy(to + i * bytes, from + route[i] / K * bytes, bytes);
+      }
+    }
+  });
+}
+
+void gather_scales(const float* weights_TK, const int32_t* route, int64_t n, float* scale) {
+  for (int64_t i = 0; i < n; ++i) scale[i] = route[i] < 0 ? 0.0f : weights_TK[route[i]];
+}
+
+// sum[token of row i] += scale[i] * rows[i]. The rows of one expert belong to different tokens.
+template <class T>
+void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_t n, int64_t K, int64_t D,
+                 float* sum) {
+  at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (route[i] < 0) continue;
+      float* to = sum + route[i] / K * D;
+      const Vec s(scale ? scale[i] : 1.0f);
+      for (int64_t j = 0; j < D; j += kLanes) {
+        const int64_t left = std::min(kLanes, D - j);
+        store_float(to + j, load_float(to + j, left) + s * load_float(rows + i * D + j, left), left);
+      }
+    }
+  });
+}
+
+template <class Body>
+void for_experts(const Tensor& offsets, const Body& body) {
+  const int32_t* start = offsets.const_data_ptr<int32_t>();
+  for (int64_t e = 0; e + 1 < offsets.numel(); ++e) body(e, start[e], start[e + 1] - start[e]);
+}
+
+// y, H. `keep`: H is whole, for backward; else it is scratch of one expert and comes back empty.
+std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
+                                       const Tensor& offsets, const Tensor& w13, const Tensor& w2,
+                                       int64_t rows, int64_t widest, bool keep) {
+  const Shape s(x, weights, w13, w2);
+  Tensor y = at::empty_like(x), h = preactivation(x, s, keep ? rows : widest);
+  Scratch scratch(x, y, s, rows, widest, false);
+  invert_routes(row_TK, scratch.route_R);
+  scratch.sum_TD.zero_();
+  const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
+  for_experts(offsets, [&](int64_t e, int64_t first, int64_t n) {
+    if (n == 0) return;
+    Tensor in = scratch.rows_MD.narrow(0, 0, n), act = scratch.act_MF.narrow(0, 0, n);
+    Tensor pre = h.narrow(0, keep ? first : 0, n);
+    gather_rows(x, route + first, n, s.K, in);
+    at::mm_out(pre, in, w13[e].t());
+    float* scale = scratch.scale_M.mutable_data_ptr<float>();
+    gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
+    with_element_type(x.scalar_type(), [&](auto zero) {
+      using scalar_t = decltype(zero);
+      swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
+      at::mm_out(in, act, w2[e].t());
+      scatter_add(in.const_data_ptr<scalar_t>(), route + first, scale, n, s.K, s.D,
+                  scratch.sum_TD.mutable_data_ptr<float>());
+    });
+  });
+  if (!scratch.sum_TD.is_same(y)) y.copy_(scratch.sum_TD);
+  if (!keep) h = at::empty({0}, x.options());
+  return {y, h};
+}
+
+std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weights, const Tensor&, const Tensor&,
+                                        const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest,
+                                        bool keep) {
+  const Shape s(x, weights, w13, w2);
+  Tensor y = at::empty_like(x), h = preactivation(x, s, keep ? rows : widest);
+  Scratch scratch(x, y, s, rows, widest, false);
+  if (!keep) h = at::empty({0}, x.options());
+  return {y, h};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, const Tensor& weights,
+                                                              const Tensor& w13, const Tensor& w2) {
+  Tensor dx = at::empty_like(x), dweights = at::empty_like(weights);
+  KindScope scope(Kind::gradients);
+  return {dx, dweights, at::empty_like(w13), at::empty_like(w2)};
+}
+
+// dx, dweights, dw13, dw2; H is overwritten with its gradient.
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const Tensor& x,
+                                                        const Tensor& weights, const Tensor& row_TK,
+                                                        const Tensor& offsets, const Tensor& w13,
+                                                        const Tensor& w2, const Tensor& h, int64_t widest) {
+  const Shape s(x, weights, w13, w2);
+  auto gradients = allocate_gradients(x, weights, w13, w2);
+  auto& [dx, dweights, dw13, dw2] = gradients;
+  Scratch scratch(x, dx, s, h.size(0), widest, true);
+  invert_routes(row_TK, scratch.route_R);
+  scratch.sum_TD.zero_();
+  dweights.zero_();
+  const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
+  for_experts(offsets, [&](int64_t e, int64_t first, int64_t n) {
+    Tensor dw13_e = dw13[e], dw2_e = dw2[e];
+    if (n == 0) {
+      dw13_e.zero_();
+      dw2_e.zero_();
+      return;
+    }
+    Tensor in = scratch.rows_MD.narrow(0, 0, n), out = scratch.rows2_MD.narrow(0, 0, n);
+    Tensor act = scratch.act_MF.narrow(0, 0, n), pre = h.narrow(0, first, n);
+    gather_rows(dy, route + first, n, s.K, out);
+    at::mm_out(act, out, w2[e]);  // dA'
+    float *scale = scratch.scale_M.mutable_data_ptr<float>(),
+          *dscale = scratch.dscale_M.mutable_data_ptr<float>();
+    gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
+    with_element_type(x.scalar_type(), [&](auto zero) {
+      using scalar_t = decltype(zero);
+      swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), scale, dscale,
+                           n, s.F);
+      at::mm_out(dw2_e, out.t(), act);
+      gather_rows(x, route + first, n, s.K, in);
+      at::mm_out(dw13_e, pre.t(), in);
+      at::mm_out(out, pre, w13[e]);
+      scatter_add(out.const_data_ptr<scalar_t>(), route + first, nullptr, n, s.K, s.D,
+                  scratch.sum_TD.mutable_data_ptr<float>());
+    });
+    float* dweight = dweights.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < n; ++i) {
+      if (route[first + i] >= 0) dweight[route[first + i]] = dscale[i];
+    }
+  });
+  if (!scratch.sum_TD.is_same(dx)) dx.copy_(scratch.sum_TD);
+  return gradients;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x,
+                                                         const Tensor& weights, const Tensor&, const Tensor&,
+                                                         const Tensor& w13, const Tensor& w2, const Tensor& h,
+                                                         int64_t widest) {
+  const Shape s(x, weights, w13, w2);
+  auto gradients = allocate_gradients(x, weights, w13, w2);
+  Scratch scratch(x, std::get<0>(gradients), s, h.size(0), widest, true);
+  return gradients;
+}
+
+struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& weights,
+                        const Tensor& row_TK, const Tensor& offsets, const Tensor& w13, const Tensor& w2,
+                        int64_t rows, int64_t widest, bool keep) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [y, h] = operator_handle<decltype(forward_cpu)>("moelab::expert_block_forward")
+                      .call(x, weights, row_TK, offsets, w13, w2, rows, widest, keep);
+    ctx->save_for_backward({x, weights, row_TK, offsets, w13, w2, h});
+    ctx->saved_data["widest"] = widest;
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list dy) {
+    const auto saved = ctx->get_saved_variables();
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [dx, dweights, dw13, dw2] =
+        operator_handle<decltype(backward_cpu)>("moelab::expert_block_backward")
+            .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
+                  ctx->saved_data["widest"].toInt());
+    saved[6].unsafeGetTensorImpl()->bump_version();  // H is gone: a second backward must not use it
+    return {dx, dweights, Tensor(), Tensor(), dw13, dw2, Tensor(), Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "expert_block_forward(Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, Tensor w2, "
+      "int rows, int widest, bool keep) -> (Tensor, Tensor)");
+  m.def(
+      "expert_block_backward(Tensor dy, Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, "
+      "Tensor w2, Tensor(a!) h, int widest) -> (Tensor, Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("expert_block_forward", forward_cpu);
+  m.impl("expert_block_backward", backward_cpu);
+}
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("expert_block_forward", forward_meta);
+  m.impl("expert_block_backward", backward_meta);
+}
+
+Tensor expert_block(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
+                    const Tensor& w2) {
+  const bool keep = at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() ||
+                                                   w13.requires_grad() || w2.requires_grad());
+  return ExpertBlockFunction::apply(x, weights, routes.row_TK, routes.offsets_E1, w13, w2, routes.rows,
+                                    routes.widest, keep);
+}
+
+}  // namespace moelab

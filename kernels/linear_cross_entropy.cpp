@@ -1,0 +1,338 @@
+#include "kernels/linear_cross_entropy.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/cuda/cross_entropy.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/op_handle.h"
+#include "kernels/vec.h"
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+// Axes: T tokens, R tokens of a chunk, D width, V vocabulary, P parts of the vocabulary.
+//
+// A chunk's logits are kept transposed, (V, R): the product for dW then reads them as they lie, a range of
+// the vocabulary is one piece of memory, and softmax runs along the vocabulary with one token a vector lane.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kChunkBytes = int64_t{16} << 20;
+constexpr int64_t kSlabBytes = int64_t{4} << 20;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// All that the forward allocates, alike on the CPU, on CUDA and on meta.
+struct Buffers {
+  int64_t T, D, V, chunk, parts;
+  Tensor loss;           // () fp32
+  Tensor dx;             // (T, D) as x; undefined when not wanted
+  Tensor dw;             // (V, D) fp32, or as the weight when there is one chunk; undefined when not wanted
+  Tensor logits;         // (V * R) as x: the logits of a chunk, then their gradient
+  Tensor slab;           // (rows, D) bf16: a part of one chunk's dW; undefined where products go into dw
+  Tensor partial_max;    // (P, R) fp32
+  Tensor partial_sum;    // (P, R) fp32: sum of exp(logit - partial maximum)
+  Tensor token_max;      // (R) fp32
+  Tensor token_scale;    // (R) fp32: exp(logit - maximum) times this is the gradient
+  Tensor token_target;   // (R) fp32: the gradient at the target
+  Tensor row_loss;       // (T) fp64
+  Tensor inverse_count;  // () fp64: one over the number of targets
+
+  Buffers(const Tensor& x, const Tensor& weight, bool needs_dx, bool needs_dw)
+      : T(x.size(0)),
+        D(x.size(1)),
+        V(weight.size(0)),
+        chunk(linear_cross_entropy_chunk(T, V, static_cast<int64_t>(x.element_size()))),
+        parts(ceil_div(V, kCrossEntropySplit)) {
+    const auto fp32 = x.options().dtype(at::kFloat), fp64 = x.options().dtype(at::kDouble);
+    const bool one_chunk = T <= chunk;
+    loss = at::empty({}, fp32);
+    if (needs_dx) dx = at::empty({T, D}, x.options());
+    if (needs_dw) dw = at::empty({V, D}, one_chunk ? x.options() : fp32);
+    logits = at::empty({V * chunk}, x.options());
+    if (needs_dw && !one_chunk && x.scalar_type() != at::kFloat) {
+      slab =
+          at::empty({std::clamp<int64_t>(kSlabBytes / (2 * std::max<int64_t>(D, 1)), 1, V), D}, x.options());
+    }
+    partial_max = at::empty({parts, chunk}, fp32);
+    partial_sum = at::empty({parts, chunk}, fp32);
+    token_max = at::empty({chunk}, fp32);
+    token_scale = at::empty({chunk}, fp32);
+    token_target = at::empty({chunk}, fp32);
+    row_loss = at::empty({T}, fp64);
+    inverse_count = at::empty({}, fp64);
+  }
+
+  std::tuple<Tensor, Tensor, Tensor> results() const { return {loss, dx, dw}; }
+};
+
+void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+  TORCH_CHECK(x.dim() == 2 && weight.dim() == 2 && weight.size(1) == x.size(1) && weight.size(0) > 0,
+              "linear_cross_entropy: x ", x.sizes(), " and weight ", weight.sizes(),
+              " must be (T, D) and (V, D)");
+  TORCH_CHECK(x.scalar_type() == weight.scalar_type() &&
+                  (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
+              "linear_cross_entropy: x and weight must both be fp32 or both bf16, not ", x.scalar_type(),
+              " and ", weight.scalar_type());
+  TORCH_CHECK(targets.dim() == 1 && targets.size(0) == x.size(0) && targets.scalar_type() == at::kLong,
+              "linear_cross_entropy: targets must be (T) int64, not ", targets.sizes(), " ",
+              targets.scalar_type());
+  TORCH_CHECK(x.is_contiguous() && weight.is_contiguous() && targets.is_contiguous(),
+              "linear_cross_entropy: x, weight and targets must be contiguous");
+}
+
+// What one chunk's softmax works on; the same for the CPU and for CUDA.
+CrossEntropyChunk chunk_of(const Buffers& b, const Tensor& logits_VR, const Tensor& targets, int64_t first,
+                           bool gradient) {
+  return {.logits = logits_VR.data_ptr(),
+          .bf16 = logits_VR.scalar_type() == at::kBFloat16,
+          .gradient = gradient,
+          .vocabulary = b.V,
+          .tokens = logits_VR.size(1),
+          .targets = targets.data_ptr<int64_t>() + first,
+          .inverse_count = b.inverse_count.data_ptr<double>(),
+          .partial_max = b.partial_max.data_ptr<float>(),
+          .partial_sum = b.partial_sum.data_ptr<float>(),
+          .token_max = b.token_max.data_ptr<float>(),
+          .token_scale = b.token_scale.data_ptr<float>(),
+          .token_target = b.token_target.data_ptr<float>(),
+          .row_loss = b.row_loss.data_ptr<double>() + first};
+}
+
+struct CpuBackend {
+  static void count_targets(const Buffers& b, const Tensor& targets) {
+    const int64_t* t = targets.data_ptr<int64_t>();
+    int64_t count = 0;
+    for (int64_t i = 0; i < b.T; ++i) {
+      TORCH_CHECK(t[i] >= kIgnoredTarget && t[i] < b.V, "linear_cross_entropy: target ", t[i], " of token ",
+                  i, " is neither -1 nor in [0, ", b.V, ")");
+      count += t[i] != kIgnoredTarget;
+    }
+    *b.inverse_count.data_ptr<double>() = count > 0 ? 1.0 / static_cast<double>(count) : 0;
+  }
+
+  static void softmax(const CrossEntropyChunk& chunk) { cpu::cross_entropy_chunk(chunk); }
+
+  // sum += part, or sum = part for the first.
+  static void accumulate(Tensor sum, const Tensor& part, bool first) {
+    float* to = sum.data_ptr<float>();
+    const at::BFloat16* from = part.data_ptr<at::BFloat16>();
+    at::parallel_for(0, sum.numel(), 16384, [&](int64_t begin, int64_t end) {
+      for_each_vector(end - begin, [&](int64_t i, int64_t count) {
+        const Vec value = load_float(from + begin + i, count);
+        store_float(to + begin + i, first ? value : load_float(to + begin + i, count) + value, count);
+      });
+    });
+  }
+
+  static void finish_loss(const Buffers& b) {
+    const double* rows = b.row_loss.data_ptr<double>();
+    double sum = 0;
+    for (int64_t i = 0; i < b.T; ++i) sum += rows[i];
+    *b.loss.data_ptr<float>() = static_cast<float>(sum * *b.inverse_count.data_ptr<double>());
+  }
+};
+
+// dW += (gradient of the logits) x, for one chunk. In bf16 the product has to be rounded before it is added,
+// and goes through a slab: a whole (V, D) temporary would defeat the chunks.
+template <class Backend>
+void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool first) {
+  Tensor dw = b.dw;
+  if (!b.slab.defined()) {
+    if (first) {
+      at::mm_out(dw, gradient_VR, x_RD);
+    } else {
+      dw.addmm_(gradient_VR, x_RD);
+    }
+    return;
+  }
+  for (int64_t v = 0; v < b.V; v += b.slab.size(0)) {
+    const int64_t rows = std::min(b.slab.size(0), b.V - v);
+    Tensor slab = b.slab.narrow(0, 0, rows);
+    at::mm_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
+    Backend::accumulate(dw.narrow(0, v, rows), slab, first);
+  }
+}
+
+using Results = std::tuple<Tensor, Tensor, Tensor>;
+
+template <class Backend>
+Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx, bool needs_dw) {
+  const KindScope kind(Kind::loss_head);
+  check(x, weight, targets);
+  Buffers b(x, weight, needs_dx, needs_dw);
+  Backend::count_targets(b, targets);
+  if (b.T == 0 && needs_dw) b.dw.zero_();
+  for (int64_t first = 0; first < b.T; first += b.chunk) {
+    const int64_t R = std::min(b.chunk, b.T - first);
+    const Tensor x_RD = x.narrow(0, first, R);
+    Tensor logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
+    at::mm_out(logits_VR, weight, x_RD.t());
+    Backend::softmax(chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw));
+    if (needs_dx) {
+      Tensor dx_RD = b.dx.narrow(0, first, R);
+      at::mm_out(dx_RD, logits_VR.t(), weight);
+    }
+    if (needs_dw) add_weight_gradient<Backend>(b, logits_VR, x_RD, first == 0);
+  }
+  Backend::finish_loss(b);
+  return b.results();
+}
+
+Results forward_meta(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
+                     bool needs_dw) {
+  const KindScope kind(Kind::loss_head);
+  check(x, weight, targets);
+  return Buffers(x, weight, needs_dx, needs_dw).results();
+}
+
+template <class T>
+void scale_elements(T* p, int64_t n, float factor) {
+  at::parallel_for(0, n, 16384, [&](int64_t begin, int64_t end) {
+    for_each_vector(end - begin, [&](int64_t i, int64_t count) {
+      store_float(p + begin + i, load_float(p + begin + i, count) * Vec(factor), count);
+    });
+  });
+}
+
+void scale_cpu(Tensor gradient, const Tensor& factor) {
+  const float f = *factor.data_ptr<float>();
+  if (f == 1) return;
+  if (gradient.scalar_type() == at::kFloat) {
+    scale_elements(gradient.data_ptr<float>(), gradient.numel(), f);
+  } else {
+    scale_elements(gradient.data_ptr<at::BFloat16>(), gradient.numel(), f);
+  }
+}
+
+void scale_meta(Tensor, const Tensor&) {}
+
+#ifdef MOELAB_WITH_CUDA
+struct CudaBackend {
+  static void count_targets(const Buffers& b, const Tensor& targets) {
+    const Tensor count = targets.ne(kIgnoredTarget).sum().to(at::kDouble);
+    Tensor out = b.inverse_count;
+    out.copy_(at::where(count > 0, count.reciprocal(), at::zeros_like(count)));
+  }
+
+  static void softmax(const CrossEntropyChunk& chunk) {
+    C10_CUDA_CHECK(cuda::cross_entropy_chunk(chunk, c10::cuda::getCurrentCUDAStream()));
+  }
+
+  static void accumulate(Tensor sum, const Tensor& part, bool first) {
+    if (first) {
+      sum.copy_(part);
+    } else {
+      sum.add_(part);
+    }
+  }
+
+  static void finish_loss(const Buffers& b) {
+    Tensor out = b.loss;
+    out.copy_(b.row_loss.sum() * b.inverse_count);
+  }
+};
+
+void scale_cuda(Tensor gradient, const Tensor& factor) { gradient.mul_(factor); }
+#endif
+
+using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool);
+
+Results call_forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
+                     bool needs_dw) {
+  static const auto op = operator_handle<ForwardSignature>("moelab::linear_cross_entropy");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(x, weight, targets, needs_dx, needs_dw);
+}
+
+void call_scale(const Tensor& gradient, const Tensor& factor) {
+  static const auto op = operator_handle<void(Tensor, const Tensor&)>("moelab::linear_cross_entropy_scale_");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.call(gradient, factor);
+}
+
+class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Tensor& targets) {
+    auto [loss, dx, dw] = call_forward(x, weight, targets, x.requires_grad(), weight.requires_grad());
+    // Not save_for_backward: these are gradients, no activation policy is to pack them.
+    ctx->saved_data["dx"] = std::move(dx);
+    ctx->saved_data["dw"] = std::move(dw);
+    ctx->saved_data["dtype"] = weight.scalar_type();
+    return loss;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const KindScope kind(Kind::loss_head);
+    TORCH_CHECK(ctx->saved_data.count("dx") == 1,
+                "linear_cross_entropy: a second backward through the same loss");
+    // Handed over, so that AccumulateGrad can take them without a copy and each is freed as soon as it is
+    // used.
+    Tensor dx = std::move(ctx->saved_data["dx"]).toTensor();
+    Tensor dw = std::move(ctx->saved_data["dw"]).toTensor();
+    const at::ScalarType dtype = ctx->saved_data["dtype"].toScalarType();
+    ctx->saved_data.clear();
+    if (dx.defined()) call_scale(dx, gradients[0]);
+    if (dw.defined()) {
+      call_scale(dw, gradients[0]);
+      dw = dw.to(dtype);
+    }
+    return {std::move(dx), std::move(dw), Tensor()};
+  }
+};
+
+}  // namespace
+
+int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size) {
+  constexpr int64_t kMultiple = 16;
+  const int64_t fitting = kChunkBytes / (vocabulary * element_size) / kMultiple * kMultiple;
+  const int64_t most = std::max(fitting, kMultiple);
+  if (tokens <= most) return tokens;
+  return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), kMultiple) * kMultiple;
+}
+
+Tensor linear_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T) {
+  if (at::GradMode::is_enabled() && (x_TD.requires_grad() || weight_VD.requires_grad())) {
+    return LinearCrossEntropy::apply(x_TD, weight_VD, targets_T);
+  }
+  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false));
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw) -> "
+      "(Tensor, "
+      "Tensor, Tensor)");
+  m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor factor) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("linear_cross_entropy", &forward<CpuBackend>);
+  m.impl("linear_cross_entropy_scale_", &scale_cpu);
+}
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("linear_cross_entropy", &forward_meta);
+  m.impl("linear_cross_entropy_scale_", &scale_meta);
+}
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("linear_cross_entropy", &forward<CudaBackend>);
+  m.impl("linear_cross_entropy_scale_", &scale_cuda);
+}
+#endif
+
+}  // namespace moelab

@@ -1,0 +1,358 @@
+#include "kernels/router.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "kernels/op_handle.h"
+
+// Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// logits_TE, lse_T, ids_TK, weights_TK, fraction_BE, balance, z, load_E
+using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// Rows that are converted to fp32 at a time, so that no fp32 copy of x exists whole.
+constexpr int64_t kChunkRows = 1024;
+
+struct Shape {
+  int64_t T, D, E, K, S, B;
+  Shape(const Tensor& x, const Tensor& w, int64_t top_k, int64_t sequence, bool expert_choice)
+      : T(x.size(0)),
+        D(x.size(1)),
+        E(w.size(0)),
+        K(expert_choice ? w.size(0) : top_k),
+        S(sequence),
+        B(sequence > 0 ? T / sequence : 0) {
+    TORCH_CHECK(w.size(1) == D && w.scalar_type() == at::kFloat, "router weight must be (E, D) fp32");
+    TORCH_CHECK(S > 0 && T % S == 0, "tokens (", T, ") must be whole sequences of ", S);
+    TORCH_CHECK(K >= 1 && K <= E, "top-k ", K, " of ", E, " experts");
+  }
+};
+
+Forward allocate_outputs(const Tensor& x, const Shape& s) {
+  const auto f32 = x.options().dtype(at::kFloat);
+  return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      at::empty({s.T, s.K}, f32.dtype(at::kInt)),
+          at::empty({s.T, s.K}, f32), at::empty({s.B, s.E}, f32), at::empty({}, f32),
+          at::empty({}, f32),         at::empty({s.E}, f32)};
+}
+
+Tensor fp32_chunk(const Tensor& x) {
+  return at::empty({std::min(x.size(0), kChunkRows), x.size(1)}, x.options().dtype(at::kFloat));
+}
+
+// Calls body(rows of x as fp32, first row, count) over all rows of x.
+template <class Body>
+void for_fp32_chunks(const Tensor& x, const Tensor& scratch, const Body& body) {
+  for (int64_t first = 0; first < x.size(0); first += kChunkRows) {
+    const int64_t count = std::min(kChunkRows, x.size(0) - first);
+    Tensor rows = scratch.narrow(0, 0, count);
+    rows.copy_(x.narrow(0, first, count));
+    body(rows, first, count);
+  }
+}
+
+float log_sum_exp(const float* logits, int64_t n) {
+  const float top = *std::max_element(logits, logits + n);
+  float sum = 0;
+  for (int64_t e = 0; e < n; ++e) sum += std::exp(logits[e] - top);
+  return top + std::log(sum);
+}
+
+float score_of(float logit, float lse, bool sigmoid) {
+  return sigmoid ? 1.0f / (1.0f + std::exp(-logit)) : std::exp(logit - lse);
+}
+
+// Scores of one token, and their sum (1 for softmax): dividing by it normalises them for the balance loss.
+float scores_of_row(const float* logits, float lse, bool sigmoid, int64_t n, float* scores) {
+  float sum = 0;
+  for (int64_t e = 0; e < n; ++e) sum += scores[e] = score_of(logits[e], lse, sigmoid);
+  return sigmoid ? sum : 1.0f;
+}
+
+void choose_for_tokens(const float* logits, const float* lse, const float* bias, bool sigmoid, const Shape& s,
+                       int32_t* ids) {
+  at::parallel_for(0, s.T, 256, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(s.E);
+    std::vector<int32_t> order(s.E);
+    for (int64_t t = begin; t < end; ++t) {
+      scores_of_row(logits + t * s.E, lse[t], sigmoid, s.E, scores.data());
+      if (bias) {
+        for (int64_t e = 0; e < s.E; ++e) scores[e] += bias[e];
+      }
+      std::iota(order.begin(), order.end(), 0);
+      std::partial_sort(order.begin(), order.begin() + s.K, order.end(), [&](int32_t a, int32_t b) {
+        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+      });
+      std::copy_n(order.begin(), s.K, ids + t * s.K);
+    }
+  });
+}
+
+void choose_for_experts(const float* logits, const float* lse, const float* bias, bool sigmoid,
+                        int64_t capacity, const Shape& s, int32_t* ids) {
+  std::fill_n(ids, s.T * s.E, -1);
+  at::parallel_for(0, s.B * s.E, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(s.S);
+    std::vector<int64_t> order(s.S);
+    for (int64_t job = begin; job < end; ++job) {
+      const int64_t first = job / s.E * s.S, e = job % s.E;
+      for (int64_t i = 0; i < s.S; ++i) {
+        scores[i] =
+            score_of(logits[(first + i) * s.E + e], lse[first + i], sigmoid) + (bias ? bias[e] : 0.0f);
+      }
+      std::iota(order.begin(), order.end(), 0);
+      const int64_t taken = std::min(capacity, s.S);
+      std::partial_sort(order.begin(), order.begin() + taken, order.end(), [&](int64_t a, int64_t b) {
+        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+      });
+      for (int64_t i = 0; i < taken; ++i) ids[(first + order[i]) * s.E + e] = static_cast<int32_t>(e);
+    }
+  });
+}
+
+void weigh_choices(const float* logits, const float* lse, const int32_t* ids, bool sigmoid, bool normalise,
+                   const Shape& s, float* weights) {
+  at::parallel_for(0, s.T, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float sum = 0;
+      for (int64_t k = 0; k < s.K; ++k) {
+        const int32_t e = ids[t * s.K + k];
+        sum += weights[t * s.K + k] = e < 0 ? 0.0f : score_of(logits[t * s.E + e], lse[t], sigmoid);
+      }
+      if (!normalise || sum <= 0) continue;
+      for (int64_t k = 0; k < s.K; ++k) weights[t * s.K + k] /= sum;
+    }
+  });
+}
+
+// Shares of routes a sequence (fraction_BE), their totals (load_E) and both losses, summed in double in a
+// fixed order.
+void balance_statistics(const float* logits, const float* lse, const int32_t* ids, bool sigmoid,
+                        const Shape& s, float* fraction, float* load, float* balance, float* z) {
+  std::vector<double> balance_of(s.B, 0), z_of(s.B, 0);
+  at::parallel_for(0, s.B, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(s.E);
+    for (int64_t b = begin; b < end; ++b) {
+      std::vector<double> mean(s.E, 0);
+      std::vector<int64_t> routes(s.E, 0);
+      for (int64_t t = b * s.S; t < (b + 1) * s.S; ++t) {
+        const float sum = scores_of_row(logits + t * s.E, lse[t], sigmoid, s.E, scores.data());
+        for (int64_t e = 0; e < s.E; ++e) mean[e] += scores[e] / sum;
+        for (int64_t k = 0; k < s.K; ++k) {
+          if (ids[t * s.K + k] >= 0) ++routes[ids[t * s.K + k]];
+        }
+        z_of[b] += static_cast<double>(lse[t]) * lse[t];
+      }
+      const double total = std::max<int64_t>(1, std::accumulate(routes.begin(), routes.end(), int64_t{0}));
+      for (int64_t e = 0; e < s.E; ++e) {
+        fraction[b * s.E + e] = static_cast<float>(routes[e] / total);
+        balance_of[b] += s.E * (routes[e] / total) * (mean[e] / s.S);
+      }
+    }
+  });
+  for (int64_t e = 0; e < s.E; ++e) load[e] = 0;
+  for (int64_t i = 0; i < s.T * s.K; ++i) {
+    if (ids[i] >= 0) load[ids[i]] += 1;
+  }
+  *balance =
+      s.B == 0 ? 0 : static_cast<float>(std::accumulate(balance_of.begin(), balance_of.end(), 0.0) / s.B);
+  *z = s.T == 0 ? 0 : static_cast<float>(std::accumulate(z_of.begin(), z_of.end(), 0.0) / s.T);
+}
+
+Forward forward_cpu(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
+                    const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
+                    bool normalise, int64_t sequence, int64_t capacity) {
+  const Shape s(x, w, top_k, sequence, expert_choice);
+  KindScope kind(Kind::routing);
+  auto outputs = allocate_outputs(x, s);
+  auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
+  if (s.T > 0) {
+    Tensor scratch = fp32_chunk(x);
+    for_fp32_chunks(x, scratch, [&](const Tensor& rows, int64_t first, int64_t count) {
+      Tensor out = logits.narrow(0, first, count);
+      at::mm_out(out, rows, w.t());
+    });
+  }
+  float* l = logits.mutable_data_ptr<float>();
+  float* lse_ = lse.mutable_data_ptr<float>();
+  at::parallel_for(0, s.T, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) lse_[t] = log_sum_exp(l + t * s.E, s.E);
+  });
+  int32_t* id = ids.mutable_data_ptr<int32_t>();
+  const float* bias_ = bias ? bias->const_data_ptr<float>() : nullptr;
+  if (replay) {
+    TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
+    ids.copy_(*replay);
+  } else if (expert_choice) {
+    choose_for_experts(l, lse_, bias_, sigmoid, capacity, s, id);
+  } else {
+    choose_for_tokens(l, lse_, bias_, sigmoid, s, id);
+  }
+  weigh_choices(l, lse_, id, sigmoid, normalise, s, weights.mutable_data_ptr<float>());
+  balance_statistics(l, lse_, id, sigmoid, s, fraction.mutable_data_ptr<float>(),
+                     load.mutable_data_ptr<float>(), balance.mutable_data_ptr<float>(),
+                     z.mutable_data_ptr<float>());
+  return outputs;
+}
+
+Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor&, const OptionalTensor&,
+                     int64_t top_k, bool, bool expert_choice, bool, int64_t sequence, int64_t) {
+  const Shape s(x, w, top_k, sequence, expert_choice);
+  KindScope kind(Kind::routing);
+  auto outputs = allocate_outputs(x, s);
+  Tensor scratch = fp32_chunk(x);
+  return outputs;
+}
+
+// The gradient of one token's logits. `scores` is scratch of E.
+struct RowGradient {
+  const Shape& s;
+  bool sigmoid, normalise;
+  float balance_scale, z_scale;  // incoming gradients over the number of terms
+
+  void operator()(const float* logits, float lse, const int32_t* ids, const float* dweights,
+                  const float* fraction, float* scores, float* dlogits) const {
+    const float sum = scores_of_row(logits, lse, sigmoid, s.E, scores);
+    // balance: d/dscore of E/(B S) sum_e f_e score_e / sum
+    float mixed = 0;
+    for (int64_t e = 0; e < s.E; ++e) mixed += fraction[e] * scores[e] / sum;
+    for (int64_t e = 0; e < s.E; ++e) {
+      dlogits[e] = balance_scale * (sigmoid ? (fraction[e] - mixed) / sum : fraction[e]);
+    }
+    add_choice_gradient(ids, dweights, scores, dlogits);
+    // through the score
+    float inner = 0;
+    for (int64_t e = 0; e < s.E; ++e) inner += scores[e] * dlogits[e];
+    for (int64_t e = 0; e < s.E; ++e) {
+      dlogits[e] = sigmoid ? dlogits[e] * scores[e] * (1 - scores[e]) : scores[e] * (dlogits[e] - inner);
+      dlogits[e] += z_scale * 2 * lse * std::exp(logits[e] - lse);
+    }
+  }
+
+  void add_choice_gradient(const int32_t* ids, const float* dweights, const float* scores,
+                           float* dscores) const {
+    float chosen = 0, along = 0;
+    for (int64_t k = 0; k < s.K; ++k) {
+      if (ids[k] < 0) continue;
+      chosen += scores[ids[k]];
+      along += dweights[k] * scores[ids[k]];
+    }
+    for (int64_t k = 0; k < s.K; ++k) {
+      if (ids[k] < 0) continue;
+      const bool divided = normalise && chosen > 0;
+      dscores[ids[k]] += divided ? (dweights[k] - along / chosen) / chosen : dweights[k];
+    }
+  }
+};
+
+std::tuple<Tensor, Tensor> backward_cpu(const Tensor& dweights, const Tensor& dbalance, const Tensor& dz,
+                                        const Tensor& x, const Tensor& w, const Tensor& logits,
+                                        const Tensor& lse, const Tensor& ids, const Tensor& fraction,
+                                        bool sigmoid, bool normalise, int64_t sequence) {
+  KindScope kind(Kind::routing);
+  const Shape s(x, w, ids.size(1), sequence, false);
+  Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(logits);
+  const RowGradient gradient{s, sigmoid, normalise,
+                             s.T ? dbalance.item<float>() * s.E / static_cast<float>(s.T) : 0,
+                             s.T ? dz.item<float>() / static_cast<float>(s.T) : 0};
+  const float *l = logits.const_data_ptr<float>(), *lse_ = lse.const_data_ptr<float>(),
+              *f = fraction.const_data_ptr<float>(), *g = dweights.const_data_ptr<float>();
+  const int32_t* id = ids.const_data_ptr<int32_t>();
+  float* out = dlogits.mutable_data_ptr<float>();
+  at::parallel_for(0, s.T, 256, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(s.E);
+    for (int64_t t = begin; t < end; ++t) {
+      gradient(l + t * s.E, lse_[t], id + t * s.K, g + t * s.K, f + t / s.S * s.E, scores.data(),
+               out + t * s.E);
+    }
+  });
+  Tensor scratch = fp32_chunk(x);
+  for_fp32_chunks(x, scratch, [&](Tensor& rows, int64_t first, int64_t count) {
+    const Tensor d = dlogits.narrow(0, first, count);
+    dw.addmm_(d.t(), rows);
+    at::mm_out(rows, d, w);
+    dx.narrow(0, first, count).copy_(rows);
+  });
+  return {dx, dw};
+}
+
+std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& x,
+                                         const Tensor& w, const Tensor& logits, const Tensor&, const Tensor&,
+                                         const Tensor&, bool, bool, int64_t) {
+  KindScope kind(Kind::routing);
+  Tensor dx = at::empty_like(x), dw = at::empty_like(w), dlogits = at::empty_like(logits);
+  Tensor scratch = fp32_chunk(x);
+  return {dx, dw};
+}
+
+struct RouterFunction : torch::autograd::Function<RouterFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
+                                                const Tensor& w, const OptionalTensor& bias,
+                                                const OptionalTensor& replay, const RouterOptions& options) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const bool sigmoid = options.score == RouterScore::sigmoid;
+    auto [logits, lse, ids, weights, fraction, balance, z, load] =
+        operator_handle<decltype(forward_cpu)>("moelab::router_forward")
+            .call(x, w, bias, replay, options.top_k, sigmoid, options.choice == RouterChoice::expert,
+                  options.normalise, options.sequence, options.capacity);
+    ctx->save_for_backward({x, w, logits, lse, ids, fraction});
+    ctx->saved_data["sigmoid"] = sigmoid;
+    ctx->saved_data["normalise"] = options.normalise;
+    ctx->saved_data["sequence"] = options.sequence;
+    ctx->mark_non_differentiable({ids, load});
+    return {ids, weights, balance, z, load};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = ctx->get_saved_variables();
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [dx, dw] = operator_handle<decltype(backward_cpu)>("moelab::router_backward")
+                        .call(gradients[1].contiguous(), gradients[2], gradients[3], saved[0], saved[1],
+                              saved[2], saved[3], saved[4], saved[5], ctx->saved_data["sigmoid"].toBool(),
+                              ctx->saved_data["normalise"].toBool(), ctx->saved_data["sequence"].toInt());
+    return {dx, dw, Tensor(), Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "router_forward(Tensor x, Tensor w, Tensor? bias, Tensor? replay, int top_k, bool sigmoid, "
+      "bool expert_choice, bool normalise, int sequence, int capacity) -> "
+      "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "router_backward(Tensor dweights, Tensor dbalance, Tensor dz, Tensor x, Tensor w, Tensor logits, "
+      "Tensor lse, Tensor ids, Tensor fraction, bool sigmoid, bool normalise, int sequence) -> (Tensor, "
+      "Tensor)");
+}
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("router_forward", forward_cpu);
+  m.impl("router_backward", backward_cpu);
+}
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("router_forward", forward_meta);
+  m.impl("router_backward", backward_meta);
+}
+
+RouterOutput route(const Tensor& x, const Tensor& w, const OptionalTensor& bias, const OptionalTensor& replay,
+                   const RouterOptions& options) {
+  auto out = RouterFunction::apply(x, w, bias, replay, options);
+  return {out[0], out[1], out[2], out[3], out[4]};
+}
+
+}  // namespace moelab

@@ -1,0 +1,73 @@
+#include "moe/moe_layer.h"
+
+#include <ATen/ATen.h>
+
+#include "kernels/expert_block.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/router.h"
+#include "moe/onehot.h"
+
+// Axes: T tokens, D width, K choices a token, E experts.
+namespace moelab {
+namespace {
+
+RouterOptions router_options(const ModelSettings& m, int64_t sequence) {
+  RouterOptions options;
+  options.score = m.router == RouterKind::sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
+  options.choice = m.router == RouterKind::expert_choice ? RouterChoice::expert : RouterChoice::token;
+  options.top_k = m.experts_per_token;
+  options.normalise = m.norm_topk && m.router != RouterKind::expert_choice;
+  options.sequence = sequence;
+  options.capacity = expert_capacity(sequence, m.experts_per_token, m.experts, m.capacity_factor);
+  return options;
+}
+
+Routes dispatch(const at::Tensor& ids_TK, const ModelSettings& m, int64_t sequence, bool training) {
+  const bool dropless =
+      m.router != RouterKind::expert_choice && (!training || m.dispatch == Dispatch::dropless);
+  if (dropless) return dropless_routes(ids_TK, m.experts);
+  return capacity_routes(ids_TK, m.experts, sequence,
+                         expert_capacity(sequence, m.experts_per_token, m.experts, m.capacity_factor));
+}
+
+void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& routes) {
+  if (!stats.load_E.defined()) {
+    KindScope kind(Kind::routing);
+    stats = {at::zeros_like(routed.load_E), at::zeros_like(routes.dropped)};
+  }
+  stats.load_E.add_(routed.load_E);
+  stats.dropped.add_(routes.dropped);
+}
+
+MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w) {
+  const at::Tensor none = at::zeros({}, x_TD.options().dtype(at::kFloat));
+  return {dense_block(x_TD, w.shared13_2FD, w.shared2_DF), none, none};
+}
+
+}  // namespace
+
+MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSettings& m, int64_t sequence,
+                    bool training, RoutingState& routing, RoutingStats* stats) {
+  if (m.dense()) return dense_layer(x_TD, w);
+  const bool replaying = routing.filled();
+  const auto bias = w.bias_E.defined() ? std::optional(w.bias_E) : std::nullopt;
+  const auto replay = replaying ? std::optional(routing.ids_TK) : std::nullopt;
+  const RouterOutput routed = route(x_TD, w.router_ED, bias, replay, router_options(m, sequence));
+  if (!replaying) {
+    routing = {routed.ids_TK, dispatch(routed.ids_TK, m, sequence, training)};
+    if (stats) add_to(*stats, routed, routing.routes);
+  }
+  const bool onehot = training && m.dispatch == Dispatch::onehot;
+  at::Tensor y = onehot
+                     ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, sequence)
+                     : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF);
+  if (w.shared13_2FD.defined()) y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF));
+  return {y, routed.balance_loss, routed.z_loss};
+}
+
+void update_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate) {
+  at::NoGradGuard no_grad;
+  bias_E.add_(load_E.mean().sub(load_E).sign_(), rate);
+}
+
+}  // namespace moelab

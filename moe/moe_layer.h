@@ -1,0 +1,36 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "moe/routing_state.h"
+#include "moe/settings/model_settings.h"
+
+namespace moelab {
+
+// Axes: T tokens (whole sequences of S), D width, E experts, F expert width, X shared experts.
+// "compute": fp32 or bf16, as the model computes.
+struct MoeWeights {
+  at::Tensor router_ED;     // (E, D) fp32
+  at::Tensor bias_E;        // (E) fp32, sigmoid router only; moved by update_router_bias, not by gradients
+  at::Tensor w13_E2FD;      // (E, 2F, D) compute; gate rows, then up rows
+  at::Tensor w2_EDF;        // (E, D, F) compute
+  at::Tensor shared13_2FD;  // (2XF, D) compute; undefined without shared experts. Of a dense model: (2F, D)
+  at::Tensor shared2_DF;    // (D, XF) compute; of a dense model (D, F)
+};
+
+struct MoeOutput {
+  at::Tensor y_TD;
+  at::Tensor balance_loss;  // () fp32; 0 in a dense model
+  at::Tensor z_loss;        // () fp32
+};
+
+// router -> dispatch -> experts -> combine. In training the dispatch is the settings'; otherwise dropless
+// (but expert choice keeps its capacity, which defines it). `routing` is filled, or replayed when it already
+// is; `stats` (may be null) is added to unless replaying.
+MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& weights, const ModelSettings& settings,
+                    int64_t sequence, bool training, RoutingState& routing, RoutingStats* stats);
+
+// The auxiliary-loss-free balancing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2): after each step the
+// bias of an overloaded expert falls by `rate`, that of an underloaded one rises.
+void update_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate = 1e-3);
+
+}  // namespace moelab

@@ -1,0 +1,21 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace moelab {
+
+// One trained tensor.
+struct Parameter {
+  std::string name;
+  at::Tensor value;        // the leaf that the model computes with, fp32 or bf16
+  at::Tensor master;       // fp32: `value` itself, or, with bf16 compute, what `value` is the rounded copy of
+  at::Tensor accumulated;  // fp32 gradient summed over micro-batches; undefined: value.grad() holds it
+  bool decays = false;     // weight decay applies: a matrix, not a norm or bias
+  bool expert = false;
+
+  // The gradient to step with; undefined when there is none.
+  const at::Tensor& gradient() const { return accumulated.defined() ? accumulated : value.grad(); }
+};
+
+}  // namespace moelab

@@ -1,0 +1,89 @@
+#pragma once
+#include "moe/settings/visitor.h"
+
+namespace moelab {
+
+enum class Dispatch { capacity, dropless, onehot };
+constexpr std::array<std::string_view, 3> enum_names(Dispatch) { return {"capacity", "dropless", "onehot"}; }
+
+enum class RouterKind { softmax, sigmoid, expert_choice };
+constexpr std::array<std::string_view, 3> enum_names(RouterKind) {
+  return {"softmax", "sigmoid", "expert_choice"};
+}
+
+enum class QkNorm { none, head, full };
+constexpr std::array<std::string_view, 3> enum_names(QkNorm) { return {"none", "head", "full"}; }
+
+enum class AttentionKernel { flash, materialised };
+constexpr std::array<std::string_view, 2> enum_names(AttentionKernel) { return {"flash", "materialised"}; }
+
+// The shape of a decoder-only transformer whose feed-forward layers are mixtures of experts. Zero in
+// head_dim, kv_heads and capacity means "derived", see resolved().
+struct ModelSettings {
+  std::string preset = "moe-micro";
+  int64_t vocab = 256;
+  int64_t d_model = 384;
+  int64_t layers = 6;
+  int64_t heads = 6;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t d_expert = 1024;
+  int64_t experts = 4;
+  int64_t experts_per_token = 2;
+  int64_t shared_experts = 0;
+  double capacity_factor = 1.25;
+  Dispatch dispatch = Dispatch::capacity;
+  RouterKind router = RouterKind::softmax;
+  bool norm_topk = true;
+  double norm_eps = 1e-5;
+  QkNorm qk_norm = QkNorm::none;
+  double clip_qkv = 0;
+  double rope_theta = 10000;
+  bool tie_embeddings = true;
+  double z_loss = 0.001;
+  double balance_loss = 0.01;
+
+  bool dense() const { return experts == 0; }
+  int64_t kv() const { return kv_heads > 0 ? kv_heads : heads; }
+  int64_t head() const { return head_dim > 0 ? head_dim : d_model / heads; }
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("preset", self.preset, "named model shape; see moelab train --help");
+    v.field("vocab", self.vocab, "number of token ids", range(1, 1 << 24));
+    v.field("d_model", self.d_model, "width of the residual stream", range(1, 1 << 20));
+    v.field("layers", self.layers, "number of transformer blocks", range(1, 4096));
+    v.field("heads", self.heads, "query heads", range(1, 4096));
+    v.field("kv_heads", self.kv_heads, "key and value heads; 0: as many as query heads", range(0, 4096));
+    v.field("head_dim", self.head_dim, "width of a head; 0: d_model / heads", range(0, 1024));
+    v.field("d_expert", self.d_expert, "hidden width of an expert (of the feed-forward when dense)",
+            range(1, 1 << 20));
+    v.field("experts", self.experts, "experts a layer; 0: a dense feed-forward", range(0, 4096));
+    v.field("experts_per_token", self.experts_per_token, "experts each token is sent to (top-k)",
+            range(1, 128));
+    v.field("shared_experts", self.shared_experts, "experts that every token passes through", range(0, 64));
+    v.field("capacity_factor", self.capacity_factor,
+            "rows an expert takes a sequence, as a multiple of its fair share", range(0.01, 1024));
+    v.field("dispatch", self.dispatch, "how tokens reach their experts in training");
+    v.field("router", self.router, "how experts are chosen");
+    v.field("norm_topk", self.norm_topk, "renormalise the weights of the chosen experts to sum to 1");
+    v.field("norm_eps", self.norm_eps, "epsilon of RMSNorm", range(0, 1));
+    v.field("qk_norm", self.qk_norm, "RMSNorm on queries and keys: by head or over the full width");
+    v.field("clip_qkv", self.clip_qkv, "clamp queries, keys and values to +-this; 0: off", at_least(0));
+    v.field("rope_theta", self.rope_theta, "base of the rotary embedding", at_least(1));
+    v.field("tie_embeddings", self.tie_embeddings, "the output head is the embedding");
+    v.field("z_loss", self.z_loss, "weight of the router z-loss", range(0, 1e3));
+    v.field("balance_loss", self.balance_loss, "weight of the load-balance loss", range(0, 1e3));
+  }
+};
+
+struct AttentionSettings {
+  AttentionKernel kernel = AttentionKernel::flash;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("kernel", self.kernel, "flash: scores never in memory; materialised: the S x S baseline");
+  }
+};
+
+}  // namespace moelab

@@ -1,0 +1,184 @@
+#include "moe/transformer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <cmath>
+
+#include "kernels/embedding.h"
+#include "kernels/linear_cross_entropy.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+
+// Axes: B sequences of S tokens, V vocabulary, D width, E experts, F expert width.
+namespace moelab {
+namespace {
+
+constexpr double kDeviation = 0.02;
+
+// FNV-1a of the name, mixed with the seed: a weight's values depend on nothing that was made before it.
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  uint64_t hash = 1469598103934665603ull ^ (seed * 0x9E3779B97F4A7C15ull);
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+void fill_normal(const at::Tensor& fp32, double mean, double deviation, uint64_t seed) {
+  if (fp32.is_meta()) return;
+  if (deviation == 0) {
+    fp32.fill_(mean);
+    return;
+  }
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  if (fp32.is_cpu()) {
+    fp32.normal_(mean, deviation, generator);
+  } else {
+    fp32.copy_(at::empty(fp32.sizes(), at::kFloat).normal_(mean, deviation, generator));
+  }
+}
+
+}  // namespace
+
+at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
+                                   bool expert) {
+  const bool fp32 = options_.compute == at::kFloat;
+  const auto device = at::TensorOptions().device(options_.device);
+  const Kind own = expert ? Kind::parameter_experts : Kind::parameters;
+  at::Tensor master, value;
+  {
+    KindScope kind(fp32 ? own : Kind::master);
+    master = at::empty(shape, device.dtype(at::kFloat));
+  }
+  fill_normal(master, 0, deviation, seed_of(options_.seed, name));
+  if (fp32) {
+    value = master;
+  } else {
+    KindScope kind(own);
+    value = master.to(options_.compute);
+  }
+  value.requires_grad_();
+  parameters_.push_back({name, value, options_.masters || fp32 ? master : at::Tensor(), {}, true, expert});
+  return value;
+}
+
+at::Tensor Transformer::add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation,
+                                 double mean) {
+  KindScope kind(Kind::parameters);
+  at::Tensor value = at::empty(shape, at::TensorOptions().device(options_.device).dtype(at::kFloat));
+  fill_normal(value, mean, deviation, seed_of(options_.seed, name));
+  value.requires_grad_();
+  const bool decays = shape.size() > 1;
+  parameters_.push_back({name, value, value, {}, decays, false});
+  return value;
+}
+
+void Transformer::add_feed_forward(const std::string& prefix, MoeWeights& w, double residual) {
+  const int64_t D = model_.d_model, F = model_.d_expert, E = model_.experts;
+  if (!model_.dense()) {
+    w.router_ED = add_fp32(prefix + "router", {E, D}, kDeviation, 0);
+    if (model_.router == RouterKind::sigmoid) {
+      KindScope kind(Kind::parameters);
+      w.bias_E = at::zeros({E}, w.router_ED.options().requires_grad(false));
+      buffers_.push_back({prefix + "router_bias", w.bias_E});
+    }
+    w.w13_E2FD = add_matrix(prefix + "experts.w13", {E, 2 * F, D}, kDeviation, true);
+    w.w2_EDF = add_matrix(prefix + "experts.w2", {E, D, F}, residual, true);
+  }
+  const int64_t shared = model_.dense() ? F : F * model_.shared_experts;
+  if (shared > 0) {
+    const std::string name = prefix + (model_.dense() ? "ffn" : "shared");
+    w.shared13_2FD = add_matrix(name + ".w13", {2 * shared, D}, kDeviation, !model_.dense());
+    w.shared2_DF = add_matrix(name + ".w2", {D, shared}, residual, !model_.dense());
+  }
+}
+
+void Transformer::add_block(int64_t layer) {
+  const int64_t D = model_.d_model, d = model_.head(), heads = model_.heads, kv = model_.kv();
+  const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(model_.layers));
+  const std::string prefix = "blocks." + std::to_string(layer) + ".";
+  BlockWeights w;
+  w.attention_norm_D = add_fp32(prefix + "attention_norm", {D}, 0, 1);
+  w.qkv_WD = add_matrix(prefix + "qkv", {(heads + 2 * kv) * d, D}, kDeviation);
+  if (model_.qk_norm != QkNorm::none) {
+    const bool by_head = model_.qk_norm == QkNorm::head;
+    w.q_norm = add_fp32(prefix + "q_norm", {by_head ? d : heads * d}, 0, 1);
+    w.k_norm = add_fp32(prefix + "k_norm", {by_head ? d : kv * d}, 0, 1);
+  }
+  w.out_DW = add_matrix(prefix + "attention_out", {D, heads * d}, residual);
+  w.moe_norm_D = add_fp32(prefix + "moe_norm", {D}, 0, 1);
+  add_feed_forward(prefix, w.moe, residual);
+  blocks_.push_back(std::move(w));
+}
+
+Transformer::Transformer(const ModelSettings& model, const AttentionSettings& attention,
+                         const TransformerOptions& options)
+    : model_(model), attention_(attention), options_(options), stats_(model.layers) {
+  embedding_VD_ = add_matrix("embedding", {model.vocab, model.d_model}, kDeviation);
+  blocks_.reserve(model.layers);
+  for (int64_t layer = 0; layer < model.layers; ++layer) add_block(layer);
+  final_norm_D_ = add_fp32("final_norm", {model.d_model}, 0, 1);
+  head_VD_ =
+      model.tie_embeddings ? embedding_VD_ : add_matrix("head", {model.vocab, model.d_model}, kDeviation);
+}
+
+const at::Tensor& Transformer::rope(int64_t sequence) {
+  if (!rope_.defined() || rope_.size(0) != sequence) {
+    rope_ = rope_table(sequence, model_.head(), model_.rope_theta, options_.device);
+  }
+  return rope_;
+}
+
+Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner) {
+  KindScope kind(Kind::activations);
+  const at::Tensor table = rope(tokens_BS.size(1));
+  Hidden out;
+  out.x_BSD = moelab::embedding(embedding_VD_, tokens_BS);
+  out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));
+  out.z_loss = at::zeros_like(out.balance_loss);
+  for (int64_t layer = 0; layer < model_.layers; ++layer) {
+    const BlockFunction block = [this, layer, training, table](const at::Tensor& x, RoutingState& routing) {
+      return block_forward(x, blocks_[layer], model_, attention_.kernel, table, training, routing,
+                           training ? &stats_[layer] : nullptr);
+    };
+    BlockOutput output = runner.run(layer, out.x_BSD, block);
+    out.x_BSD = output.x_BSD;
+    out.balance_loss = out.balance_loss.add(output.balance_loss, 1.0 / static_cast<double>(model_.layers));
+    out.z_loss = out.z_loss.add(output.z_loss, 1.0 / static_cast<double>(model_.layers));
+  }
+  out.x_BSD = rms_norm(out.x_BSD, final_norm_D_, model_.norm_eps);
+  return out;
+}
+
+LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
+                               BlockRunner& runner) {
+  const Hidden h = hidden(tokens_BS, training, runner);
+  const at::Tensor loss = linear_cross_entropy(h.x_BSD.flatten(0, 1), head_VD_, targets_BS.flatten());
+  return {loss, h.balance_loss, h.z_loss};
+}
+
+at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {
+  return at::linear(hidden(tokens_BS, false, runner).x_BSD, head_VD_);
+}
+
+at::Tensor Transformer::objective(const LossParts& parts) const {
+  if (model_.dense()) return parts.cross_entropy;
+  return parts.cross_entropy.add(parts.balance_loss, model_.balance_loss).add(parts.z_loss, model_.z_loss);
+}
+
+void Transformer::reset_routing_stats() {
+  for (RoutingStats& stats : stats_) {
+    if (!stats.load_E.defined()) continue;
+    stats.load_E.zero_();
+    stats.dropped.zero_();
+  }
+}
+
+void Transformer::update_router_biases() {
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const at::Tensor& bias = blocks_[layer].moe.bias_E;
+    if (bias.defined() && stats_[layer].load_E.defined()) update_router_bias(bias, stats_[layer].load_E);
+  }
+}
+
+}  // namespace moelab

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Fuzzes the readers of files that others may have made, with clang's libFuzzer, ASan and UBSan.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib.sh
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/fuzz.sh [SECONDS] [safetensors|shard|settings]…
+
+Fuzzes each target (default: all) for so long (default: 60 seconds), on one core. What crashes is kept in
+build/fuzz/TARGET/, new inputs worth keeping in build/fuzz/TARGET/corpus/.
+TEXT
+}
+
+readonly FLAGS=(-std=c++20 -O1 -g -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
+
+# The sources that a target's program consists of, its own aside.
+sources_of() {
+  case $1 in
+    safetensors) echo train/checkpoint/safetensors.cpp ;;
+    shard) echo train/data/shard.cpp train/data/mapped_file.cpp ;;
+    settings) echo train/config/*.cpp train/presets/*.cpp moe/settings/*.cpp ;;
+    *) fail "no fuzz target '$1'; there are safetensors, shard and settings" ;;
+  esac
+}
+
+fuzz() {
+  local target=$1 seconds=$2 folder=build/fuzz/$1 sources
+  sources=$(shopt -s nullglob && sources_of "$target")
+  mkdir -p "$folder/corpus"
+  say "Building fuzz_$target"
+  # shellcheck disable=SC2086  # several file names
+  "$CLANG" "${FLAGS[@]}" tests/fuzz/fuzz_"$target".cpp $sources -o "$folder/fuzz" -lyaml-cpp
+  say "Fuzzing $target for $seconds s"
+  nice -n 19 "$folder/fuzz" -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -verbosity=0 -artifact_prefix="$folder/" "$folder/corpus" tests/fuzz/corpus/"$target"
+}
+
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+  usage
+  exit
+fi
+seconds=60
+if [[ ${1:-} =~ ^[0-9]+$ ]]; then
+  seconds=$1
+  shift
+fi
+targets=("$@")
+if ((${#targets[@]} == 0)); then
+  targets=(safetensors shard settings)
+fi
+CLANG=$(command -v clang++ || command -v clang++-14) || fail "clang++ is not installed; apt-get install clang"
+readonly CLANG
+for target in "${targets[@]}"; do
+  fuzz "$target" "$seconds"
+done

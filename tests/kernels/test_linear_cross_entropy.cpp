@@ -1,0 +1,290 @@
+#include <tuple>
+
+#include "kernels/linear_cross_entropy.h"
+#include "kernels/memory/ledger.h"
+#include "tests/kernels/reference.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using test::bitwise_equal;
+using test::close_to;
+using test::relative_error;
+using test::ThreadScope;
+
+struct Case {
+  int64_t T, D, V;
+  at::ScalarType dtype;
+  double logit_rms = 1;
+  double ignored = 0;  // share of the targets
+};
+
+struct Inputs {
+  Tensor x, weight, targets;
+};
+
+struct Results {
+  Tensor loss, dx, dw;
+};
+
+Inputs make_inputs(const Case& c) {
+  at::manual_seed(c.T * 31 + c.V);
+  const Tensor x = at::randn({c.T, c.D}) * c.logit_rms;
+  const Tensor weight = at::randn({c.V, c.D}) / std::sqrt(static_cast<double>(c.D));
+  const Tensor targets = at::randint(c.V, {c.T}, at::kLong);
+  if (c.ignored > 0) targets.masked_fill_(at::rand({c.T}).lt(c.ignored), -1);
+  return {x.to(c.dtype), weight.to(c.dtype), targets};
+}
+
+template <class F>
+Results differentiate(const Inputs& in, at::ScalarType dtype, const F& f, double scale = 1) {
+  const Tensor x = in.x.to(dtype, false, true).requires_grad_();
+  const Tensor weight = in.weight.to(dtype, false, true).requires_grad_();
+  const Tensor loss = f(x, weight, in.targets);
+  (loss * scale).backward();
+  return {loss.detach(), x.grad(), weight.grad()};
+}
+
+// Separate operators: the float64 reference, or the plain formulation in the inputs' own type.
+Tensor separate(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+  const Tensor logits = at::linear(x, weight);
+  const Tensor wide = logits.scalar_type() == at::kBFloat16 ? logits.to(at::kFloat) : logits;
+  return at::cross_entropy_loss(wide, targets, {}, at::Reduction::Mean, -1, 0.0);
+}
+
+Results reference(const Inputs& in, double scale = 1) {
+  return differentiate(in, at::kDouble, separate, scale);
+}
+
+Results ours(const Inputs& in, double scale = 1) {
+  return differentiate(in, in.x.scalar_type(), linear_cross_entropy, scale);
+}
+
+// The error may pass that of the plain formulation by a tenth, or lie below the rounding of the result
+// itself.
+::testing::AssertionResult no_worse(const Tensor& got, const Tensor& plain, const Tensor& want) {
+  const double allowed =
+      std::max(1.1 * relative_error(plain, want), test::tolerance(got.scalar_type()).relative_norm);
+  return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
+}
+
+void expect_matches(const Case& c) {
+  SCOPED_TRACE(
+      fmt::format("T {} D {} V {} {} logits of rms {}", c.T, c.D, c.V, toString(c.dtype), c.logit_rms));
+  const Inputs in = make_inputs(c);
+  const Results want = reference(in), plain = differentiate(in, c.dtype, separate), got = ours(in);
+  ASSERT_EQ(got.loss.scalar_type(), at::kFloat);
+  ASSERT_EQ(got.dx.scalar_type(), c.dtype);
+  ASSERT_EQ(got.dw.scalar_type(), c.dtype);
+  EXPECT_TRUE(no_worse(got.loss, plain.loss, want.loss));
+  EXPECT_TRUE(no_worse(got.dx, plain.dx, want.dx));
+  EXPECT_TRUE(no_worse(got.dw, plain.dw, want.dw));
+  at::NoGradGuard no_grad;
+  EXPECT_TRUE(bitwise_equal(linear_cross_entropy(in.x, in.weight, in.targets), got.loss));
+}
+
+TEST(LinearCrossEntropy, MatchesFloat64InOneChunk) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    expect_matches({.T = 64, .D = 48, .V = 256, .dtype = dtype});
+    expect_matches({.T = 1, .D = 64, .V = 1000, .dtype = dtype});
+    expect_matches({.T = 37, .D = 33, .V = 1237, .dtype = dtype});  // odd everywhere
+    expect_matches({.T = 300, .D = 16, .V = 1, .dtype = at::kFloat});
+    expect_matches({.T = 131, .D = 64, .V = 513, .dtype = dtype, .ignored = 0.4});
+  }
+}
+
+TEST(LinearCrossEntropy, MatchesFloat64InSeveralChunks) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const Case c{.T = 395, .D = 40, .V = 50021, .dtype = dtype, .ignored = 0.1};
+    ASSERT_LT(2 * linear_cross_entropy_chunk(c.T, c.V, dtype == at::kFloat ? 4 : 2), c.T);
+    expect_matches(c);
+  }
+}
+
+TEST(LinearCrossEntropy, AddsBf16WeightGradientsInFloat32) {
+  // Many slabs and chunks: dW of a constant token is a sum of equal parts, which bf16 would stop adding up.
+  const Inputs in{at::ones({1400, 600}, at::kBFloat16), at::zeros({20011, 600}, at::kBFloat16),
+                  at::zeros({1400}, at::kLong)};
+  const Results got = ours(in);
+  EXPECT_TRUE(close_to(got.dw[0], at::full({600}, 1.0 / 20011 - 1, at::kDouble), 4e-3, 4e-3));
+  EXPECT_TRUE(close_to(got.dw[20010], at::full({600}, 1.0 / 20011, at::kDouble), 4e-3, 4e-3));
+}
+
+TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorLoseTheLoss) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    expect_matches({.T = 50, .D = 64, .V = 700, .dtype = dtype, .logit_rms = 80});
+  }
+}
+
+TEST(LinearCrossEntropy, ScaledLossScalesGradients) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const Inputs in = make_inputs({.T = 200, .D = 32, .V = 50021, .dtype = dtype});
+    const Results got = ours(in, 0.37), want = reference(in, 0.37);
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 8e-3;
+    EXPECT_TRUE(close_to(got.dx, want.dx, tolerance, 1));
+    EXPECT_TRUE(close_to(got.dw, want.dw, tolerance, 1));
+  }
+}
+
+TEST(LinearCrossEntropy, NothingToAverageIsZero) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {0, 20}) {
+      const Inputs in{at::randn({T, 24}).to(dtype), at::randn({99, 24}).to(dtype),
+                      at::full({T}, -1, at::kLong)};
+      const Results got = ours(in);
+      EXPECT_EQ(got.loss.item<float>(), 0);
+      EXPECT_TRUE(bitwise_equal(got.dx.abs(), at::zeros({T, 24}, dtype)));
+      EXPECT_TRUE(bitwise_equal(got.dw.abs(), at::zeros({99, 24}, dtype)));
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, IgnoredTokensGetNoGradient) {
+  Inputs in = make_inputs({.T = 40, .D = 16, .V = 130, .dtype = at::kFloat});
+  in.targets.narrow(0, 10, 5).fill_(-1);
+  const Results got = ours(in);
+  EXPECT_TRUE(bitwise_equal(got.dx.narrow(0, 10, 5).abs(), at::zeros({5, 16})));
+  EXPECT_GT(got.dx[9].norm().item<float>(), 0);
+}
+
+TEST(LinearCrossEntropy, OnlyTheGradientsAskedFor) {
+  const Inputs in = make_inputs({.T = 30, .D = 16, .V = 130, .dtype = at::kFloat});
+  const Results both = ours(in);
+  const Tensor x = in.x.clone().requires_grad_(), weight = in.weight.clone().requires_grad_();
+  linear_cross_entropy(x, in.weight, in.targets).backward();
+  linear_cross_entropy(in.x, weight, in.targets).backward();
+  EXPECT_TRUE(bitwise_equal(x.grad(), both.dx));
+  EXPECT_TRUE(bitwise_equal(weight.grad(), both.dw));
+  EXPECT_FALSE(linear_cross_entropy(in.x, in.weight, in.targets).requires_grad());
+}
+
+TEST(LinearCrossEntropy, SecondBackwardThrows) {
+  const Inputs in = make_inputs({.T = 8, .D = 16, .V = 32, .dtype = at::kFloat});
+  const Tensor x = in.x.clone().requires_grad_();
+  const Tensor loss = linear_cross_entropy(x, in.weight, in.targets);
+  loss.backward({}, /*retain_graph=*/true);
+  EXPECT_THROW(loss.backward(), c10::Error);
+}
+
+// With the same number of threads every bit repeats. Between numbers of threads the products may differ: the
+// library splits long sums among them.
+TEST(LinearCrossEntropy, RepeatsBitForBitOnOneThreadAndOnTwo) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t V : {777, 50021}) {
+      const Inputs in = make_inputs({.T = 333, .D = 64, .V = V, .dtype = dtype});
+      for (const int count : {1, 2}) {
+        const ThreadScope threads(count);
+        const Results once = ours(in), again = ours(in);
+        EXPECT_TRUE(bitwise_equal(once.loss, again.loss));
+        EXPECT_TRUE(bitwise_equal(once.dx, again.dx));
+        EXPECT_TRUE(bitwise_equal(once.dw, again.dw));
+      }
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, NanComesThrough) {
+  const Inputs in = make_inputs({.T = 20, .D = 16, .V = 1100, .dtype = at::kFloat});
+  in.weight[700].fill_(std::nan(""));
+  EXPECT_TRUE(std::isnan(ours(in).loss.item<float>()));
+}
+
+TEST(LinearCrossEntropy, RefusesWrongInputs) {
+  const Inputs in = make_inputs({.T = 8, .D = 16, .V = 32, .dtype = at::kFloat});
+  const auto refuses = [](const Tensor& x, const Tensor& weight, const Tensor& targets) {
+    EXPECT_THROW(linear_cross_entropy(x, weight, targets), c10::Error);
+  };
+  refuses(in.x, in.weight, at::full({8}, 32, at::kLong));
+  refuses(in.x, in.weight, at::full({8}, -2, at::kLong));
+  refuses(in.x, in.weight, in.targets.to(at::kInt));
+  refuses(in.x, in.weight, in.targets.narrow(0, 0, 7));
+  refuses(in.x, in.weight.narrow(1, 0, 8), in.targets);
+  refuses(in.x, in.weight.to(at::kBFloat16), in.targets);
+  refuses(in.x.to(at::kDouble), in.weight.to(at::kDouble), in.targets);
+}
+
+// The tolerances above have to see each of these mistakes.
+TEST(LinearCrossEntropy, BrokenVariantsFail) {
+  const Inputs in = make_inputs({.T = 131, .D = 64, .V = 513, .dtype = at::kBFloat16, .ignored = 0.1});
+  const Results want = reference(in), plain = differentiate(in, at::kBFloat16, separate);
+  const auto broken = [&](const Tensor& dx, const Tensor& dw) {
+    EXPECT_FALSE(no_worse(dx.to(at::kBFloat16), plain.dx, want.dx));
+    EXPECT_FALSE(no_worse(dw.to(at::kBFloat16), plain.dw, want.dw));
+  };
+  broken(at::zeros_like(want.dx), at::zeros_like(want.dw));
+  // Ignored targets left in the mean's denominator.
+  const double counted = in.targets.ge(0).sum().item<double>() / 131;
+  broken(want.dx * counted, want.dw * counted);
+  // One token without its target's term.
+  const Tensor x = in.x.to(at::kDouble), weight = in.weight.to(at::kDouble);
+  const int64_t token = in.targets.ge(0).nonzero()[5].item<int64_t>(),
+                target = in.targets[token].item<int64_t>();
+  Tensor dx = want.dx.clone(), dw = want.dw.clone();
+  dx[token] += weight[target] / (131 * counted);
+  dw[target] += x[token] / (131 * counted);
+  broken(dx, dw);
+  // The last tokens forgotten.
+  dx = want.dx.clone();
+  dx.narrow(0, 128, 3).zero_();
+  EXPECT_FALSE(no_worse(dx.to(at::kBFloat16), plain.dx, want.dx));
+}
+
+TEST(LinearCrossEntropy, ChunksFitSixteenMiBAndAreEven) {
+  for (const int64_t T : {0, 1, 15, 16, 17, 83, 84, 4096, 100003}) {
+    for (const int64_t V : {1, 256, 50021, 50304, 262144, 1000003}) {
+      const int64_t chunk = linear_cross_entropy_chunk(T, V, 4);
+      EXPECT_TRUE(chunk <= 16 || chunk * V * 4 <= 16 << 20) << T << " " << V;
+      EXPECT_TRUE(chunk == T || (chunk >= 16 && chunk % 16 == 0 && chunk < T)) << T << " " << V;
+    }
+  }
+  EXPECT_EQ(linear_cross_entropy_chunk(4096, 50304, 4), 80);
+}
+
+// Bytes of the loss head at the peak, and what is left when forward and backward are over.
+struct Usage {
+  int64_t head_at_peak, peak, left;
+};
+
+Usage measure(Ledger& ledger, at::Device device, int64_t T, int64_t D, int64_t V, at::ScalarType dtype) {
+  const auto options = at::TensorOptions(device).dtype(dtype);
+  const Tensor x = at::zeros({T, D}, options).requires_grad_(),
+               weight = at::zeros({V, D}, options).requires_grad_();
+  const Tensor targets = at::zeros({T}, options.dtype(at::kLong));
+  const int64_t before = ledger.allocated();
+  ledger.reset_peaks();
+  const Tensor loss = linear_cross_entropy(x, weight, targets);
+  const auto kinds = ledger.by_kind_at_peak();
+  const Usage usage{kinds[static_cast<size_t>(Kind::loss_head)],
+                    ledger.peak() - before - kinds[static_cast<size_t>(Kind::scratch)],
+                    ledger.allocated() - before};
+  loss.backward();
+  return usage;
+}
+
+TEST(LinearCrossEntropy, MetaAllocatesWhatTheCpuDoes) {
+  install_allocators();
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {1, 100, 1000}) {
+      const Usage cpu = measure(cpu_ledger(), at::kCPU, T, 64, 20011, dtype);
+      const Usage meta = measure(meta_ledger(), at::kMeta, T, 64, 20011, dtype);
+      EXPECT_EQ(cpu.head_at_peak, meta.head_at_peak);
+      EXPECT_EQ(cpu.peak, meta.peak);
+      EXPECT_EQ(cpu.left, meta.left);
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, ExtraMemoryIsBounded) {
+  install_allocators();
+  const int64_t T = 4096, D = 768, V = 50304;
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const Usage meta = measure(meta_ledger(), at::kMeta, T, D, V, dtype);
+    const int64_t results = V * D * 4 + T * D * (dtype == at::kFloat ? 4 : 2);
+    EXPECT_LE(meta.peak - results, 64 << 20);
+    EXPECT_LE(meta.left - results, 1024);
+  }
+}
+
+}  // namespace
+}  // namespace moelab

@@ -1,0 +1,163 @@
+#include <gtest/gtest.h>
+
+#include "kernels/memory/ledger.h"
+#include "kernels/router.h"
+#include "tests/kernels/reference.h"
+
+namespace moelab {
+namespace {
+
+struct Outputs {
+  at::Tensor weights, balance, z;
+};
+
+// The router in plain ATen, for float64 and its autograd; `ids` are given.
+Outputs reference(const at::Tensor& x, const at::Tensor& w, const at::Tensor& ids, const RouterOptions& o) {
+  const int64_t T = x.size(0), E = w.size(0), B = T / o.sequence;
+  const at::Tensor logits = at::mm(x, w.t());
+  const bool sigmoid = o.score == RouterScore::sigmoid;
+  const at::Tensor scores = sigmoid ? at::sigmoid(logits) : at::softmax(logits, 1);
+  const at::Tensor chosen = ids.ge(0).to(at::kDouble);
+  at::Tensor weights = scores.gather(1, ids.clamp_min(0).to(at::kLong)) * chosen;
+  if (o.normalise) weights = weights / weights.sum(1, true);
+  const at::Tensor mean = (scores / scores.sum(1, true)).view({B, o.sequence, E}).mean(1);
+  at::Tensor counts = at::zeros({T, E}, at::kDouble).scatter_add(1, ids.clamp_min(0).to(at::kLong), chosen);
+  counts = counts.view({B, o.sequence, E}).sum(1);
+  const at::Tensor fraction = counts / counts.sum(1, true);
+  return {weights, (fraction * mean).sum(1).mul(E).mean(), at::logsumexp(logits, {1}).pow(2).mean()};
+}
+
+struct RouterCase {
+  const char* name;
+  RouterScore score;
+  RouterChoice choice;
+  int64_t B, S, D, E, K;
+  bool normalise;
+};
+
+class Router : public ::testing::TestWithParam<RouterCase> {
+ protected:
+  void SetUp() override {
+    const RouterCase& c = GetParam();
+    at::manual_seed(3);
+    x = at::randn({c.B * c.S, c.D});
+    w = at::randn({c.E, c.D}) * (2 / std::sqrt(static_cast<double>(c.D)));
+    options = {c.score, c.choice, c.K, c.normalise, c.S, (c.S * c.K + c.E - 1) / c.E};
+    dweights_of = [](const at::Tensor& like) {
+      at::manual_seed(4);
+      return at::randn(like.sizes());
+    };
+  }
+  at::Tensor x, w;
+  RouterOptions options;
+  std::function<at::Tensor(const at::Tensor&)> dweights_of;
+};
+
+TEST_P(Router, AgreesWithFloat64WithAllGradients) {
+  at::Tensor xg = x.clone().requires_grad_(), wg = w.clone().requires_grad_();
+  const RouterOutput got = route(xg, wg, std::nullopt, std::nullopt, options);
+  const at::Tensor r = dweights_of(got.weights_TK);
+  ((got.weights_TK * r).sum() + 3 * got.balance_loss + 0.5 * got.z_loss).backward();
+
+  at::Tensor xd = x.to(at::kDouble).requires_grad_(), wd = w.to(at::kDouble).requires_grad_();
+  const Outputs want = reference(xd, wd, got.ids_TK, options);
+  ((want.weights * r.to(at::kDouble)).sum() + 3 * want.balance + 0.5 * want.z).backward();
+
+  const auto tolerance = test::tolerance(at::kFloat, 4 * GetParam().D, 16);
+  EXPECT_TRUE(test::close_to(got.weights_TK, want.weights, tolerance));
+  EXPECT_TRUE(test::close_to(got.balance_loss, want.balance, tolerance));
+  EXPECT_TRUE(test::close_to(got.z_loss, want.z, tolerance));
+  EXPECT_TRUE(test::close_to(xg.grad(), xd.grad(), tolerance));
+  EXPECT_TRUE(test::close_to(wg.grad(), wd.grad(), tolerance));
+}
+
+TEST_P(Router, LossGradientsAgreeWithFiniteDifferences) {
+  const at::Tensor ids = route(x, w, std::nullopt, std::nullopt, options).ids_TK;
+  for (const bool balance : {true, false}) {
+    const auto loss = [&](const at::Tensor& weight) {
+      const RouterOutput out = route(x, weight, std::nullopt, ids, options);
+      return balance ? out.balance_loss : out.z_loss;
+    };
+    // even routing makes the balance loss constant: nothing to differentiate
+    if (balance && GetParam().choice == RouterChoice::expert) continue;
+    EXPECT_TRUE(test::finite_difference_check(loss, w, 1e-2, 1e-2)) << (balance ? "balance" : "z");
+  }
+}
+
+TEST_P(Router, TakesTheBestExperts) {
+  if (GetParam().choice == RouterChoice::expert) GTEST_SKIP() << "experts choose";
+  const RouterOutput got = route(x, w, std::nullopt, std::nullopt, options);
+  const at::Tensor logits = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+  EXPECT_TRUE(at::equal(got.ids_TK.to(at::kLong), std::get<1>(logits.topk(GetParam().K, 1))));
+  const at::Tensor counted = at::bincount(got.ids_TK.flatten().to(at::kLong), {}, GetParam().E);
+  EXPECT_TRUE(at::equal(got.load_E.to(at::kLong), counted));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Router,
+    ::testing::Values(
+        RouterCase{"softmax", RouterScore::softmax, RouterChoice::token, 3, 16, 32, 8, 2, true},
+        RouterCase{"softmax_raw", RouterScore::softmax, RouterChoice::token, 3, 16, 32, 8, 2, false},
+        RouterCase{"top_1", RouterScore::softmax, RouterChoice::token, 2, 16, 17, 5, 1, false},
+        RouterCase{"sigmoid", RouterScore::sigmoid, RouterChoice::token, 3, 16, 32, 8, 3, true},
+        RouterCase{"sigmoid_raw", RouterScore::sigmoid, RouterChoice::token, 3, 16, 32, 8, 3, false},
+        RouterCase{"expert_choice", RouterScore::softmax, RouterChoice::expert, 3, 16, 32, 8, 2, false}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(RouterChoice, TiesGoToTheLowerExpertAndTheEarlierToken) {
+  const at::Tensor x = at::ones({6, 4}), w = at::ones({3, 4});
+  RouterOptions options;
+  options.sequence = 6;
+  const RouterOutput tokens = route(x, w, std::nullopt, std::nullopt, options);
+  EXPECT_TRUE(at::equal(tokens.ids_TK, at::tensor({0, 1}, at::kInt).expand({6, 2})));
+  options.choice = RouterChoice::expert;
+  options.capacity = 2;
+  const RouterOutput experts = route(x, w, std::nullopt, std::nullopt, options);
+  EXPECT_TRUE(experts.ids_TK.narrow(0, 0, 2).ge(0).all().item<bool>());
+  EXPECT_TRUE(experts.ids_TK.narrow(0, 2, 4).lt(0).all().item<bool>());
+}
+
+TEST(RouterChoice, BiasChangesTheChoiceAndNotTheWeights) {
+  at::manual_seed(5);
+  const at::Tensor x = at::randn({8, 16}), w = at::randn({4, 16}) * 0.1;
+  RouterOptions options{RouterScore::sigmoid, RouterChoice::token, 2, false, 8, 0};
+  const at::Tensor bias = at::tensor({0.f, 0.f, 0.f, 10.f});
+  const RouterOutput out = route(x, w, bias, std::nullopt, options);
+  EXPECT_TRUE(out.ids_TK.select(1, 0).eq(3).all().item<bool>());
+  EXPECT_TRUE(test::close_to(out.weights_TK.select(1, 0), at::sigmoid(at::mv(x, w[3])), 1e-6, 1e-5));
+}
+
+TEST(RouterChoice, ReplayIsBitwiseTheSame) {
+  at::manual_seed(6);
+  const at::Tensor x = at::randn({32, 16}).to(at::kBFloat16), w = at::randn({8, 16});
+  RouterOptions options;
+  options.sequence = 16;
+  const RouterOutput first = route(x, w, std::nullopt, std::nullopt, options);
+  const RouterOutput again = route(x, w, std::nullopt, first.ids_TK, options);
+  EXPECT_TRUE(test::bitwise_equal(first.weights_TK, again.weights_TK));
+  EXPECT_TRUE(test::bitwise_equal(first.balance_loss, again.balance_loss));
+  EXPECT_TRUE(test::bitwise_equal(first.ids_TK, again.ids_TK));
+}
+
+TEST(RouterChoice, EvenRoutingHasBalanceLossOne) {
+  // four tokens, each certain of its own expert
+  const at::Tensor x = at::eye(4), w = at::eye(4) * 50;
+  RouterOptions options{RouterScore::softmax, RouterChoice::token, 1, false, 4, 0};
+  EXPECT_NEAR(route(x, w, std::nullopt, std::nullopt, options).balance_loss.item<float>(), 1.0, 1e-6);
+  at::Tensor skewed = at::zeros({4, 4});
+  skewed.select(1, 0).fill_(1);
+  EXPECT_NEAR(route(skewed, w, std::nullopt, std::nullopt, options).balance_loss.item<float>(), 4.0, 1e-4);
+}
+
+TEST(RouterChoice, NoTokens) {
+  RouterOptions options;
+  options.sequence = 8;
+  const at::Tensor x = at::zeros({0, 16}).requires_grad_(), w = at::randn({4, 16}).requires_grad_();
+  const RouterOutput out = route(x, w, std::nullopt, std::nullopt, options);
+  (out.weights_TK.sum() + out.balance_loss + out.z_loss).backward();
+  EXPECT_EQ(out.z_loss.item<float>(), 0);
+  EXPECT_EQ(w.grad().abs().max().item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace moelab

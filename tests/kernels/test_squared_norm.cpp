@@ -1,0 +1,87 @@
+#include "kernels/memory/ledger.h"
+#include "kernels/squared_norm.h"
+#include "tests/kernels/reference.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using test::ThreadScope;
+
+double reference(const Tensor& x) {
+  const Tensor wide = x.to(at::kDouble).contiguous();
+  long double sum = 0;
+  for (int64_t i = 0; i < wide.numel(); ++i) {
+    const long double value = wide.data_ptr<double>()[i];
+    sum += value * value;
+  }
+  return static_cast<double>(sum);
+}
+
+TEST(SquaredNorm, MatchesADoubleLoop) {
+  at::manual_seed(1);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t n : {0, 1, 15, 16, 17, 65535, 65536, 65537, 300007}) {
+      const Tensor x = at::randn({n}).to(dtype);
+      const double want = reference(x);
+      EXPECT_NEAR(squared_norm(x), want, 1e-13 * want) << n;
+    }
+  }
+  EXPECT_EQ(squared_norm(at::full({3, 5, 7}, 2.0f)), 420);
+}
+
+TEST(SquaredNorm, SeesEveryElement) {
+  const Tensor x = at::zeros({65536 + 37});
+  for (const int64_t i : {0, 16, 65535, 65536, 65536 + 32, 65536 + 36}) {
+    x.zero_();
+    x[i] = 3;
+    EXPECT_EQ(squared_norm(x), 9) << i;
+  }
+}
+
+TEST(SquaredNorm, HugeAndTinyValuesDoNotLeaveTheRange) {
+  EXPECT_NEAR(squared_norm(at::full({100}, 3e38f)) / (100 * 9e76), 1, 1e-6);
+  EXPECT_NEAR(squared_norm(at::full({100}, 1e-38f)) / (100 * 1e-76), 1, 1e-6);
+  Tensor x = at::full({100000}, 1e-3f);
+  x[0] = 1e4f;  // fp32 sums would lose the rest
+  EXPECT_NEAR(squared_norm(x), reference(x), 1e-4);
+}
+
+TEST(SquaredNorm, InfinityAndNanComeThrough) {
+  Tensor x = at::ones({70000});
+  x[69999] = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(squared_norm(x), std::numeric_limits<double>::infinity());
+  x[3] = std::nan("");
+  EXPECT_TRUE(std::isnan(squared_norm(x)));
+}
+
+TEST(SquaredNorm, ThreadsChangeNoBit) {
+  at::manual_seed(2);
+  const Tensor x = at::randn({1000003});
+  double one, two;
+  {
+    const ThreadScope threads(1);
+    one = squared_norm(x);
+  }
+  {
+    const ThreadScope threads(2);
+    two = squared_norm(x);
+  }
+  EXPECT_EQ(one, two);
+}
+
+TEST(SquaredNorm, MetaIsZeroAndAllocatesNothing) {
+  install_allocators();
+  const Tensor x = at::ones({1000}, at::kMeta);
+  meta_ledger().reset_peaks();
+  EXPECT_EQ(squared_norm(x), 0);
+  EXPECT_EQ(meta_ledger().peak(), meta_ledger().allocated());
+}
+
+TEST(SquaredNorm, RefusesOtherTensors) {
+  EXPECT_THROW(squared_norm(at::ones({4}, at::kDouble)), c10::Error);
+  EXPECT_THROW(squared_norm(at::ones({4, 4}).t()), c10::Error);
+}
+
+}  // namespace
+}  // namespace moelab

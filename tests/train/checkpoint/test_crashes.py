@@ -1,0 +1,315 @@
+"""A checkpoint survives whatever happens while it is written: the writer killed at random moments and at every
+system call, every system call failing, a full disk, short writes. After each there must be a loadable checkpoint at
+most one interval old, none that is damaged, and the next save must work."""
+
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from typing import NamedTuple
+
+import pytest
+
+RANDOM_KILLS = int(os.environ.get("MOELAB_RANDOM_KILLS", "300"))
+# How many of these there are differs from run to run; they change nothing on disk.
+MEMORY_CALLS = {"brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "futex"}
+# Calls on files; what else a process does (memory, threads) fails in ways that no file format can mend.
+FILE_CALLS = {
+    "openat", "write", "fsync", "close", "mkdir", "rename", "renameat2", "unlink", "unlinkat", "rmdir", "getdents64",
+    "newfstatat", "stat",
+}  # fmt: skip
+
+
+class Tool:
+    """checkpoint_tool serve: forks children that save, so that LibTorch is loaded once and not hundreds of times."""
+
+    def __init__(self, path: str, **options):
+        self.process = subprocess.Popen(
+            [path, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, **options,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def tell(self, *words) -> None:
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+
+    def read(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def start(self, *words) -> int:
+        self.tell(*words)
+        return int(re.fullmatch(r"child (\d+)", self.read())[1])
+
+    def wait(self) -> list[str]:
+        """What the child said until it ended."""
+        self.tell("wait")
+        said = []
+        while not (line := self.read()).startswith("ended"):
+            said.append(line)
+        return said
+
+    def run(self, *words) -> list[str]:
+        self.start(*words)
+        self.tell("go")
+        return self.wait()
+
+    def latest(self, folder: pathlib.Path) -> int:
+        self.tell("check", folder)
+        answer = self.read()
+        assert answer.startswith("loaded "), answer
+        return int(answer.removeprefix("loaded "))
+
+
+@pytest.fixture
+def server(tool):
+    server = Tool(tool)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def prepared(server, tmp_path) -> pathlib.Path:
+    """Steps 1 and 2 are saved; saving a third deletes the first."""
+    folder = tmp_path / "prepared"
+    for step in (1, 2):
+        assert server.run("save", folder, step) == [f"saved {step}"]
+    return folder
+
+
+def assert_whole(folder: pathlib.Path) -> None:
+    """What bears a checkpoint's name is one: every file is there, as long as the manifest says."""
+    for step in folder.glob("step-*"):
+        if ".tmp-" not in step.name:
+            assert re.fullmatch(r"step-\d+", step.name), step  # not damaged, not superseded
+            files = json.loads((step / "manifest.json").read_text())["body"]["files"]
+            assert {name: entry["size"] for name, entry in files.items()} == {
+                path.name: path.stat().st_size for path in step.iterdir() if path.name != "manifest.json"
+            }
+
+
+def assert_unharmed(server: Tool, folder: pathlib.Path, at_least: int) -> int:
+    """Loads, then opens a writer, which cleans up, and saves once more. Returns the step that was loaded."""
+    assert_whole(folder)
+    step = server.latest(folder)
+    assert step >= at_least
+    leftovers = {path.name for path in folder.glob("*.tmp-*")}
+    pid = server.start("loop", folder, step + 1)
+    server.tell("go")
+    assert server.read() == f"saved {step + 1}"
+    os.kill(pid, signal.SIGKILL)
+    server.wait()
+    assert not leftovers & {path.name for path in folder.iterdir()}
+    assert server.latest(folder) > step
+    return step
+
+
+@pytest.fixture
+def strace():
+    probe = ["strace", "-qq", "-e", "inject=getppid:retval=1", "true"]
+    if not shutil.which("strace") or subprocess.run(probe, capture_output=True).returncode != 0:
+        pytest.skip("strace is not installed, or may not trace here")
+
+
+def traced(server: Tool, words: tuple, options: list[str], log: pathlib.Path) -> list[str]:
+    """Runs a child under strace; returns what it said."""
+    pid = server.start(*words)
+    while pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "S":
+        time.sleep(0.001)  # until it waits to be let go, so that each run's calls are counted from the same one
+    strace = subprocess.Popen(["strace", "-p", str(pid), "-o", log, *options], stderr=subprocess.PIPE, text=True)
+    assert "attached" in strace.stderr.readline()
+    server.tell("go")
+    said = server.wait()
+    strace.wait()
+    strace.stderr.close()
+    return said
+
+
+class Call(NamedTuple):
+    name: str
+    number: int  # the how manieth of its name: strace counts each system call for itself
+    line: str
+
+
+def calls_of(server: Tool, words: tuple, log: pathlib.Path) -> list[Call]:
+    """The system calls a child makes between being let go and reporting."""
+    traced(server, words, ["-y"], log)
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith("read(") and "pipe:" in lines[0]  # it waited to be let go
+    seen = collections.Counter()
+    calls = []
+    for line in lines:
+        name = line.split("(")[0]
+        seen[name] += 1
+        calls.append(Call(name, seen[name], line))
+    end = next(i for i, call in enumerate(calls) if call.line.startswith("write(1<"))
+    return calls[1:end]
+
+
+def inject(call: Call, fault: str) -> list[str]:
+    return ["-e", f"trace={call.name}", "-e", f"inject={call.name}:{fault}:when={call.number}"]
+
+
+def copied(prepared: pathlib.Path, name) -> pathlib.Path:
+    return shutil.copytree(prepared, prepared.parent / str(name))
+
+
+def test_killed_at_random_moments(server, tmp_path):
+    """One folder all the way: each start finds what the kill before it left."""
+    rng = random.Random(3)
+    folder = tmp_path / "run"
+    assert server.run("save", folder, 1) == ["saved 1"]
+    step, midway = 1, 0
+    for _ in range(RANDOM_KILLS):
+        pid = server.start("loop", folder, step + 1)
+        server.tell("go")
+        time.sleep(rng.uniform(0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+        saved = [int(line.removeprefix("saved ")) for line in server.wait()]
+        midway += any(".tmp-" in path.name for path in folder.iterdir())
+        assert_whole(folder)
+        promised = saved[-1] if saved else step
+        step = server.latest(folder)
+        assert promised <= step <= promised + 1
+    assert_unharmed(server, folder, step)
+    assert midway > RANDOM_KILLS / 20  # else the kills missed what they are for
+    print(f"{RANDOM_KILLS} kills, {midway} of them left a half-written folder, {step} steps")
+
+
+@pytest.mark.parametrize("step", [3, 2])  # a new one, and one that replaces its like
+def test_killed_at_every_system_call(server, prepared, strace, step):
+    log = prepared.parent / "log"
+    calls = calls_of(server, ("save", copied(prepared, "count"), step), log)
+    calls = [call for call in calls if call.name not in MEMORY_CALLS]
+    assert len(calls) > 50
+    reached = set()
+    for call in calls:
+        folder = copied(prepared, f"{call.name}-{call.number}")
+        said = traced(server, ("save", folder, step), inject(call, "signal=SIGKILL"), log)
+        assert said == [], f"{call} wasn't reached"
+        reached.add(assert_unharmed(server, folder, at_least=2))
+        shutil.rmtree(folder)
+    assert reached == {2, step}
+    print(f"killed at each of {len(calls)} system calls")
+
+
+def harmless(call: Call) -> bool:
+    """Whether its failure needs no report: a look that the next call repeats, or the end of listing a folder."""
+    listing = re.search(r"/(count|step-\d+|step-\d+\.pruned\.tmp-\d+)>", call.line)
+    return call.name in ("stat", "newfstatat") or (call.name == "close" and listing is not None)
+
+
+@pytest.mark.parametrize("errno", ["EIO", "ENOSPC"])
+def test_every_system_call_fails(server, prepared, strace, errno):
+    log = prepared.parent / "log"
+    calls = [c for c in calls_of(server, ("save", copied(prepared, "count"), 3), log) if c.name in FILE_CALLS]
+    assert len(calls) > 40
+    for call in calls:
+        folder = copied(prepared, f"{call.name}-{call.number}")
+        said = traced(server, ("save", folder, 3), inject(call, f"error={errno}"), log)
+        assert len(said) == 1, call
+        if said[0].startswith("error"):
+            assert f"({errno})" in said[0] and str(folder) in said[0], (call, said)
+        else:
+            assert harmless(call), (call, said)
+            assert server.latest(folder) == 3
+        assert_unharmed(server, folder, at_least=2)
+        shutil.rmtree(folder)
+    print(f"{errno} at each of {len(calls)} system calls")
+
+
+def test_everything_is_flushed_before_it_is_named(server, prepared, strace):
+    """Kills don't lose what the kernel holds; a power cut does. So the order of the calls is checked."""
+    calls = calls_of(server, ("save", prepared, 3), prepared.parent / "log")
+    waiting = set()  # files written and not flushed, folders with names not flushed
+    folders_named = 0
+    for call in [call.line for call in calls]:
+        paths = re.findall(r'"([^"]+)"', call)
+        if call.startswith("fsync"):
+            waiting.discard(re.search(r"fsync\(\d+<([^>]+)>", call)[1])
+        elif call.startswith("openat") and "O_CREAT" in call:
+            waiting |= {paths[0], os.path.dirname(paths[0])}
+        elif call.startswith("mkdir"):
+            waiting |= {paths[0], os.path.dirname(paths[0])}
+        elif call.startswith("rename") and call.endswith("= 0"):
+            if "pruned" not in paths[1]:
+                folders_named += 1
+                inside = {path for path in waiting if path != os.path.dirname(paths[0])}
+                assert not inside, (call, inside)
+                waiting.add(os.path.dirname(paths[1]))
+    assert folders_named == 2  # step-3, LATEST
+    assert str(prepared) not in waiting
+
+
+def test_short_and_interrupted_writes(tool, short_writes, server, tmp_path):
+    slow = Tool(tool, env={**os.environ, "LD_PRELOAD": short_writes})
+    try:
+        assert slow.run("save", tmp_path / "run", 1) == ["saved 1"]
+    finally:
+        slow.close()
+    assert server.latest(tmp_path / "run") == 1
+
+
+def test_limit_on_file_size(tool, server, prepared):
+    """A write that the system cuts short, then refuses (EFBIG): as a full disk does."""
+    limited = Tool(
+        tool, preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+                                  resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))), restore_signals=False,
+    )  # fmt: skip
+    try:
+        (said,) = limited.run("save", prepared, 3)
+    finally:
+        limited.close()
+    assert "model.safetensors: File too large (EFBIG)" in said
+    assert_unharmed(server, prepared, at_least=2)
+
+
+def test_full_disk(server, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk], capture_output=True).returncode != 0:
+        pytest.skip("mounting a small tmpfs is not permitted here")
+    try:
+        folder = disk / "run"
+        assert [server.run("save", folder, step) for step in (1, 2)] == [["saved 1"], ["saved 2"]]
+        steps = set()
+        for filler in range(48, -1, -4):  # the disk is full at another place each time
+            (disk / "filler").write_bytes(bytes(filler * 1024))
+            (said,) = server.run("save", folder, 3)
+            if said == "saved 3":
+                break
+            assert "No space left on device (ENOSPC)" in said and str(folder) in said
+            whole = server.latest(folder)  # 3 when LATEST alone found no room
+            assert {path.name for path in folder.iterdir()} == {"LATEST"} | {f"step-{i}" for i in range(1, whole + 1)}
+            steps.add(whole)
+        assert said == "saved 3" and 2 in steps
+        assert_unharmed(server, folder, at_least=3)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_medium_fails_on_reading(server, prepared, strace):
+    """An unreadable newest checkpoint: the one before it is loaded. What isn't its fault is the user's to mend."""
+    log = prepared.parent / "log"
+    calls = calls_of(server, ("load", copied(prepared, "count")), log)
+    reads = [call for call in calls if call.name == "read"]
+    assert len(reads) > 10
+    for call in reads:
+        folder = copied(prepared, call.number)
+        said = traced(server, ("load", folder), inject(call, "error=EIO"), log)
+        assert said == ["loaded 1"], call
+        assert (folder / "step-2.damaged").exists()
+    folder = copied(prepared, "denied")
+    manifest = next(call for call in calls if call.name == "openat" and "manifest.json" in call.line)
+    (said,) = traced(server, ("load", folder), inject(manifest, "error=EACCES"), log)
+    assert said.endswith("manifest.json: Permission denied (EACCES)")
+    assert sorted(path.name for path in folder.iterdir()) == ["LATEST", "step-1", "step-2"]

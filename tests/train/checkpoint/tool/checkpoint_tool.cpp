@@ -1,0 +1,185 @@
+// The other half of test_safetensors.py and test_crashes.py.
+//
+//   checkpoint_tool copy IN OUT        reads a safetensors file into tensors and writes those
+//   checkpoint_tool inspect FILE…      a line a file: "ok", or "refused: MESSAGE"
+//   checkpoint_tool serve              takes commands from stdin, an answer each on stdout:
+//     save DIR STEP     a child that waits for `go`, writes one checkpoint (of two kept), says "saved STEP"
+//     or
+//                       "error: MESSAGE"
+//     load DIR          a child that waits for `go`, loads the newest checkpoint, says "loaded STEP" or
+//     "error: …" loop DIR FIRST    a child that saves FIRST, FIRST + 1, … through a CheckpointWriter, a
+//     "saved STEP" each, until
+//                       it is killed
+//                       All three answer "child PID".
+//     go                lets the child begin
+//     wait              answers "ended STATUS" once the child has
+//     check DIR         loads the newest checkpoint: "loaded STEP", or "error: MESSAGE"
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+
+#include "kernels/memory/ledger.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace moelab {
+namespace {
+
+constexpr int64_t kKeep = 2;
+
+// One write(2) a line: lines of parent and child don't mix, and strace sees where the work ended.
+void say(const std::string& line) {
+  const std::string text = line + "\n";
+  if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::exit(1);
+}
+
+CheckpointContent content_of(int64_t step) {
+  CheckpointContent content;
+  content.state = {step, step * 10, "{\"step\":" + std::to_string(step) + "}"};
+  content.model = {{"w", at::full({40, 30}, static_cast<double>(step), at::kFloat)},
+                   {"v", at::full({7}, static_cast<double>(step), at::kBFloat16)}};
+  content.optimizer = {{"m", at::full({40, 30}, static_cast<double>(-step), at::kFloat)}};
+  content.files = {{"config.yaml", "step: " + std::to_string(step) + "\n"}};
+  content.commit = "abc";
+  return content;
+}
+
+// "loaded STEP"; everything in it must be of that step.
+std::string load(const std::string& folder) {
+  try {
+    const LoadedCheckpoint loaded = load_latest(folder);
+    const CheckpointContent expected = content_of(loaded.state.step);
+    bool equal = loaded.state.json == expected.state.json && loaded.files == expected.files;
+    for (const TensorEntry& e : expected.model) equal &= at::equal(loaded.model.tensor(e.name), e.tensor);
+    for (const TensorEntry& e : expected.optimizer)
+      equal &= at::equal(loaded.optimizer.tensor(e.name), e.tensor);
+    if (!equal) return "error: step " + std::to_string(loaded.state.step) + " isn't what was saved";
+    return "loaded " + std::to_string(loaded.state.step);
+  } catch (const std::exception& error) {
+    return std::string("error: ") + error.what();
+  }
+}
+
+std::string save(const std::string& folder, int64_t step) {
+  try {
+    write_checkpoint(folder, content_of(step), kKeep);
+    return "saved " + std::to_string(step);
+  } catch (const UserError& error) {
+    return std::string("error: ") + error.what();
+  }
+}
+
+[[noreturn]] void loop(const std::string& folder, int64_t first) {
+  CheckpointWriter writer(folder, kKeep);
+  for (int64_t step = first;; ++step) {
+    writer.save(content_of(step));
+    writer.wait();
+    say("saved " + std::to_string(step));
+  }
+}
+
+class Server {
+ public:
+  void run() {
+    // LibTorch reads files of the system's at first use; the children's calls are to be those of a save or
+    // load.
+    const TensorEntry used = content_of(0).model.at(1);
+    at::equal(used.tensor, used.tensor.clone());
+    for (std::string line; std::getline(std::cin, line);) answer(line);
+  }
+
+ private:
+  void answer(const std::string& line) {
+    std::istringstream words(line);
+    std::string command, folder;
+    int64_t step = 0;
+    words >> command >> folder >> step;
+    if (command == "save") start([=] { say(save(folder, step)); });
+    if (command == "load") start([=] { say(load(folder)); });
+    if (command == "loop") start([=] { loop(folder, step); });
+    if (command == "check") say(load(folder));
+    if (command == "go" && ::write(go_, "g", 1) != 1) throw std::runtime_error("the child is gone");
+    if (command == "wait") wait();
+  }
+
+  template <class Work>
+  void start(const Work& work) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves no loop behind
+      char byte;
+      ::close(ends[1]);
+      say("child " + std::to_string(::getpid()));
+      if (::read(ends[0], &byte, 1) == 1) work();
+      ::_exit(0);
+    }
+    ::close(ends[0]);
+    go_ = ends[1];
+  }
+
+  void wait() {
+    int status = 0;
+    ::waitpid(child_, &status, 0);
+    ::close(go_);
+    say("ended " + std::to_string(status));
+  }
+
+  pid_t child_ = 0;
+  int go_ = -1;
+};
+
+int copy(const std::string& from, const std::string& to) {
+  const SafetensorsFile file(from);
+  std::vector<TensorEntry> entries;
+  for (const SafetensorsInfo& info : file.header().tensors)
+    entries.push_back({info.name, file.tensor(info.name)});
+  write_safetensors(to, entries, file.header().metadata);
+  return 0;
+}
+
+void inspect(const std::string& path) {
+  try {
+    const SafetensorsFile file(path);
+    for (const SafetensorsInfo& info : file.header().tensors) file.tensor(info.name);
+    std::cout << "ok\n";
+  } catch (const UserError& error) {
+    std::cout << "refused: " << error.what() << '\n';
+  }
+}
+
+int run(const std::vector<std::string>& args) {
+  install_allocators();
+  at::set_num_threads(1);  // children are forked
+  if (args.size() == 3 && args[0] == "copy") return copy(args[1], args[2]);
+  if (!args.empty() && args[0] == "inspect") {
+    for (size_t i = 1; i < args.size(); ++i) inspect(args[i]);
+    return 0;
+  }
+  if (args.size() == 1 && args[0] == "serve") {
+    Server().run();
+    return 0;
+  }
+  std::cerr << "usage: checkpoint_tool copy IN OUT | inspect FILE… | serve\n";
+  return 2;
+}
+
+}  // namespace
+}  // namespace moelab
+
+int main(int argc, char** argv) {
+  try {
+    return moelab::run({argv + 1, argv + argc});
+  } catch (const moelab::UserError& error) {
+    std::cerr << "moelab: " << error.what() << '\n';
+    return 2;
+  }
+}

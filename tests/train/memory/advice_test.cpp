@@ -1,0 +1,106 @@
+#include "train/memory/advice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace moelab {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::vector<std::string> names(const std::vector<Advice>& advice) {
+  std::vector<std::string> result;
+  for (const Advice& a : advice) result.push_back(a.setting);
+  return result;
+}
+
+Settings hungry() {
+  Settings s;
+  s.attention.kernel = AttentionKernel::materialised;
+  s.model.dispatch = Dispatch::onehot;
+  s.train.micro_batch = 12;
+  s.train.accumulation = 1;
+  s.train.sequence = 256;
+  s.memory.limit.count = 100 * kMiB;
+  return s;
+}
+
+// A made-up model of memory, to check which change was predicted for which line.
+int64_t toy_peak(const Settings& s) {
+  int64_t mib = 10 * s.train.micro_batch + s.train.sequence / 4;
+  if (s.attention.kernel == AttentionKernel::materialised) mib += 50;
+  if (s.activations.checkpoint != CheckpointMode::full) mib += 200;
+  if (s.model.dispatch == Dispatch::onehot) mib += 30;
+  return mib * kMiB;  // precision changes nothing here
+}
+
+TEST(Advice, TriesEachChangeAloneInTheGuidesOrder) {
+  const auto advice = advise(hungry(), toy_peak, 0);
+  EXPECT_EQ(names(advice),
+            (std::vector<std::string>{"attention.kernel=flash", "activations.checkpoint=full",
+                                      "train.micro_batch=1 train.accumulation=12", "model.dispatch=capacity",
+                                      "train.sequence=32", "memory.limit=464MiB"}));
+  EXPECT_EQ(advice[0].predicted_peak, 414 * kMiB);
+  EXPECT_EQ(advice[1].predicted_peak, 264 * kMiB);
+  EXPECT_EQ(advice[2].predicted_peak, 354 * kMiB);
+  EXPECT_FALSE(advice[2].fits);
+  EXPECT_TRUE(advice.back().fits);
+}
+
+TEST(Advice, StopsAtTheFirstMicroBatchThatFits) {
+  Settings s = hungry();
+  s.activations.checkpoint = CheckpointMode::full;  // 264 MiB now
+  const auto advice = advise(s, toy_peak, 180 * kMiB);
+  const auto found = std::find_if(advice.begin(), advice.end(),
+                                  [](const Advice& a) { return a.setting.starts_with("train.micro_batch"); });
+  ASSERT_NE(found, advice.end());
+  EXPECT_EQ(found->setting, "train.micro_batch=3 train.accumulation=4");  // 6 would need 204 MiB
+  EXPECT_EQ(found->predicted_peak, 174 * kMiB);
+  EXPECT_TRUE(found->fits);
+}
+
+TEST(Advice, LeavesOutWhatIsAlreadyOn) {
+  Settings s;
+  s.attention.kernel = AttentionKernel::flash;
+  s.precision.compute = ComputePrecision::bf16;
+  s.activations.checkpoint = CheckpointMode::full;
+  s.train.micro_batch = 1;
+  s.train.sequence = 32;
+  EXPECT_TRUE(advise(s, {}, 0).empty());
+  s.model.experts = 0;
+  s.model.dispatch = Dispatch::onehot;  // means nothing without experts
+  EXPECT_TRUE(advise(s, {}, 0).empty());
+}
+
+TEST(Advice, WithoutAPredictionListsSettingsAlone) {
+  const auto failing = [](const Settings&) -> int64_t { throw std::runtime_error("no dry run"); };
+  for (const PredictPeak& predict : {PredictPeak{}, PredictPeak{failing}}) {
+    const auto advice = advise(hungry(), predict);
+    EXPECT_EQ(names(advice), (std::vector<std::string>{"attention.kernel=flash", "precision.compute=bf16",
+                                                       "activations.checkpoint=full",
+                                                       "train.micro_batch=6 train.accumulation=2",
+                                                       "model.dispatch=capacity", "train.sequence=128"}));
+    for (const Advice& a : advice) EXPECT_FALSE(a.fits || a.predicted_peak != 0);
+  }
+}
+
+TEST(Advice, SaysWhatWasRefusedAndHeld) {
+  Refusal refusal{12 * kMiB, 500 * kMiB, 512 * kMiB - 1, Phase::backward};
+  refusal.by_kind[static_cast<size_t>(Kind::gradients)] = 100 * kMiB;
+  refusal.by_kind[static_cast<size_t>(Kind::attention)] = 150 * kMiB;
+  refusal.by_kind[static_cast<size_t>(Kind::activations)] = 250 * kMiB;
+  EXPECT_EQ(
+      refusal_message(refusal, {{"activations.checkpoint=full", 300 * kMiB, true},
+                                {"train.sequence=128", 600 * kMiB, false}}),
+      "out of memory in backward: 12.0 MiB more was needed, 12.0 MiB of the limit of 512.0 MiB was free\n"
+      "held then: activations 400.0 MiB, gradients 100.0 MiB\n"
+      "what would help, each by itself:\n"
+      "  activations.checkpoint=full  peak 300.0 MiB, fits\n"
+      "  train.sequence=128           peak 600.0 MiB, not enough alone\n");
+  EXPECT_EQ(refusal_message(Refusal{}, {}), "out of memory in init\n");
+}
+
+}  // namespace
+}  // namespace moelab

@@ -1,0 +1,97 @@
+"""Exit codes and messages of the built program: program_test.py PROGRAM."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = ""
+COMMANDS = ["train", "eval", "estimate"]
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def run_program(self, *arguments):
+        return subprocess.run([PROGRAM, *arguments], cwd=self.folder.name, capture_output=True, text=True, timeout=300)
+
+    def expect_mistake(self, arguments, expected):
+        """Exit code 2, one line on stderr, nothing on stdout, no file left behind."""
+        result = self.run_program(*arguments)
+        self.assertEqual(result.returncode, 2, result)
+        self.assertEqual(result.stdout, "", result)
+        self.assertTrue(result.stderr.startswith("moelab: "), result)
+        self.assertEqual(result.stderr.count("\n"), 1, result)
+        self.assertIn(expected, result.stderr)
+        self.assertEqual(os.listdir(self.folder.name), [])
+
+    def test_without_arguments_help_and_2(self):
+        result = self.run_program()
+        self.assertEqual(result.returncode, 2)
+        for command in COMMANDS:
+            self.assertIn(command, result.stderr)
+
+    def test_help(self):
+        result = self.run_program("--help")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        for command in COMMANDS:
+            self.assertIn(command, result.stdout)
+            own = self.run_program(command, "--help")
+            self.assertEqual((own.returncode, own.stderr), (0, ""))
+            for text in ["Example: moelab " + command, "--config", "--print-config", "model.d_model=384", "gpu-8gb",
+                         "moe-nano", "one of capacity, dropless, onehot"]:
+                self.assertIn(text, own.stdout)
+
+    def test_version(self):
+        for arguments in [["--version"], ["train", "--version"]]:
+            result = self.run_program(*arguments)
+            self.assertEqual(result.returncode, 0)
+            self.assertRegex(result.stdout, r"^moelab \d+\.\d+\.\d+\n$")
+
+    def test_mistakes_on_the_command_line(self):
+        self.expect_mistake(["trian"], "unknown command trian; did you mean train?")
+        self.expect_mistake(["--confg", "moe-nano"], "unknown option --confg")
+        self.expect_mistake(["train", "--confg", "moe-nano"], "unknown option --confg; did you mean --config?")
+        self.expect_mistake(["train", "--confg=moe-nano"], "unknown option --confg; did you mean --config?")
+        self.expect_mistake(["eval", "--resume", "latest"], "unknown option --resume")
+        self.expect_mistake(["train", "--config"], "--config")
+        self.expect_mistake(["train", "--config", "a", "--config", "b"], "--config")
+        self.expect_mistake(["train", "eval"], "eval: expected key=value")
+        self.expect_mistake(["train", "moe-nano"], "a name goes after --config")
+        self.expect_mistake(["train", "--config", "moe-nan"], "did you mean moe-nano?")
+        self.expect_mistake(["train", "--preset", "gpu-9gb"], "did you mean gpu-8gb?")
+        self.expect_mistake(["train", "--device", "gpu"], "expected one of auto, cpu, cuda, got gpu")
+        self.expect_mistake(["estimate", "--scale", "2"], "run.scale: expected a number")
+
+    def test_mistakes_in_settings(self):
+        for command in COMMANDS:
+            self.expect_mistake([command, "train.stesp=5"], "did you mean train.steps?")
+            self.expect_mistake([command, "train.steps=1.5"], "expected an integer")
+            self.expect_mistake([command, "model.heads=5"], "model.heads=5 does not divide model.d_model=384")
+
+    def test_print_config_is_byte_equal_when_read_again(self):
+        result = self.run_program("train", "--config", "moe-nano", "--preset", "gpu-12gb", "--scale", "1/64",
+                                  "optim.lr=1e-7", "optim.min_lr=1e-8", "data.path=a: b", "--print-config")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(os.listdir(self.folder.name), [])
+        path = os.path.join(self.folder.name, "config.yaml")
+        with open(path, "w") as file:
+            file.write(result.stdout)
+        for command in COMMANDS:
+            again = self.run_program(command, "--print-config", "--config", path)
+            self.assertEqual(again.stdout, result.stdout)
+
+    def test_mistake_in_a_file_has_its_line(self):
+        path = os.path.join(self.folder.name, "bad.yaml")
+        with open(path, "w") as file:
+            file.write("train:\n  steps: 5\n  stesp: 5\n")
+        result = self.run_program("train", "--config", "bad.yaml")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, "moelab: bad.yaml:3: train.stesp: unknown setting; did you mean train.steps?\n")
+
+
+if __name__ == "__main__":
+    PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

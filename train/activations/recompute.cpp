@@ -1,0 +1,93 @@
+#include "train/activations/recompute.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include "kernels/memory/ledger.h"
+
+namespace moelab {
+namespace {
+
+using torch::autograd::variable_list;
+
+// The backward of a recomputed block: runs it again with gradients on, then through it. The parameters'
+// gradients are accumulated by that inner pass; only the input's comes out of here.
+struct RecomputeBackward : torch::autograd::Node {
+  torch::autograd::SavedVariable x;
+  BlockFunction block;
+  RoutingState routing;
+  Kind kind = Kind::activations;
+
+  variable_list apply(variable_list&& gradients) override {
+    const at::Tensor input = x.unpack().detach().requires_grad_();
+    KindScope scope(kind);
+    BlockOutput output;
+    {
+      at::AutoGradMode grad(true);
+      output = block(input, routing);
+    }
+    variable_list roots, root_gradients;
+    const auto add_root = [&](const at::Tensor& root, const at::Tensor& gradient) {
+      if (!gradient.defined() || !root.requires_grad()) return;
+      roots.push_back(root);
+      root_gradients.push_back(gradient);
+    };
+    add_root(output.x_BSD, gradients[0]);
+    add_root(output.balance_loss, gradients[1]);
+    add_root(output.z_loss, gradients[2]);
+    output = {};
+    gradients.clear();
+    torch::autograd::backward(roots, root_gradients);
+    return {input.grad()};
+  }
+
+  void release_variables() override {
+    x.reset_data();
+    routing = {};
+  }
+
+  std::string name() const override { return "RecomputeBackward"; }
+};
+
+}  // namespace
+
+std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t layers) {
+  std::vector<bool> chosen(layers, settings.checkpoint == CheckpointMode::full);
+  if (settings.checkpoint == CheckpointMode::every) {
+    for (int64_t i = 0; i < layers; i += settings.every) chosen[i] = true;
+  } else if (settings.checkpoint == CheckpointMode::layers) {
+    for (const int64_t i : settings.layers) chosen.at(i) = true;
+  } else if (settings.checkpoint == CheckpointMode::ratio) {
+    for (int64_t i = 0; i < layers; ++i) {
+      // block i is chosen where the running share ratio * i passes the next whole number
+      const auto whole = [&](int64_t n) { return static_cast<int64_t>(settings.ratio * n + 1 - 1e-9); };
+      chosen[i] = whole(i + 1) > whole(i);
+    }
+  }
+  return chosen;
+}
+
+BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
+  RoutingState routing;
+  if (!recomputed_.at(layer) || !at::GradMode::is_enabled()) return block(x_BSD, routing);
+  BlockOutput output;
+  {
+    at::NoGradGuard no_grad;
+    output = block(x_BSD, routing);
+  }
+  auto node = std::shared_ptr<RecomputeBackward>(new RecomputeBackward(), torch::autograd::deleteNode);
+  node->x = torch::autograd::SavedVariable(x_BSD, false);
+  node->block = block;
+  node->routing = routing;
+  node->kind = KindScope::current();
+  node->set_next_edges(torch::autograd::collect_next_edges(x_BSD));
+  for (at::Tensor* part : {&output.x_BSD, &output.balance_loss, &output.z_loss}) {
+    torch::autograd::set_history(*part, node);
+  }
+  return output;
+}
+
+}  // namespace moelab

@@ -1,0 +1,127 @@
+#include <cerrno>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/folder.h"
+#include "train/checkpoint/hash.h"
+#include "train/checkpoint/manifest.h"
+
+namespace moelab {
+namespace fs = std::filesystem;
+namespace {
+
+// What a verified checkpoint still lets an attacker or a bug do wrong is refused with the same error as
+// damage.
+[[noreturn]] void damaged(const fs::path& path, const std::string& what) {
+  throw UserError(path.string() + ": damaged: " + what);
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) {
+    throw UserError(folder.string() + ": not a checkpoint: it has no " + std::string(kManifestName) +
+                    "; give a folder …/step-N");
+  }
+  Manifest manifest = parse_manifest(read_text_file(path, kMaxCheckpointText), path.string());
+  for (const std::string_view name : {kModelName, kOptimizerName, kStateName}) {
+    if (!manifest.files.contains(std::string(name))) damaged(path, "it doesn't list " + std::string(name));
+  }
+  return manifest;
+}
+
+void verify_digest(const fs::path& path, const FileDigest& expected) {
+  const FileDigest found = digest_file(path);
+  if (found.size != expected.size) {
+    damaged(path, std::to_string(found.size) + " bytes instead of " + std::to_string(expected.size));
+  }
+  if (found.hash != expected.hash) damaged(path, "its checksum doesn't match the manifest");
+}
+
+// The file's hash vouches for the bytes on disk, the tensors' for those that the writer was given.
+void verify_tensors(const SafetensorsFile& file, const ManifestFile& expected) {
+  if (file.header().tensors.size() != expected.tensors.size())
+    damaged(file.path(), "not the manifest's tensors");
+  for (const SafetensorsInfo& info : file.header().tensors) {
+    const auto found = expected.tensors.find(info.name);
+    if (found == expected.tensors.end() ||
+        found->second != ManifestTensor{info.type, info.shape, xxh3_hex(file.bytes(info))}) {
+      damaged(file.path(), "tensor " + in_quotes(info.name) + " doesn't match the manifest");
+    }
+  }
+}
+
+TrainingState read_state(const fs::path& path) {
+  const nlohmann::json json = parse_json(read_text_file(path, kMaxCheckpointText), path.string());
+  try {
+    return {json.at("step").get<int64_t>(), json.at("tokens").get<int64_t>(), json.at("state").dump()};
+  } catch (const nlohmann::json::exception& error) {
+    damaged(path, error.what());
+  }
+}
+
+// Whether the checkpoint itself is to blame: a file gone, or a medium that cannot be read.
+bool blames_checkpoint(const IoError& error) {
+  return error.code == ENOENT || error.code == ENOTDIR || error.code == EISDIR || error.code == EIO;
+}
+
+void quarantine(const fs::path& checkpoints, int64_t step, const char* why) {
+  std::cerr << "moelab: " << why << '\n';
+  try {
+    const fs::path target = rename_aside(checkpoints, step, "damaged");
+    std::cerr << "moelab: set aside as " << target.string() << "; trying the checkpoint before it\n";
+  } catch (const IoError& error) {
+    std::cerr << "moelab: " << error.what() << "; trying the checkpoint before it\n";
+  }
+}
+
+// Nothing when that checkpoint was damaged.
+std::optional<LoadedCheckpoint> try_load(const fs::path& checkpoints, int64_t step) {
+  try {
+    return load_checkpoint(checkpoints / step_name(step));
+  } catch (const IoError& error) {
+    if (!blames_checkpoint(error)) throw;
+    quarantine(checkpoints, step, error.what());
+  } catch (const UserError& error) {
+    quarantine(checkpoints, step, error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+LoadedCheckpoint load_checkpoint(const fs::path& folder) {
+  const Manifest manifest = read_manifest(folder);
+  for (const auto& [name, file] : manifest.files) verify_digest(folder / name, file.digest);
+  LoadedCheckpoint loaded{folder,
+                          read_state(folder / kStateName),
+                          manifest.commit,
+                          SafetensorsFile(folder / kModelName),
+                          SafetensorsFile(folder / kOptimizerName),
+                          {}};
+  verify_tensors(loaded.model, manifest.files.at(std::string(kModelName)));
+  verify_tensors(loaded.optimizer, manifest.files.at(std::string(kOptimizerName)));
+  for (const auto& [name, file] : manifest.files) {
+    const bool own = name == kModelName || name == kOptimizerName || name == kStateName;
+    if (!own) loaded.files[name] = read_text_file(folder / name, kMaxCheckpointText);
+  }
+  return loaded;
+}
+
+LoadedCheckpoint load_latest(const fs::path& checkpoints) {
+  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (std::optional<LoadedCheckpoint> loaded = try_load(checkpoints, *step)) {
+      if (step != steps.rbegin()) {
+        std::cerr << "moelab: fell back to the checkpoint " << loaded->path.string() << '\n';
+      }
+      return std::move(*loaded);
+    }
+  }
+  throw UserError(checkpoints.string() + ": no checkpoint to load there" +
+                  (steps.empty() ? "" : ": all of them were damaged"));
+}
+
+}  // namespace moelab

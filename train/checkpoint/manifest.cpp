@@ -1,0 +1,115 @@
+#include "train/checkpoint/manifest.h"
+
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "train/checkpoint/hash.h"
+
+namespace moelab {
+namespace {
+
+constexpr std::string_view kBeforeHash = "{\"xxh3_128\":\"";
+constexpr std::string_view kAfterHash = "\",\"body\":";
+constexpr std::string_view kAfterBody = "}\n";
+constexpr size_t kHashDigits = 32;
+constexpr int kVersion = 1;
+constexpr int kMaxDepth = 64;
+
+std::string hash_text(std::string_view text) { return xxh3_hex(std::as_bytes(std::span(text))); }
+
+// The body, once its hash and all that surrounds it are as they must be.
+std::string_view verified_body(std::string_view text, const std::string& where) {
+  const size_t body_at = kBeforeHash.size() + kHashDigits + kAfterHash.size();
+  const bool long_enough = text.size() >= body_at + kAfterBody.size();
+  if (!long_enough || !text.starts_with(kBeforeHash) || !text.ends_with(kAfterBody) ||
+      text.substr(kBeforeHash.size() + kHashDigits, kAfterHash.size()) != kAfterHash) {
+    throw UserError(where + ": damaged: not a checkpoint's manifest");
+  }
+  const std::string_view body = text.substr(body_at, text.size() - body_at - kAfterBody.size());
+  if (text.substr(kBeforeHash.size(), kHashDigits) != hash_text(body)) {
+    throw UserError(where + ": damaged: its checksum doesn't match");
+  }
+  return body;
+}
+
+// A file of the checkpoint's own folder, never one elsewhere.
+bool plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+ManifestFile read_file_entry(const nlohmann::json& json) {
+  ManifestFile file;
+  file.digest = {json.at("size").get<uint64_t>(), json.at("xxh3_128").get<std::string>()};
+  if (!json.contains("tensors")) return file;
+  for (const auto& [name, tensor] : json.at("tensors").items()) {
+    const std::optional<SafetensorsType> type = parse_type(tensor.at("dtype").get<std::string>());
+    if (!type) throw UserError("an unknown dtype");
+    file.tensors[name] = {*type, tensor.at("shape").get<std::vector<int64_t>>(),
+                          tensor.at("xxh3_128").get<std::string>()};
+  }
+  return file;
+}
+
+Manifest read_body(const nlohmann::json& body) {
+  if (body.at("format") != "moelab-checkpoint" || body.at("version") != kVersion) {
+    throw UserError("another format, or another version than " + std::to_string(kVersion));
+  }
+  Manifest manifest;
+  manifest.commit = body.at("commit").get<std::string>();
+  for (const auto& [name, file] : body.at("files").items()) {
+    if (!plain_name(name))
+      throw UserError("it names the file " + in_quotes(name) + ", outside of its folder");
+    manifest.files[name] = read_file_entry(file);
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string manifest_text(const Manifest& manifest) {
+  nlohmann::json files = nlohmann::json::object();
+  for (const auto& [name, file] : manifest.files) {
+    nlohmann::json entry = {{"size", file.digest.size}, {"xxh3_128", file.digest.hash}};
+    for (const auto& [tensor_name, tensor] : file.tensors) {
+      entry["tensors"][tensor_name] = {
+          {"dtype", type_name(tensor.type)}, {"shape", tensor.shape}, {"xxh3_128", tensor.hash}};
+    }
+    files[name] = std::move(entry);
+  }
+  const nlohmann::json body = {{"format", "moelab-checkpoint"},
+                               {"version", kVersion},
+                               {"commit", manifest.commit},
+                               {"files", std::move(files)}};
+  const std::string text = body.dump(1);
+  return std::string(kBeforeHash) + hash_text(text) + std::string(kAfterHash) + text +
+         std::string(kAfterBody);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& where) {
+  const nlohmann::json body = parse_json(verified_body(text, where), where);
+  try {
+    return read_body(body);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(where + ": not a manifest of this version: " + error.what());
+  } catch (const UserError& error) {
+    throw UserError(where + ": " + error.what());
+  }
+}
+
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  bool too_deep = false;
+  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    too_deep |= depth > kMaxDepth;
+    return !too_deep;  // false: the value is left out
+  };
+  try {
+    nlohmann::json json = nlohmann::json::parse(text, limit_depth);
+    if (too_deep) throw UserError(where + ": nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    return json;
+  } catch (const nlohmann::json::parse_error& error) {
+    throw UserError(where + ": no JSON at byte " + std::to_string(error.byte));
+  }
+}
+
+}  // namespace moelab

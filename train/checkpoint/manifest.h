@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/checkpoint/file_io.h"
+#include "train/checkpoint/safetensors.h"
+
+// manifest.json: what a checkpoint consists of, so that any change to any of its files is noticed.
+//
+//   {"xxh3_128":"<hash of BODY's bytes>","body":BODY}\n
+//   BODY = {"format":"moelab-checkpoint","version":1,"commit":"…",
+//           "files":{"NAME":{"size":…,"xxh3_128":"…","tensors":{"NAME":{"dtype","shape","xxh3_128"}}}}}
+//
+// The text around BODY is fixed, so no bit of the manifest itself can change unnoticed either.
+namespace moelab {
+
+struct ManifestTensor {
+  SafetensorsType type;
+  std::vector<int64_t> shape;
+  std::string hash;  // xxh3-128 of the tensor's bytes
+  friend bool operator==(const ManifestTensor&, const ManifestTensor&) = default;
+};
+
+struct ManifestFile {
+  FileDigest digest;
+  std::map<std::string, ManifestTensor> tensors;  // of a .safetensors file
+};
+
+struct Manifest {
+  std::string commit;
+  std::map<std::string, ManifestFile> files;  // by name, the manifest left out
+};
+
+std::string manifest_text(const Manifest& manifest);
+// Throws UserError, beginning with `where`: damaged, of another version, or naming a file outside of its
+// folder.
+Manifest parse_manifest(std::string_view text, const std::string& where);
+
+// JSON at most 64 levels deep. Throws UserError, beginning with `where`.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+}  // namespace moelab

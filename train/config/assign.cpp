@@ -1,0 +1,113 @@
+#include "train/config/assign.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "moe/settings/error.h"
+#include "train/config/for_each_field.h"
+#include "train/presets/presets.h"
+
+namespace moelab {
+namespace {
+
+// Levenshtein's, with one row of the table.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+bool is_preset(std::string_view name) {
+  return find_preset(model_presets(), name) != nullptr || find_preset(gpu_presets(), name) != nullptr;
+}
+
+// For a name written where a value was not of the enum: the nearest of the enum's.
+template <class T>
+std::string hint(const Value&, const T&) {
+  return "";
+}
+template <class Enum>
+requires std::is_enum_v<Enum> std::string hint(const Value& value, const Enum&) {
+  constexpr auto names = enum_names(Enum{});
+  if (value.text.empty() || names.size() < 2) return "";
+  return did_you_mean(value.text, std::vector<std::string>(names.begin(), names.end()));
+}
+std::string hint(const Value& value, const std::string&) {
+  return value.kind == Value::Kind::plain ? "; text that looks like another type goes in quotes" : "";
+}
+
+}  // namespace
+
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = SIZE_MAX;
+  // A long input would cost length x length; no name is that long, so its start decides.
+  name = name.substr(0, 64);
+  for (const std::string& candidate : candidates) {
+    // Without its group a key is compared with bare names: steps is near train.steps.
+    const std::string_view bare = std::string_view(candidate).substr(candidate.find('.') + 1);
+    size_t distance = edit_distance(name, candidate);
+    if (name.find('.') == name.npos) distance = std::min(distance, edit_distance(name, bare));
+    if (distance < best_distance) best = candidate, best_distance = distance;
+  }
+  return best;
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  return candidates.empty() ? "" : "; did you mean " + nearest(name, candidates) + "?";
+}
+
+std::vector<std::string> setting_keys() {
+  std::vector<std::string> keys;
+  const Settings defaults;
+  for_each_field(defaults, [&](const Field& field, const auto&) { keys.push_back(field.key()); });
+  return keys;
+}
+
+std::vector<std::string> setting_groups() {
+  std::vector<std::string> groups;
+  const Settings defaults;
+  for_each_field(defaults, [&](const Field& field, const auto&) {
+    if (groups.empty() || groups.back() != field.group) groups.emplace_back(field.group);
+  });
+  return groups;
+}
+
+Assignment parse_override(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == text.npos || equals == 0) {
+    const char* remedy = is_preset(text) ? "; a name goes after --config or --preset" : "";
+    throw UserError("command line: " + describe({Value::Kind::argument, text, {}, 0}) +
+                    ": expected key=value, e.g. train.steps=20" + remedy);
+  }
+  return {text.substr(0, equals), {Value::Kind::argument, text.substr(equals + 1), {}, 0}, "command line"};
+}
+
+void throw_unknown_key(const std::string& where, const std::string& key) {
+  throw UserError(where + ": " + describe({Value::Kind::argument, key, {}, 0}) + ": unknown setting" +
+                  did_you_mean(key, setting_keys()));
+}
+
+void assign(Settings& settings, const Assignment& assignment) {
+  bool found = false;
+  for_each_field(settings, [&](const Field& field, auto& value) {
+    if (found || field.key() != assignment.key) return;
+    found = true;
+    if (read_value(assignment.value, field.constraint, value)) return;
+    throw UserError(assignment.where + ": " + assignment.key + ": expected " +
+                    expected_text(&value, field.constraint) + ", got " + describe(assignment.value) +
+                    hint(assignment.value, value));
+  });
+  if (!found) throw_unknown_key(assignment.where, assignment.key);
+}
+
+}  // namespace moelab

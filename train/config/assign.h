@@ -1,0 +1,38 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/config/convert.h"
+#include "train/config/settings.h"
+
+namespace moelab {
+
+// One setting that the user gave, before its type is known.
+struct Assignment {
+  std::string key;  // dotted, e.g. train.steps
+  Value value;
+  std::string where;  // "FILE:LINE" or "command line", the start of messages about it
+};
+
+// Splits KEY=VALUE. Throws UserError if it is none.
+Assignment parse_override(const std::string& text);
+
+// Sets one setting. Throws UserError with place, key and what would be right if there is no such setting
+// (with the nearest name) or the value is not one of its type and interval.
+void assign(Settings& settings, const Assignment& assignment);
+
+// Throws UserError if the key is no setting's; for checks that come before the value matters.
+[[noreturn]] void throw_unknown_key(const std::string& where, const std::string& key);
+
+// The candidate with the smallest edit distance to `name`, the first among equals; empty without candidates.
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
+
+// "; did you mean NEAREST?", or the empty string without candidates.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
+// All dotted keys, and all groups, in order.
+std::vector<std::string> setting_keys();
+std::vector<std::string> setting_groups();
+
+}  // namespace moelab

@@ -1,0 +1,220 @@
+#pragma once
+#include "moe/settings/model_settings.h"
+
+namespace moelab {
+
+enum class ComputePrecision { fp32, bf16 };
+constexpr std::array<std::string_view, 2> enum_names(ComputePrecision) { return {"fp32", "bf16"}; }
+
+enum class CheckpointMode { none, full, every, layers, ratio };
+constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
+  return {"none", "full", "every", "layers", "ratio"};
+}
+
+enum class OptimizerName { adamw };
+constexpr std::array<std::string_view, 1> enum_names(OptimizerName) { return {"adamw"}; }
+
+enum class ScheduleKind { cosine, wsd };
+constexpr std::array<std::string_view, 2> enum_names(ScheduleKind) { return {"cosine", "wsd"}; }
+
+enum class MemoryProfile { aggressive, balanced, conservative };
+constexpr std::array<std::string_view, 3> enum_names(MemoryProfile) {
+  return {"aggressive", "balanced", "conservative"};
+}
+
+enum class DeviceChoice { automatic, cpu, cuda };
+constexpr std::array<std::string_view, 3> enum_names(DeviceChoice) { return {"auto", "cpu", "cuda"}; }
+
+struct PrecisionSettings {
+  ComputePrecision compute = ComputePrecision::fp32;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("compute", self.compute, "type of products and activations; bf16 keeps fp32 master weights");
+  }
+};
+
+struct ActivationSettings {
+  CheckpointMode checkpoint = CheckpointMode::none;
+  int64_t every = 1;
+  std::vector<int64_t> layers;
+  double ratio = 1.0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("checkpoint", self.checkpoint, "which blocks are recomputed in backward instead of kept");
+    v.field("every", self.every, "with checkpoint=every: blocks 0, N, 2N, …", range(1, 4096));
+    v.field("layers", self.layers, "with checkpoint=layers: the blocks, e.g. [0, 4, 8]", range(0, 4095));
+    v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks, spread evenly", range(0, 1));
+  }
+};
+
+struct OptimSettings {
+  OptimizerName name = OptimizerName::adamw;
+  double lr = 3e-3;
+  double min_lr = 3e-4;
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  ScheduleKind schedule = ScheduleKind::cosine;
+  int64_t warmup = 20;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("name", self.name, "update rule");
+    v.field("lr", self.lr, "learning rate after warm-up", range(0, 1e3));
+    v.field("min_lr", self.min_lr, "learning rate at the end of the schedule", range(0, 1e3));
+    v.field("betas", self.betas, "decay of AdamW's first and second moment", range(0, 0.999999));
+    v.field("eps", self.eps, "AdamW's epsilon", range(0, 1));
+    v.field("weight_decay", self.weight_decay, "on matrices, not on norms and biases", range(0, 1e3));
+    v.field("clip", self.clip, "largest norm of all gradients together; 0: off", at_least(0));
+    v.field("schedule", self.schedule, "after warm-up: cosine, or wsd (constant, then linear decay)");
+    v.field("warmup", self.warmup, "steps of linear warm-up", at_least(0));
+  }
+};
+
+struct TrainSettings {
+  int64_t steps = 200;
+  int64_t micro_batch = 8;
+  int64_t accumulation = 1;
+  int64_t sequence = 256;
+  int64_t seed = 1;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("steps", self.steps, "optimizer steps", range(0, 1e12));
+    v.field("micro_batch", self.micro_batch, "sequences a forward pass", range(1, 1 << 20));
+    v.field("accumulation", self.accumulation, "micro-batches an optimizer step", range(1, 1 << 20));
+    v.field("sequence", self.sequence, "tokens a sequence", range(1, 1 << 24));
+    v.field("seed", self.seed, "everything random follows from it", range(0, 9e15));
+  }
+};
+
+struct EvalSettings {
+  int64_t every = 0;
+  int64_t batches = 16;
+  int64_t micro_batch = 0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("every", self.every, "evaluate on held-out text every so many steps; 0: at the end only",
+            at_least(0));
+    v.field("batches", self.batches, "batches an evaluation; 0: no evaluation", at_least(0));
+    v.field("micro_batch", self.micro_batch, "sequences a batch; 0: train.micro_batch", range(0, 1 << 20));
+  }
+};
+
+struct DataSettings {
+  std::string path;
+  std::string validation;
+  int64_t prefetch = 2;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("path", self.path, "folder or file of token shards, or a mix: 0.7*DIR1,0.3*DIR2");
+    v.field("validation", self.validation, "held-out shards; empty: the val shards in data.path");
+    v.field("prefetch", self.prefetch, "batches read ahead in the background; 0: none", range(0, 1024));
+  }
+};
+
+struct MemorySettings {
+  Bytes limit;
+  MemoryProfile profile = MemoryProfile::balanced;
+  double target = 0;
+  double warning = 0;
+  double critical = 0;
+  double emergency = 0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("limit", self.limit, "memory budget of the device, e.g. 8GiB; 0: none");
+    v.field("profile", self.profile, "thresholds of the monitor, as shares of the limit");
+    v.field("target", self.target, "threshold; 0: the profile's", range(0, 1));
+    v.field("warning", self.warning, "threshold; 0: the profile's", range(0, 1));
+    v.field("critical", self.critical, "threshold; 0: the profile's", range(0, 1));
+    v.field("emergency", self.emergency, "threshold; 0: the profile's", range(0, 1));
+  }
+};
+
+struct MonitorSettings {
+  int64_t every = 50;
+  bool quiet = false;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("every", self.every, "steps between two lines of the memory dashboard; 0: none", at_least(0));
+    v.field("quiet", self.quiet, "no dashboard, and a warning at most once");
+  }
+};
+
+struct CheckpointSettings {
+  int64_t every = 0;
+  int64_t keep = 2;
+  std::string dir;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("every", self.every, "steps between two saved checkpoints; 0: at the end only", at_least(0));
+    v.field("keep", self.keep, "how many of the newest checkpoints stay; 0: save none", range(0, 1e6));
+    v.field("dir", self.dir, "where checkpoints go; empty: run.dir/checkpoints");
+  }
+};
+
+struct RunSettings {
+  std::string name;
+  std::string dir;
+  std::string preset;
+  DeviceChoice device = DeviceChoice::automatic;
+  double scale = 1;
+  int64_t threads = 0;
+  int64_t log_every = 10;
+  bool deterministic = false;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("name", self.name, "name of the run; empty: the model's preset");
+    v.field("dir", self.dir, "folder the run leaves its files in; empty: runs/NAME");
+    v.field("preset", self.preset, "GPU-size preset, e.g. gpu-8gb; see moelab train --help");
+    v.field("device", self.device, "where to train; auto: cuda when there is a GPU");
+    v.field("scale", self.scale, "true miniature: widths, vocabulary and sequence by its root, memory by it",
+            range(1e-6, 1));
+    v.field("threads", self.threads, "CPU threads; 0: one a core", range(0, 1024));
+    v.field("log_every", self.log_every, "steps between two progress lines; 0: none", at_least(0));
+    v.field("deterministic", self.deterministic, "refuse algorithms whose results differ between runs");
+  }
+};
+
+// Everything a run is: model x settings. docs: shared names with metrics and reports.
+struct Settings {
+  ModelSettings model;
+  AttentionSettings attention;
+  PrecisionSettings precision;
+  ActivationSettings activations;
+  OptimSettings optim;
+  TrainSettings train;
+  EvalSettings eval;
+  DataSettings data;
+  MemorySettings memory;
+  MonitorSettings monitor;
+  CheckpointSettings checkpoint;
+  RunSettings run;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.group("model", self.model);
+    v.group("attention", self.attention);
+    v.group("precision", self.precision);
+    v.group("activations", self.activations);
+    v.group("optim", self.optim);
+    v.group("train", self.train);
+    v.group("eval", self.eval);
+    v.group("data", self.data);
+    v.group("memory", self.memory);
+    v.group("monitor", self.monitor);
+    v.group("checkpoint", self.checkpoint);
+    v.group("run", self.run);
+  }
+};
+
+}  // namespace moelab

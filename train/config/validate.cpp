@@ -1,0 +1,114 @@
+#include "train/config/validate.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "moe/settings/error.h"
+#include "train/config/convert.h"
+#include "train/config/for_each_field.h"
+#include "train/config/resolve.h"
+#include "train/presets/parameter_count.h"
+
+namespace moelab {
+namespace {
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw UserError(message);
+}
+
+template <class T>
+std::string named(const char* key, const T& value) {
+  return std::string(key) + "=" + value_text(value);
+}
+
+// Settings made in code pass no reader, so each value goes through one here.
+void check_intervals(const Settings& settings) {
+  for_each_field(settings, [](const Field& field, const auto& value) {
+    std::remove_cvref_t<decltype(value)> again{};
+    const Value text{Value::Kind::argument, value_text(value), {}, 0};
+    require(
+        read_value(text, field.constraint, again),
+        field.key() + ": expected " + expected_text(&value, field.constraint) + ", got " + describe(text));
+  });
+}
+
+void check_attention(const ModelSettings& m) {
+  require(m.head_dim > 0 || m.d_model % m.heads == 0, named("model.heads", m.heads) + " does not divide " +
+                                                          named("model.d_model", m.d_model) +
+                                                          "; change one of them, or give model.head_dim");
+  require(m.heads % m.kv() == 0, named("model.kv_heads", m.kv()) + " does not divide " +
+                                     named("model.heads", m.heads) + "; query heads share kv heads evenly");
+  require(m.head() % 2 == 0, named("model.head_dim", m.head()) +
+                                 " is odd; the rotary embedding turns pairs, so it must be even");
+}
+
+void check_experts(const ModelSettings& m) {
+  if (m.dense()) {
+    require(m.shared_experts == 0, named("model.shared_experts", m.shared_experts) +
+                                       " with model.experts=0; a dense feed-forward has none, set it to 0");
+    return;
+  }
+  require(m.experts_per_token <= m.experts, named("model.experts_per_token", m.experts_per_token) +
+                                                " is more than " + named("model.experts", m.experts));
+  if (m.router != RouterKind::expert_choice) return;
+  require(m.dispatch == Dispatch::capacity,
+          "model.router=expert_choice with " + named("model.dispatch", m.dispatch) +
+              "; each expert fills its own capacity there, so it needs model.dispatch=capacity");
+  require(m.capacity_factor * double(m.experts_per_token) <= double(m.experts),
+          "model.router=expert_choice with " + named("model.capacity_factor", m.capacity_factor) +
+              "; an expert would choose more tokens than a sequence has, at most model.experts / "
+              "model.experts_per_token fits");
+}
+
+void check_size(const Settings& s) {
+  require(approximate_parameter_count(s.model) < 1e15,
+          "model: more than 10^15 parameters; check model.layers, model.experts and the widths");
+  require(s.train.micro_batch <= std::numeric_limits<int32_t>::max() / s.train.sequence,
+          named("train.micro_batch", s.train.micro_batch) + " times " +
+              named("train.sequence", s.train.sequence) + " is more than 2^31 tokens; lower one of them");
+}
+
+void check_activations(const ActivationSettings& a, int64_t layers) {
+  const bool listed = a.checkpoint == CheckpointMode::layers;
+  require(listed || a.layers.empty(), named("activations.layers", a.layers) + " with " +
+                                          named("activations.checkpoint", a.checkpoint) +
+                                          "; the list is for activations.checkpoint=layers, otherwise []");
+  require(!listed || !a.layers.empty(),
+          "activations.checkpoint=layers needs the blocks in activations.layers, e.g. [0, 4]");
+  for (int64_t layer : a.layers)
+    require(layer < layers, named("activations.layers", a.layers) + " with " + named("model.layers", layers) +
+                                "; blocks count from 0 to " + std::to_string(layers - 1));
+  require(std::set<int64_t>(a.layers.begin(), a.layers.end()).size() == a.layers.size(),
+          named("activations.layers", a.layers) + " names a block twice");
+}
+
+void check_optim(const OptimSettings& o) {
+  require(o.betas.size() == 2, named("optim.betas", o.betas) + " are not two numbers, e.g. [0.9, 0.95]");
+  require(o.min_lr <= o.lr, named("optim.min_lr", o.min_lr) + " is more than " + named("optim.lr", o.lr));
+}
+
+void check_memory(const MemorySettings& m) {
+  require(m.target < m.warning && m.warning < m.critical && m.critical < m.emergency,
+          "memory.target, warning, critical and emergency must ascend; they are " + value_text(m.target) +
+              ", " + value_text(m.warning) + ", " + value_text(m.critical) + ", " + value_text(m.emergency));
+}
+
+}  // namespace
+
+void validate(const Settings& settings) {
+  check_intervals(settings);
+  check_attention(settings.model);
+  check_experts(settings.model);
+  check_size(settings);
+  check_activations(settings.activations, settings.model.layers);
+  check_optim(settings.optim);
+  require(settings.eval.every == 0 || settings.eval.batches > 0,
+          named("eval.every", settings.eval.every) + " with eval.batches=0, which is no evaluation");
+  require(settings.run.name.find('/') == std::string::npos && settings.run.name != "." &&
+              settings.run.name != "..",
+          named("run.name", settings.run.name) + " is not the name of one folder; paths go in run.dir");
+  check_memory(resolve(settings).memory);
+}
+
+}  // namespace moelab

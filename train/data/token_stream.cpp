@@ -1,0 +1,215 @@
+#include "train/data/token_stream.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "kernels/memory/ledger.h"
+
+namespace moelab {
+namespace {
+
+std::vector<double> weights_of(const std::vector<Source>& sources) {
+  std::vector<double> weights;
+  for (const Source& source : sources) weights.push_back(source.weight);
+  return weights;
+}
+
+std::vector<int64_t> windows_of(const std::vector<Source>& sources, int64_t sequence) {
+  TORCH_CHECK(sequence >= 1, "a sequence has at least one token, not ", sequence);
+  std::vector<int64_t> windows;
+  for (const Source& source : sources) windows.push_back(source.tokens.windows(sequence));
+  return windows;
+}
+
+Batch gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, int64_t sequence) {
+  const HomeScope outside_the_budget(Home::host);
+  const auto rows = static_cast<int64_t>(samples.size());
+  Batch batch{at::empty({rows, sequence}, at::kLong), at::empty({rows, sequence}, at::kLong)};
+  auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
+  auto* targets = batch.targets.mutable_data_ptr<int64_t>();
+  const auto row_bytes = static_cast<size_t>(sequence) * sizeof(int64_t);
+  std::vector<int64_t> window(static_cast<size_t>(sequence) + 1);
+  for (const Sample& sample : samples) {
+    sources[sample.source].tokens.copy(sample.window * sequence, window);
+    std::memcpy(tokens, window.data(), row_bytes);
+    std::memcpy(targets, window.data() + 1, row_bytes);
+    tokens += sequence;
+    targets += sequence;
+  }
+  return batch;
+}
+
+// The largest n for which no source has had more turns than it has windows.
+int64_t turns_without_repeat(const Mixture& mixture, const std::vector<int64_t>& windows) {
+  int64_t fits = 0, fails = 1;
+  for (const int64_t count : windows) fails += count;
+  while (fails - fits > 1) {
+    const int64_t middle = fits + (fails - fits) / 2;
+    const std::vector<int64_t> counts = mixture.counts(middle);
+    const bool good = std::ranges::equal(counts, windows, std::ranges::less_equal());
+    (good ? fits : fails) = middle;
+  }
+  return fits;
+}
+
+}  // namespace
+
+struct TokenStream::Slot {
+  Request request;
+  bool taken = false, done = false;
+  Batch batch{};
+  std::exception_ptr error{};
+};
+
+TokenStream::TokenStream(Dataset data, int64_t sequence, int64_t rows_per_step, int64_t seed,
+                         int64_t prefetch)
+    : sources_(std::move(data.train)),
+      order_(weights_of(sources_), windows_of(sources_, sequence), seed),
+      sequence_(sequence),
+      rows_per_step_(rows_per_step),
+      prefetch_(prefetch) {
+  TORCH_CHECK(rows_per_step >= 1 && prefetch >= 0, "TokenStream of ", rows_per_step, " rows, prefetch ",
+              prefetch);
+  if (prefetch_ > 0) worker_ = std::thread([this] { work(); });
+}
+
+TokenStream::~TokenStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+Batch TokenStream::read(int64_t step, int64_t first, int64_t count) {
+  int64_t last_sample = 0;
+  const bool overflow = __builtin_mul_overflow(step, rows_per_step_, &last_sample) ||
+                        __builtin_add_overflow(last_sample, rows_per_step_, &last_sample);
+  TORCH_CHECK(step >= 0 && first >= 0 && count >= 1 && count <= rows_per_step_ &&
+                  first <= rows_per_step_ - count && !overflow,
+              "rows [", first, ", ", first, " + ", count, ") of step ", step, ", which has ", rows_per_step_);
+  const Request request{step, first, count};
+  if (prefetch_ == 0) return load(request);
+
+  std::unique_lock lock(mutex_);
+  note(request);
+  std::shared_ptr<Slot> ready;
+  if (!planned_.empty() && planned_.front()->request == request) {
+    ready = planned_.front();
+    planned_.pop_front();
+    ++foreseen_;
+  } else {
+    planned_.clear();
+  }
+  plan(request);
+  if (ready) return await(lock, *ready);
+  lock.unlock();
+  return load(request);
+}
+
+Batch TokenStream::await(std::unique_lock<std::mutex>& lock, Slot& slot) {
+  // Not taken up yet: faster to read it here than to wait for the thread to wake.
+  if (!slot.taken) {
+    slot.taken = true;
+    lock.unlock();
+    return load(slot.request);
+  }
+  changed_.wait(lock, [&] { return slot.done; });
+  if (slot.error) std::rethrow_exception(slot.error);
+  return std::move(slot.batch);
+}
+
+Batch TokenStream::load(const Request& request) const {
+  std::vector<Sample> samples;
+  samples.reserve(static_cast<size_t>(request.count));
+  const int64_t begin = request.step * rows_per_step_ + request.first;
+  for (int64_t i = 0; i < request.count; ++i) samples.push_back(order_.at(begin + i));
+  return gather(sources_, samples, sequence_);
+}
+
+// Keeps the reads of the last whole step: the pattern that the next ones are expected to follow.
+void TokenStream::note(const Request& request) {
+  if (!current_.empty() && current_.back().step != request.step) {
+    previous_ = std::move(current_);
+    current_.clear();
+  }
+  current_.push_back(request);
+}
+
+TokenStream::Request TokenStream::predict(const Request& last) const {
+  const auto same_rows = [&](const Request& r) { return r.first == last.first && r.count == last.count; };
+  const auto found = std::ranges::find_if(previous_, same_rows);
+  if (found != previous_.end()) {
+    const bool ends_step = found + 1 == previous_.end();
+    const Request& next = ends_step ? previous_.front() : *(found + 1);
+    return {last.step + (ends_step ? 1 : 0), next.first, next.count};
+  }
+  // The first step: rows in order, and at its end from where it began.
+  if (last.first + 2 * last.count <= rows_per_step_) return {last.step, last.first + last.count, last.count};
+  return {last.step + 1, current_.front().first, current_.front().count};
+}
+
+void TokenStream::plan(Request last) {
+  if (!planned_.empty()) last = planned_.back()->request;
+  while (static_cast<int64_t>(planned_.size()) < prefetch_) {
+    last = predict(last);
+    planned_.push_back(std::make_shared<Slot>(Slot{last}));
+  }
+  changed_.notify_all();
+}
+
+std::shared_ptr<TokenStream::Slot> TokenStream::next_pending() const {
+  const auto found = std::ranges::find_if(planned_, [](const auto& slot) { return !slot->taken; });
+  return found == planned_.end() ? nullptr : *found;
+}
+
+void TokenStream::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    std::shared_ptr<Slot> slot;
+    changed_.wait(lock, [&] { return stop_ || (slot = next_pending()); });
+    if (stop_) return;
+    slot->taken = true;
+    lock.unlock();
+    Batch batch;
+    std::exception_ptr error;
+    try {
+      batch = load(slot->request);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    slot->batch = std::move(batch);
+    slot->error = error;
+    slot->done = true;
+    changed_.notify_all();
+  }
+}
+
+ValidationStream::ValidationStream(Dataset data, int64_t sequence, int64_t rows)
+    : sources_(std::move(data.validation)),
+      mixture_(weights_of(sources_)),
+      sequence_(sequence),
+      rows_(rows),
+      windows_(turns_without_repeat(mixture_, windows_of(sources_, sequence))) {
+  TORCH_CHECK(rows >= 1 && windows_ >= 1, "ValidationStream of ", rows, " rows and ", windows_, " windows");
+}
+
+Batch ValidationStream::read(int64_t batch) const {
+  TORCH_CHECK(batch >= 0 && batch < batches(), "validation batch ", batch, " of ", batches());
+  std::vector<Sample> samples;
+  const int64_t end = std::min(windows_, (batch + 1) * rows_);
+  for (int64_t n = batch * rows_; n < end; ++n) {
+    const Mixture::Turn turn = mixture_.at(n);
+    samples.push_back({turn.source, turn.number});
+  }
+  return gather(sources_, samples, sequence_);
+}
+
+}  // namespace moelab

@@ -1,0 +1,79 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/ledger.h"
+#include "train/config/settings.h"
+#include "train/presets/profiles.h"
+
+namespace moelab {
+
+enum class MemoryStatus { normal, warning, critical, emergency };
+std::string_view status_name(MemoryStatus status);
+
+// The thresholds of memory.profile, each replaced by its own setting where that is not 0. Throws UserError
+// when they do not rise from target to emergency.
+Thresholds resolve_thresholds(const MemorySettings& settings);
+
+// A share of the limit that reaches a threshold already has its status.
+MemoryStatus status_of(double share, const Thresholds& thresholds);
+
+// One step's memory, in bytes.
+struct Reading {
+  int64_t step = 0;
+  int64_t allocated = 0;  // at the end of the step
+  int64_t reserved = 0;
+  int64_t peak = 0;  // of the step, reserved memory not counted
+  int64_t limit = 0;
+  double share = 0;  // peak / limit
+  MemoryStatus status = MemoryStatus::normal;
+};
+
+// "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal". GB are 2^30 bytes here, as in the names of cards;
+// under a limit below that the line counts in MB of 2^20.
+std::string dashboard_line(const Reading& reading);
+
+// The highest values of the whole run. Kinds and phases are those of the CPU's and meta's ledger, 0 on CUDA.
+struct RunPeaks {
+  int64_t allocated = 0;
+  int64_t reserved = 0;
+  std::array<int64_t, kPhases> by_phase{};
+  KindBytes by_kind{};  // at the moment of `allocated`
+};
+
+// Watches one device, step by step. It takes no action.
+class MemoryMonitor {
+ public:
+  // The limit is memory.limit, or all that the device has when that is 0.
+  MemoryMonitor(const MemorySettings& memory, const MonitorSettings& monitor, c10::Device device);
+
+  // Reads the step that just ended and restarts the device's peaks for the next.
+  Reading observe(int64_t step);
+
+  // What to print after `reading`, or nothing: the dashboard every monitor.every steps and whenever the
+  // status changes; when quiet, the first reading that is not normal and nothing else. Call it once a
+  // reading.
+  std::string message(const Reading& reading);
+
+  // Of all readings so far. Peaks before the first reading (init) count with it.
+  const RunPeaks& run_peaks() const { return run_peaks_; }
+  const Thresholds& thresholds() const { return thresholds_; }
+
+ private:
+  void keep_highest(const DeviceMemory& memory);
+
+  c10::Device device_;
+  Thresholds thresholds_;
+  int64_t every_;
+  bool quiet_;
+  int64_t limit_;
+  MemoryStatus last_ = MemoryStatus::normal;
+  bool warned_ = false;
+  RunPeaks run_peaks_;
+};
+
+}  // namespace moelab

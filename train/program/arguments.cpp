@@ -1,0 +1,149 @@
+#include "train/program/arguments.h"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <array>
+#include <iostream>
+
+#include "moe/settings/error.h"
+#include "train/config/assign.h"
+#include "train/config/load.h"
+#include "train/config/options.h"
+
+namespace moelab {
+namespace {
+
+struct CommandText {
+  Command command;
+  const char *name, *about, *example;
+};
+
+constexpr std::array<CommandText, 3> commands = {
+    {{Command::train, "train", "Train a model under a memory budget",
+      "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100"},
+     {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
+      "moelab eval --config runs/moe-nano/config.yaml --checkpoint runs/moe-nano/checkpoints/step-100"},
+     {Command::estimate, "estimate", "Predict the peak memory of a run without doing it",
+      "moelab estimate --config mixtral-8x7b --preset gpu-24gb --device cuda"}}};
+
+// The parser, and what it fills. CLI11 refuses nothing by itself: leftovers are looked at here, so that
+// messages can name what is nearest.
+class Parser {
+ public:
+  Parser() : app_("moelab trains mixture-of-experts transformers under a memory budget", "moelab") {
+    app_.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
+    app_.allow_extras();
+    app_.require_subcommand(0, 1);
+    for (const CommandText& text : commands) add(text);
+    app_.footer("Each command has its own --help, with all settings.");
+  }
+
+  std::string help() { return app_.help(); }
+
+  // False when help or version was printed instead.
+  bool parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      std::cout << app_.help();
+      return false;
+    } catch (const CLI::CallForVersion& version) {
+      std::cout << version.what() << "\n";
+      return false;
+    } catch (const CLI::ParseError& error) {
+      throw UserError("command line: " + std::string(error.what()) + "; see moelab --help");
+    }
+    return true;
+  }
+
+  Arguments arguments() {
+    check_extras(app_, "moelab --help");
+    if (app_.get_subcommands().empty()) throw UserError("command line: no command; " + one_of_commands());
+    const CLI::App& sub = *app_.get_subcommands().front();
+    check_extras(sub, "moelab " + sub.get_name() + " --help");
+    for (const CommandText& text : commands)
+      if (sub.get_name() == text.name) result_.command = text.command;
+    result_.settings = load_settings(sources_);
+    return result_;
+  }
+
+ private:
+  void add(const CommandText& text) {
+    CLI::App& sub = *app_.add_subcommand(text.name, text.about);
+    sub.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
+    sub.add_option("--config", sources_.config, "named model or YAML file of settings")
+        ->type_name("NAME|FILE");
+    sub.add_option("--preset", sources_.preset, "GPU size, e.g. gpu-8gb")->type_name("NAME");
+    sub.add_option("--device", sources_.device, "short for run.device=")->type_name("auto|cpu|cuda");
+    sub.add_option("--scale", sources_.scale, "true miniature, e.g. 1/64; short for run.scale=")
+        ->type_name("SHARE");
+    sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
+    if (text.command == Command::train)
+      sub.add_option("--resume", result_.resume, "go on from a checkpoint")->type_name("latest|PATH");
+    if (text.command == Command::eval)
+      sub.add_option("--checkpoint", result_.checkpoint,
+                     "what to evaluate; default: the newest of checkpoint.dir")
+          ->type_name("PATH");
+    if (text.command == Command::estimate) sub.add_flag("--json", result_.json, "print JSON");
+    sub.add_option("settings", sources_.overrides, "changes to single settings; later than all of the above")
+        ->type_name("KEY=VALUE");
+    const std::string example = text.example;
+    sub.footer(
+        [example] { return "Example: " + example + "\n\n" + presets_help() + "\n" + settings_help(); });
+  }
+
+  static std::string one_of_commands() {
+    std::string text = "expected one of";
+    for (const CommandText& command : commands)
+      text += std::string(&command == commands.data() ? " " : ", ") + command.name;
+    return text;
+  }
+
+  static void check_extras(const CLI::App& app, const std::string& help) {
+    const std::vector<std::string> extras = app.remaining();
+    if (extras.empty()) return;
+    const std::string name = extras[0].substr(0, extras[0].find('='));
+    const bool option = name.rfind('-', 0) == 0;
+    std::vector<std::string> candidates;
+    for (const CLI::Option* known : app.get_options())
+      if (option && known->get_name().rfind("--", 0) == 0) candidates.push_back(known->get_name());
+    for (const CommandText& command : commands)
+      if (!option) candidates.emplace_back(command.name);
+    const std::string shown = describe({Value::Kind::argument, name, {}, 0});
+    throw UserError("command line: unknown " + std::string(option ? "option " : "command ") + shown +
+                    did_you_mean(name, candidates) + " (see " + help + ")");
+  }
+
+  CLI::App app_;
+  Sources sources_;
+  Arguments result_;
+};
+
+}  // namespace
+
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
+  Parser parser;
+  if (!parser.parse(argc, argv)) return std::nullopt;
+  return parser.arguments();
+}
+
+std::string program_help() { return Parser().help(); }
+
+std::string command_line(int argc, const char* const* argv) {
+  std::string line;
+  for (int i = 0; i < argc; ++i) {
+    const std::string text = argv[i];
+    line += i > 0 ? " " : "";
+    if (!text.empty() && text.find_first_of(" \t\n'\"\\$`*?[]{}()<>|&;#~!") == text.npos) {
+      line += text;
+      continue;
+    }
+    line += '\'';
+    for (char c : text) line += c == '\'' ? std::string("'\\''") : std::string{c};
+    line += '\'';
+  }
+  return line;
+}
+
+}  // namespace moelab

@@ -1,0 +1,31 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "train/config/settings.h"
+
+namespace moelab {
+
+enum class Command { train, eval, estimate };
+
+// One call of the program.
+struct Arguments {
+  Command command = Command::train;
+  Settings settings;  // resolved and validated
+  bool print_config = false;
+  std::string resume;      // train: latest or a path; empty: start anew
+  std::string checkpoint;  // eval: a path; empty: the newest of checkpoint.dir
+  bool json = false;       // estimate
+};
+
+// Reads the command line. Nothing when --help or --version was asked for and has been printed. Throws
+// UserError, with the nearest name for unknown commands, options and settings.
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
+
+// The text of `moelab --help`.
+std::string program_help();
+
+// The command line as one line that a shell takes again.
+std::string command_line(int argc, const char* const* argv);
+
+}  // namespace moelab

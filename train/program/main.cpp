@@ -1,0 +1,50 @@
+// The program: exit code 0 on success, 2 on a user's mistake, 3 when the memory budget cannot be met, 1 on a
+// defect of ours.
+#include <exception>
+#include <iostream>
+
+#include "kernels/memory/ledger.h"
+#include "moe/settings/error.h"
+#include "train/config/print.h"
+#include "train/program/arguments.h"
+#include "train/run/commands.h"
+
+namespace moelab {
+namespace {
+
+int run(const Arguments& arguments, const std::string& command) {
+  if (arguments.print_config) {
+    std::cout << print_settings(arguments.settings);
+    return 0;
+  }
+  switch (arguments.command) {
+    case Command::train:
+      return train_command(arguments.settings, {arguments.resume}, command);
+    case Command::eval:
+      return eval_command(arguments.settings, arguments.checkpoint, command);
+    case Command::estimate:
+      break;
+  }
+  return estimate_command(arguments.settings, arguments.json);
+}
+
+}  // namespace
+}  // namespace moelab
+
+int main(int argc, char** argv) {
+  try {
+    moelab::install_allocators();
+    if (argc < 2) {
+      std::cerr << moelab::program_help();
+      return 2;
+    }
+    const std::optional<moelab::Arguments> arguments = moelab::parse_arguments(argc, argv);
+    return arguments ? moelab::run(*arguments, moelab::command_line(argc, argv)) : 0;
+  } catch (const moelab::UserError& error) {
+    std::cerr << "moelab: " << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "moelab: internal error: " << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,47 @@
+#include "train/run/dry_run.h"
+
+#include <ATen/ATen.h>
+
+#include "kernels/meta/aten_meta.h"
+
+namespace moelab {
+namespace {
+
+Batch meta_batch(int64_t rows, int64_t sequence) {
+  HomeScope outside(Home::host);
+  const auto ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
+  return {at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
+}
+
+}  // namespace
+
+DryRun dry_run(const Settings& settings) {
+  install_allocators();
+  install_meta_kernels();
+  Ledger &device = meta_ledger(), &host = meta_ledger(Home::host);
+  const int64_t before = device.allocated(), host_before = host.allocated();
+  device.enter_phase(Phase::init);
+  device.reset_peaks();
+  host.reset_peaks();
+  const auto batches = [&](int64_t, int64_t, int64_t rows) {
+    return meta_batch(rows, settings.train.sequence);
+  };
+  Trainer trainer(settings, at::kMeta, batches);
+  trainer.step(0);
+  trainer.step(1);  // the second step finds what the first one left: moments, cached tables
+  if (settings.eval.batches > 0) {
+    trainer.evaluate([&](int64_t) { return meta_batch(settings.eval.micro_batch, settings.train.sequence); },
+                     1);
+  }
+  DryRun result;
+  result.peak = device.peak() - before;
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    result.phase_peak[phase] = std::max<int64_t>(0, device.phase_peak(static_cast<Phase>(phase)) - before);
+  }
+  result.by_kind_at_peak = device.by_kind_at_peak();
+  result.host_peak = host.peak() - host_before;
+  result.state = trainer.state_bytes();
+  return result;
+}
+
+}  // namespace moelab

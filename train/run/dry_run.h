@@ -1,0 +1,25 @@
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "kernels/memory/ledger.h"
+#include "train/config/settings.h"
+#include "train/run/trainer.h"
+
+namespace moelab {
+
+// What a training run will hold at its peak, predicted by running its first steps on the meta device: the
+// same code, no data, no arithmetic. Tensor bytes; scratch inside library products is not in it.
+struct DryRun {
+  int64_t peak = 0;
+  std::array<int64_t, kPhases> phase_peak{};
+  KindBytes by_kind_at_peak{};
+  int64_t host_peak = 0;  // batches and what else lies outside the budget
+  Trainer::StateBytes state;
+};
+
+// Runs two steps and an evaluation batch, if the run has evaluations, on one thread; nothing else may use the
+// meta device meanwhile. Throws what the model's checks throw.
+DryRun dry_run(const Settings& settings);
+
+}  // namespace moelab

@@ -1,0 +1,41 @@
+#include "train/run/flops.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "train/presets/parameter_count.h"
+
+namespace moelab {
+
+double model_flops_per_token(const ModelSettings& m, int64_t sequence) {
+  const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
+  const double look_up = m.tie_embeddings ? 0 : embedding;  // a tied one is the head, and that is a product
+  const double products = static_cast<double>(active_parameter_count(m)) - look_up;
+  const double scores =
+      static_cast<double>(m.layers * m.heads * m.head()) * static_cast<double>(sequence + 1);
+  return 6 * products + 6 * scores;
+}
+
+double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
+  constexpr int64_t n = 1024;
+  constexpr int repeats = 9;
+  HomeScope outside(Home::host);
+  at::NoGradGuard no_grad;
+  const at::Tensor a = at::ones({n, n}, at::TensorOptions().device(device).dtype(compute));
+  at::Tensor c = at::mm(a, a);
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    at::mm_out(c, a, a);
+    if (device.is_cuda()) c.flatten()[0].item<float>();  // waits for the product
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+  return 2.0 * n * n * n / seconds[repeats / 2];
+}
+
+}  // namespace moelab

@@ -1,0 +1,22 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <string>
+
+#include "train/config/settings.h"
+#include "train/data/dataset.h"
+
+namespace moelab {
+
+// The device of run.device, with run.threads and run.deterministic applied. Throws UserError for cuda where
+// it cannot be used.
+c10::Device open_device(const Settings& settings);
+
+// The data of data.path. Throws UserError when none is given.
+Dataset open_data(const Settings& settings);
+
+// A small file's text. Throws UserError.
+std::string read_text(const std::filesystem::path& path);
+
+}  // namespace moelab

@@ -1,0 +1,61 @@
+#include "train/run/progress.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iostream>
+
+#include "kernels/memory/report.h"
+
+namespace moelab {
+
+std::string human_count(int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (value >= 1e9) return fmt::format("{:.3g}B", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.3g}M", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.3g}k", value / 1e3);
+  return std::to_string(count);
+}
+
+std::string human_seconds(double seconds) {
+  const auto s = static_cast<int64_t>(std::llround(seconds));
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {:02} s", s / 60, s % 60);
+  return fmt::format("{} h {:02} min", s / 3600, s % 3600 / 60);
+}
+
+void Progress::step(const RunRecord::Step& done, double tokens_per_second) const {
+  const StepReport& r = done.report;
+  if (r.skipped) {
+    std::cout << fmt::format("step {}: loss {} or gradient norm {} is not finite; step skipped\n", done.step,
+                             r.loss, r.gradient_norm)
+              << std::flush;
+  }
+  if (every_ == 0 || (done.step % every_ != 0 && done.step != steps_ && done.step != 1)) return;
+  const double left = static_cast<double>(steps_ - done.step) * done.milliseconds / 1000;
+  std::cout << fmt::format(
+                   "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%  "
+                   "{:.0f} tokens/s  peak {}  {} left\n",
+                   done.step, std::to_string(steps_).size(), steps_, r.loss, r.lr, r.gradient_norm,
+                   r.load_max_over_mean, 100 * r.dropped_fraction, tokens_per_second,
+                   human_bytes(done.memory.peak), human_seconds(left))
+            << std::flush;
+}
+
+void print_held_out(int64_t step, double loss, int64_t batches) {
+  std::cout << fmt::format("held-out loss after step {}: {:.4f} nats a token ({} batches)\n", step, loss,
+                           batches)
+            << std::flush;
+}
+
+void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending& ending,
+               double tokens_per_second) {
+  std::cout << fmt::format(
+                   "{} steps, {:.0f} tokens/s; peak {} (predicted {}){}; files in {}\n", steps,
+                   tokens_per_second, human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.peak),
+                   settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
+                   settings.run.dir)
+            << std::flush;
+}
+
+}  // namespace moelab

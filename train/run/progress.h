@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "train/run/run_record.h"
+
+// What a run prints for people.
+namespace moelab {
+
+// "29.5M", "1.28B": three digits.
+std::string human_count(int64_t count);
+// "4 s", "3 min 20 s", "2 h 05 min".
+std::string human_seconds(double seconds);
+
+// A line every `every` steps (0: none), and for every skipped step.
+class Progress {
+ public:
+  Progress(int64_t steps, int64_t every) : steps_(steps), every_(every) {}
+  void step(const RunRecord::Step& done, double tokens_per_second) const;
+
+ private:
+  int64_t steps_, every_;
+};
+
+void print_held_out(int64_t step, double loss, int64_t batches);
+void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending& ending,
+               double tokens_per_second);
+
+}  // namespace moelab

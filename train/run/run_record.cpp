@@ -1,0 +1,212 @@
+#include "train/run/run_record.h"
+
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <thread>
+
+#include "kernels/memory/report.h"
+#include "moe/settings/error.h"
+#include "train/config/print.h"
+#include "train/presets/parameter_count.h"
+#include "train/run/flops.h"
+
+namespace moelab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+void write_whole(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".tmp";
+  std::ofstream out(temporary, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out)
+    throw UserError("cannot write " + temporary.string() + ": is the disk full or the folder read-only?");
+  fs::rename(temporary, path);
+}
+
+// The lines of the steps before `first_step`, which a resumed run continues.
+std::string lines_before(const fs::path& path, int64_t first_step) {
+  std::ifstream in(path);
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    const Json step = Json::parse(line, nullptr, false);
+    if (step.is_discarded() || !step.contains("step") || step["step"].get<int64_t>() > first_step) break;
+    kept += line + "\n";
+  }
+  return kept;
+}
+
+// Warm-up: the first three steps, or the first third of a shorter run.
+std::vector<double> measured(const std::vector<double>& step_ms) {
+  const size_t warm_up = std::min<size_t>(3, step_ms.size() / 3);
+  return {step_ms.begin() + static_cast<int64_t>(warm_up), step_ms.end()};
+}
+
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(std::lround(q * static_cast<double>(values.size() - 1)))];
+}
+
+Json spread(const std::vector<double>& values) {
+  return {{"median", number(quantile(values, 0.5))},
+          {"p10", number(quantile(values, 0.1))},
+          {"p90", number(quantile(values, 0.9))}};
+}
+
+Json kinds(const KindBytes& bytes) {
+  Json out = Json::object();
+  for (const auto& [name, count] : kind_report(bytes)) out[name] = count;
+  return out;
+}
+
+Json phases(const std::array<int64_t, kPhases>& peaks) {
+  Json out = Json::object();
+  for (size_t i = 0; i < kPhases; ++i) out[std::string(phase_name(static_cast<Phase>(i)))] = peaks[i];
+  return out;
+}
+
+double tokens_per_step(const Settings& s) {
+  return static_cast<double>(s.train.micro_batch * s.train.accumulation * s.train.sequence);
+}
+
+}  // namespace
+
+std::string build_commit() {
+#ifdef MOELAB_COMMIT
+  return MOELAB_COMMIT;
+#else
+  return "unknown";
+#endif
+}
+
+RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
+                     int64_t first_step)
+    : settings_(settings),
+      device_(device),
+      command_line_(command_line),
+      folder_(settings.run.dir),
+      final_loss_(std::numeric_limits<double>::quiet_NaN()) {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error)
+    throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
+  write_whole(folder_ / "config.yaml", print_settings(settings));
+  const std::string kept = first_step > 0 ? lines_before(folder_ / "metrics.jsonl", first_step) : "";
+  metrics_.open(folder_ / "metrics.jsonl", std::ios::trunc);
+  metrics_ << kept << std::flush;
+  if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
+}
+
+void RunRecord::add(const Step& s) {
+  const StepReport& r = s.report;
+  const Json line = {
+      {"step", s.step},
+      {"tokens", s.tokens},
+      {"loss", number(r.loss)},
+      {"balance_loss", number(r.balance_loss)},
+      {"z_loss", number(r.z_loss)},
+      {"held_out_loss", number(s.held_out_loss)},
+      {"expert_load", {{"max_over_mean", number(r.load_max_over_mean)}, {"entropy", number(r.load_entropy)}}},
+      {"dropped_fraction", number(r.dropped_fraction)},
+      {"lr", r.lr},
+      {"grad_norm", number(r.gradient_norm)},
+      {"loss_scale", 1.0},
+      {"micro_batch", settings_.train.micro_batch},
+      {"step_ms", s.milliseconds},
+      {"tokens_per_second", 1000 * tokens_per_step(settings_) / s.milliseconds},
+      {"allocated_bytes", s.memory.allocated},
+      {"reserved_bytes", s.memory.reserved},
+      {"peak_bytes", s.memory.peak},
+      {"status", r.skipped ? "skipped" : std::string(status_name(s.memory.status))}};
+  metrics_ << line.dump() << "\n" << std::flush;
+  timeline_.push_back({{"step", s.step},
+                       {"allocated_bytes", s.memory.allocated},
+                       {"reserved_bytes", s.memory.reserved},
+                       {"peak_bytes", s.memory.peak},
+                       {"limit_bytes", s.memory.limit},
+                       {"status", status_name(s.memory.status)}});
+  step_ms_.push_back(s.milliseconds);
+  steps_ = s.step;
+  if (!r.skipped) final_loss_ = r.loss;
+}
+
+double RunRecord::median_tokens_per_second() const {
+  return 1000 * tokens_per_step(settings_) / quantile(measured(step_ms_), 0.5);
+}
+
+Json RunRecord::summary(const Ending& e) const {
+  std::vector<double> ms = measured(step_ms_), rates;
+  for (const double step : ms) rates.push_back(1000 * tokens_per_step(settings_) / step);
+  const double flops_per_token = model_flops_per_token(settings_.model, settings_.train.sequence);
+  const double flops = flops_per_token * quantile(rates, 0.5);
+  const bool cuda = device_.is_cuda();
+  return {{"schema", 1},
+          {"status", e.status},
+          {"commit", build_commit()},
+          {"command", command_line_},
+          {"machine",
+           {{"cpu", cpu_name()},
+            {"cores", std::thread::hardware_concurrency()},
+            {"threads", at::get_num_threads()},
+            {"gpu", nullptr},
+            {"torch", TORCH_VERSION}}},
+          {"device", cuda ? "cuda" : "cpu"},
+          {"model",
+           {{"preset", settings_.model.preset},
+            {"parameters", parameter_count(settings_.model)},
+            {"active_parameters", active_parameter_count(settings_.model)}}},
+          {"settings", settings_json(settings_)},
+          {"steps", steps_},
+          {"tokens_per_second", spread(rates)},
+          {"step_ms", spread(ms)},
+          {"peak_bytes", e.peaks.allocated},
+          {"peak_bytes_by_phase", phases(e.peaks.by_phase)},
+          {"peak_bytes_by_kind", kinds(e.peaks.by_kind)},
+          {"host_bytes", cpu_ledger(Home::host).peak()},
+          {"nvme_bytes", cpu_ledger(Home::nvme).peak()},
+          {"fragmentation", e.peaks.reserved > 0 ? 1 - static_cast<double>(e.peaks.allocated) /
+                                                           static_cast<double>(e.peaks.reserved)
+                                                 : 0.0},
+          {"state_bytes",
+           {{"parameters", e.state.parameters},
+            {"gradients", e.state.gradients},
+            {"optimizer", e.state.optimizer}}},
+          {"estimated_peak_bytes", e.predicted.peak},
+          {"memory_limit_bytes", settings_.memory.limit.count},
+          {"final_loss", number(final_loss_)},
+          {"held_out_loss", number(e.held_out_loss)},
+          {"model_flops_per_token", flops_per_token},
+          {"flops_per_second", number(flops)},
+          {"fraction_of_gemm_peak", e.gemm_rate > 0 ? number(flops / e.gemm_rate) : Json(nullptr)}};
+}
+
+void RunRecord::finish(const Ending& ending) {
+  const Json memory = {{"schema", 1},
+                       {"peak_bytes_by_phase", phases(ending.peaks.by_phase)},
+                       {"peak_bytes_by_kind", kinds(ending.peaks.by_kind)},
+                       {"estimated_peak_bytes_by_phase", phases(ending.predicted.phase_peak)},
+                       {"estimated_peak_bytes_by_kind", kinds(ending.predicted.by_kind_at_peak)},
+                       {"steps", timeline_}};
+  write_whole(folder_ / "memory.json", memory.dump(1) + "\n");
+  write_whole(folder_ / "summary.json", summary(ending).dump(2) + "\n");
+}
+
+}  // namespace moelab

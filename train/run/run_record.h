@@ -1,0 +1,68 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "train/config/settings.h"
+#include "train/memory/monitor.h"
+#include "train/run/dry_run.h"
+#include "train/run/trainer.h"
+
+namespace moelab {
+
+// The files that a run leaves in run.dir: config.yaml, metrics.jsonl (a line a step, flushed), memory.json
+// and summary.json (schema 1 of both is in README.md). Numbers that are not finite are written as null.
+class RunRecord {
+ public:
+  // Creates the folder and writes config.yaml. `resumed`: metrics.jsonl is cut back to the steps before
+  // `first_step` and continued; else it starts anew. Throws UserError when the folder can't be written.
+  RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
+            int64_t first_step);
+
+  struct Step {
+    int64_t step = 0;    // counted from 1 in the files: how many steps were taken
+    int64_t tokens = 0;  // seen since the start of training
+    StepReport report;
+    Reading memory;
+    double milliseconds = 0;
+    double held_out_loss = 0;  // NaN: not evaluated at this step
+  };
+  void add(const Step& step);
+
+  struct Ending {
+    std::string status = "ok";  // ok, oom, error
+    double held_out_loss = std::numeric_limits<double>::quiet_NaN();
+    DryRun predicted;
+    RunPeaks peaks;
+    Trainer::StateBytes state;
+    double gemm_rate = 0;  // 0: not measured
+  };
+  // Writes memory.json and summary.json, each by a temporary file and a rename.
+  void finish(const Ending& ending);
+
+  // Median tokens a second so far, warm-up left out.
+  double median_tokens_per_second() const;
+
+ private:
+  nlohmann::ordered_json summary(const Ending& ending) const;
+
+  Settings settings_;
+  c10::Device device_;
+  std::string command_line_;
+  std::filesystem::path folder_;
+  std::ofstream metrics_;
+  nlohmann::ordered_json timeline_ = nlohmann::ordered_json::array();
+  std::vector<double> step_ms_;
+  int64_t steps_ = 0;
+  double final_loss_;
+};
+
+// The commit that the program was built from, "unknown" outside of a git checkout.
+std::string build_commit();
+
+}  // namespace moelab

@@ -1,0 +1,94 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "moe/transformer.h"
+#include "train/activations/recompute.h"
+#include "train/checkpoint/safetensors_file.h"
+#include "train/config/settings.h"
+#include "train/data/token_stream.h"
+#include "train/optim/optimizer.h"
+
+namespace moelab {
+
+// What one optimizer step did. Losses are means over the step's micro-batches.
+struct StepReport {
+  double loss = 0;  // cross entropy, nats, without the auxiliary losses
+  double balance_loss = 0;
+  double z_loss = 0;
+  double lr = 0;
+  double gradient_norm = 0;       // before clipping
+  double load_max_over_mean = 1;  // busiest expert over the mean, averaged over the layers
+  double load_entropy = 0;        // of the routes over the experts, nats, averaged over the layers
+  double dropped_fraction = 0;    // of all routes
+  bool skipped = false;           // loss or gradients were not finite: nothing was updated
+  bool interrupted = false;       // stopped between micro-batches: nothing was updated
+};
+
+// Rows [first, first + count) of optimizer step `step`.
+using BatchSource = std::function<Batch(int64_t step, int64_t first, int64_t count)>;
+
+using ValidationBatches = std::function<Batch(int64_t batch)>;
+
+// Mean cross entropy in nats of batches 0 … count-1, dropless, without gradients. NaN when `stop` (polled
+// between batches) says so.
+double evaluate(Transformer& model, const ValidationBatches& batches, int64_t count,
+                const std::function<bool()>& stop = {});
+
+// What a checkpoint holds of a model: fp32 weights and buffers by name.
+std::vector<TensorEntry> model_state(const Transformer& model);
+// After that state was read in place: rounds the compute copies anew.
+void round_masters(Transformer& model);
+
+// One model in training on one device. On the meta device the same steps run without data or arithmetic,
+// which is how memory is predicted; the numbers of a report are then 0.
+class Trainer {
+ public:
+  Trainer(const Settings& settings, c10::Device device, BatchSource batches);
+
+  // One optimizer step: forward and backward of `accumulation` micro-batches, clip, update. Returns early,
+  // with nothing updated, once `stop` (polled between micro-batches) says so. Throws c10::OutOfMemoryError
+  // when the budget was passed, also where a library swallowed that.
+  StepReport step(int64_t step, const std::function<bool()>& stop = {});
+
+  // As moelab::evaluate, of the model in training.
+  double evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop = {});
+
+  Transformer& model() { return model_; }
+  AdamW& optimizer() { return optimizer_; }
+
+  // m and v by name, for checkpoints; model_state(model()) is the rest.
+  std::vector<TensorEntry> optimizer_state() const;
+  // After both were read in place: rounds the compute copies anew.
+  void restored(std::vector<int64_t> optimizer_steps) {
+    optimizer_.restore_steps(std::move(optimizer_steps));
+  }
+
+  // Bytes by formula, as allocated: weights with masters, gradients once all exist, optimizer state.
+  struct StateBytes {
+    int64_t parameters = 0, gradients = 0, optimizer = 0;
+  };
+  StateBytes state_bytes() const;
+
+ private:
+  LossParts forward(const Batch& batch);
+  void backward(const LossParts& parts);
+  void update(int64_t step, StepReport& report);
+  void drop_gradients();
+  void hook_gradients();
+  void read_routing(StepReport& report) const;
+  void enter(Phase phase) const;
+  void check_budget() const;
+
+  Settings settings_;
+  c10::Device device_;
+  BatchSource batches_;
+  Transformer model_;
+  AdamW optimizer_;
+  RecomputeRunner recompute_;
+};
+
+}  // namespace moelab
