@@ -17,8 +17,8 @@ at::Tensor onehot_experts(const at::Tensor& x_TD, const at::Tensor& weights_TK, 
     const at::Tensor row = routes.row_TK.to(at::kLong);
     const at::Tensor kept = row.ge(0).to(at::kFloat);
     // row = (e*B + b)*C + c becomes the column e*C + c of the token's own (E, C) matrix
-    const at::Tensor column =
-        row.clamp_min(0).floor_divide(B * C).mul_(C).add_(row.clamp_min(0).remainder(C));
+    const at::Tensor found = row.clamp_min(0);
+    const at::Tensor column = at::div(found, B * C, "floor").mul_(C).add_(found.remainder(C));
     const at::Tensor zero = at::zeros({T, E * C}, weights_TK.options());
     dispatch_BSEC = zero.scatter_add(1, column, kept).to(x_TD.scalar_type()).view({B, S, E, C});
     combine_BSEC = zero.scatter_add(1, column, weights_TK * kept).to(x_TD.scalar_type()).view({B, S, E, C});

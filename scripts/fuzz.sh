@@ -13,7 +13,7 @@ build/fuzz/TARGET/, new inputs worth keeping in build/fuzz/TARGET/corpus/.
 TEXT
 }
 
-readonly FLAGS=(-std=c++20 -O1 -g -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
+readonly FLAGS=(-std=c++20 -O1 -g -I. "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=all)
 
 # The sources that a target's program consists of, its own aside.
 sources_of() {

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
 readonly DATA=data/python-stdlib RUN=runs/quickstart RUNS=runs/quickstart-techniques
-readonly STEPS=300 ROUNDS=2 ROUND_STEPS=12
+readonly STEPS=500 ROUNDS=2 ROUND_STEPS=12
 readonly MICRO_BATCH=8
 
 case ${1-} in

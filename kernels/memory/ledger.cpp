@@ -73,6 +73,11 @@ int64_t Ledger::peak() const {
   return peak_;
 }
 
+int64_t Ledger::tensor_peak() const {
+  const std::lock_guard lock(mutex_);
+  return tensor_peak_;
+}
+
 int64_t Ledger::phase_peak(Phase phase) const {
   const std::lock_guard lock(mutex_);
   return phase_peak_[at(phase)];
@@ -133,6 +138,7 @@ void Ledger::reset_peaks() {
   const std::lock_guard lock(mutex_);
   phase_peak_.fill(0);
   phase_peak_[at(phase_)] = peak_ = allocated_;
+  tensor_peak_ = allocated_ - kind_[at(Kind::scratch)];
   kind_at_peak_ = kind_;
 }
 
@@ -142,6 +148,7 @@ void Ledger::note_peak() {
     peak_ = allocated_;
     kind_at_peak_ = kind_;
   }
+  tensor_peak_ = std::max(tensor_peak_, allocated_ - kind_[at(Kind::scratch)]);
 }
 
 void Ledger::record_refusal(size_t bytes) {

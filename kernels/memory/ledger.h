@@ -67,6 +67,8 @@ class Ledger {
   std::string_view name() const { return name_; }
   int64_t allocated() const;
   int64_t peak() const;
+  // The highest that all kinds but scratch reached together: what a dry run predicts.
+  int64_t tensor_peak() const;
   int64_t phase_peak(Phase phase) const;  // 0: the phase was not entered since reset_peaks()
   int64_t limit() const;                  // 0: none
   void set_limit(int64_t bytes);
@@ -92,7 +94,7 @@ class Ledger {
 
   std::string_view name_;
   mutable std::mutex mutex_;  // guards everything below
-  int64_t allocated_ = 0, peak_ = 0, limit_ = 0;
+  int64_t allocated_ = 0, peak_ = 0, tensor_peak_ = 0, limit_ = 0;
   Phase phase_ = Phase::init;
   std::array<int64_t, kPhases> phase_peak_{};
   KindBytes kind_{}, kind_at_peak_{};

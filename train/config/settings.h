@@ -51,8 +51,8 @@ struct ActivationSettings {
 
 struct OptimSettings {
   OptimizerName name = OptimizerName::adamw;
-  double lr = 3e-3;
-  double min_lr = 3e-4;
+  double lr = 1e-3;
+  double min_lr = 1e-4;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;

@@ -192,6 +192,9 @@ void TokenStream::work() {
   }
 }
 
+// The same order in every run, whatever its seed.
+constexpr uint64_t kValidationKey = 0x76616c6964;
+
 ValidationStream::ValidationStream(Dataset data, int64_t sequence, int64_t rows)
     : sources_(std::move(data.validation)),
       mixture_(weights_of(sources_)),
@@ -203,11 +206,13 @@ ValidationStream::ValidationStream(Dataset data, int64_t sequence, int64_t rows)
 
 Batch ValidationStream::read(int64_t batch) const {
   TORCH_CHECK(batch >= 0 && batch < batches(), "validation batch ", batch, " of ", batches());
+  std::vector<Permutation> order;
+  for (const int64_t windows : windows_of(sources_, sequence_)) order.emplace_back(windows, kValidationKey);
   std::vector<Sample> samples;
   const int64_t end = std::min(windows_, (batch + 1) * rows_);
   for (int64_t n = batch * rows_; n < end; ++n) {
     const Mixture::Turn turn = mixture_.at(n);
-    samples.push_back({turn.source, turn.number});
+    samples.push_back({turn.source, static_cast<int64_t>(order[turn.source](turn.number))});
   }
   return gather(sources_, samples, sequence_);
 }

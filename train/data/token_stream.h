@@ -69,8 +69,8 @@ class TokenStream {
   std::thread worker_;
 };
 
-// Validation windows in a fixed order, each once: sources in proportion to their weights until the first of
-// them has no more. Batch b is always the same.
+// Validation windows in a fixed shuffled order, each once, so that a few batches sample all documents:
+// sources in proportion to their weights until the first of them has no more. Batch b is always the same.
 class ValidationStream {
  public:
   // sequence, rows >= 1.

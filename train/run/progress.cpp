@@ -24,7 +24,7 @@ std::string human_seconds(double seconds) {
   return fmt::format("{} h {:02} min", s / 3600, s % 3600 / 60);
 }
 
-void Progress::step(const RunRecord::Step& done, double tokens_per_second) const {
+void Progress::step(const RunRecord::Step& done, const RunRecord& record) const {
   const StepReport& r = done.report;
   if (r.skipped) {
     std::cout << fmt::format("step {}: loss {} or gradient norm {} is not finite; step skipped\n", done.step,
@@ -32,12 +32,12 @@ void Progress::step(const RunRecord::Step& done, double tokens_per_second) const
               << std::flush;
   }
   if (every_ == 0 || (done.step % every_ != 0 && done.step != steps_ && done.step != 1)) return;
-  const double left = static_cast<double>(steps_ - done.step) * done.milliseconds / 1000;
+  const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
   std::cout << fmt::format(
                    "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%  "
                    "{:.0f} tokens/s  peak {}  {} left\n",
                    done.step, std::to_string(steps_).size(), steps_, r.loss, r.lr, r.gradient_norm,
-                   r.load_max_over_mean, 100 * r.dropped_fraction, tokens_per_second,
+                   r.load_max_over_mean, 100 * r.dropped_fraction, record.median_tokens_per_second(),
                    human_bytes(done.memory.peak), human_seconds(left))
             << std::flush;
 }

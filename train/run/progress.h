@@ -16,7 +16,8 @@ std::string human_seconds(double seconds);
 class Progress {
  public:
   Progress(int64_t steps, int64_t every) : steps_(steps), every_(every) {}
-  void step(const RunRecord::Step& done, double tokens_per_second) const;
+  // The speed and the time left are `record`'s medians.
+  void step(const RunRecord::Step& done, const RunRecord& record) const;
 
  private:
   int64_t steps_, every_;

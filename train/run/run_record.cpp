@@ -148,8 +148,10 @@ void RunRecord::add(const Step& s) {
   if (!r.skipped) final_loss_ = r.loss;
 }
 
+double RunRecord::median_step_ms() const { return quantile(measured(step_ms_), 0.5); }
+
 double RunRecord::median_tokens_per_second() const {
-  return 1000 * tokens_per_step(settings_) / quantile(measured(step_ms_), 0.5);
+  return 1000 * tokens_per_step(settings_) / median_step_ms();
 }
 
 Json RunRecord::summary(const Ending& e) const {

@@ -45,7 +45,8 @@ class RunRecord {
   // Writes memory.json and summary.json, each by a temporary file and a rename.
   void finish(const Ending& ending);
 
-  // Median tokens a second so far, warm-up left out.
+  // Medians so far, warm-up left out.
+  double median_step_ms() const;
   double median_tokens_per_second() const;
 
  private:

@@ -126,7 +126,7 @@ class TrainRun {
       done.memory = monitor_.observe(step_);
       done.held_out_loss = step_ < settings_.train.steps ? evaluate_if_due(step_, false) : kNone;
       record_->add(done);
-      progress.step(done, record_->median_tokens_per_second());
+      progress.step(done, *record_);
       if (const std::string text = monitor_.message(done.memory); !text.empty())
         std::cout << text << std::endl;
       if (settings_.checkpoint.every > 0 && step_ % settings_.checkpoint.every == 0) save();

@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadOverride{{"activations.checkpoint=layers", "activations.layers=[1, 1]"}, "names a block twice"},
         BadOverride{{"optim.betas=[0.9]"}, "are not two numbers"},
         BadOverride{{"optim.betas=[]"}, "are not two numbers"},
-        BadOverride{{"optim.min_lr=0.1"}, "optim.min_lr=0.1 is more than optim.lr=0.003"},
+        BadOverride{{"optim.min_lr=0.1"}, "optim.min_lr=0.1 is more than optim.lr=0.001"},
         BadOverride{{"memory.warning=0.89"}, "must ascend; they are 0.9, 0.89, 0.95, 0.97"},
         BadOverride{{"memory.emergency=0.95"}, "must ascend"},
         BadOverride{{"memory.critical=0.91"}, "must ascend"},

@@ -16,7 +16,6 @@
 //     check DIR         loads the newest checkpoint: "loaded STEP", or "error: MESSAGE"
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +23,6 @@
 #include <csignal>
 #include <iostream>
 #include <sstream>
-#include <stdexcept>
 
 #include "kernels/memory/ledger.h"
 #include "train/checkpoint/checkpoint.h"
@@ -105,36 +103,33 @@ class Server {
     if (command == "load") start([=] { say(load(folder)); });
     if (command == "loop") start([=] { loop(folder, step); });
     if (command == "check") say(load(folder));
-    if (command == "go" && ::write(go_, "g", 1) != 1) throw std::runtime_error("the child is gone");
+    if (command == "go") ::kill(child_, SIGUSR1);
     if (command == "wait") wait();
   }
 
   template <class Work>
   void start(const Work& work) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+    sigset_t go;
+    sigemptyset(&go);
+    sigaddset(&go, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &go, nullptr);  // kept until the child asks for it
     child_ = ::fork();
-    if (child_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves no loop behind
-      char byte;
-      ::close(ends[1]);
-      say("child " + std::to_string(::getpid()));
-      if (::read(ends[0], &byte, 1) == 1) work();
-      ::_exit(0);
-    }
-    ::close(ends[0]);
-    go_ = ends[1];
+    if (child_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves no loop behind
+    say("child " + std::to_string(::getpid()));
+    int signal = 0;
+    sigwait(&go, &signal);
+    work();
+    ::_exit(0);
   }
 
   void wait() {
     int status = 0;
     ::waitpid(child_, &status, 0);
-    ::close(go_);
     say("ended " + std::to_string(status));
   }
 
   pid_t child_ = 0;
-  int go_ = -1;
 };
 
 int copy(const std::string& from, const std::string& to) {
@@ -158,7 +153,8 @@ void inspect(const std::string& path) {
 
 int run(const std::vector<std::string>& args) {
   install_allocators();
-  at::set_num_threads(1);  // children are forked
+  at::set_num_threads(1);         // children are forked
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file size shall be an error of write(2)
   if (args.size() == 3 && args[0] == "copy") return copy(args[1], args[2]);
   if (!args.empty() && args[0] == "inspect") {
     for (size_t i = 1; i < args.size(); ++i) inspect(args[i]);

@@ -1,0 +1,138 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <random>
+
+#include "kernels/memory/ledger.h"
+#include "tests/train/run/random_run.h"
+#include "train/config/load.h"
+#include "train/config/validate.h"
+#include "train/run/dry_run.h"
+
+namespace moelab {
+namespace {
+
+// A configuration drawn from everything that changes what a step holds.
+Settings draw(std::mt19937& random) {
+  const auto one_of = [&](auto... choices) {
+    const std::array all{choices...};
+    return all[random() % all.size()];
+  };
+  Settings s;
+  ModelSettings& m = s.model;
+  m.vocab = one_of(128, 257, 1000);
+  m.heads = one_of(2, 4);
+  m.d_model = m.heads * 16;
+  m.kv_heads = one_of(0, 1, 2);
+  m.layers = one_of(1, 3, 5);
+  m.d_expert = one_of(64, 88, 128);
+  m.experts = one_of(0, 4, 4, 8);
+  m.experts_per_token = one_of(1, 2);
+  m.shared_experts = m.dense() ? 0 : one_of(0, 0, 1);
+  m.dispatch = one_of(Dispatch::capacity, Dispatch::dropless, Dispatch::onehot);
+  m.router = one_of(RouterKind::softmax, RouterKind::softmax, RouterKind::sigmoid);
+  m.tie_embeddings = one_of(true, false);
+  m.qk_norm = one_of(QkNorm::none, QkNorm::head, QkNorm::full);
+  s.attention.kernel = one_of(AttentionKernel::flash, AttentionKernel::materialised);
+  s.precision.compute = one_of(ComputePrecision::fp32, ComputePrecision::bf16);
+  s.activations.checkpoint = one_of(CheckpointMode::none, CheckpointMode::full, CheckpointMode::ratio);
+  s.activations.ratio = 0.5;
+  s.train.micro_batch = one_of(2, 4, 8);
+  s.train.sequence = one_of(64, 96, 128);
+  s.train.accumulation = one_of(1, 1, 2);
+  s = resolve(s);
+  validate(s);
+  return s;
+}
+
+// Tensor bytes at the peak of the same run on the CPU: scratch inside libraries is left out.
+int64_t measured_peak(const Settings& s) {
+  install_allocators();
+  std::vector<Batch> batches;
+  {
+    HomeScope outside(Home::host);
+    for (int64_t i = 0; i < 2 * s.train.accumulation; ++i) {
+      batches.push_back(test::random_batch(s, i, 0, s.train.micro_batch));
+    }
+  }
+  Ledger& ledger = cpu_ledger();
+  const int64_t before = ledger.allocated();
+  ledger.enter_phase(Phase::init);
+  ledger.reset_peaks();
+  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t first, int64_t) {
+    return batches[step * s.train.accumulation + first / s.train.micro_batch];
+  });
+  trainer.step(0);
+  trainer.step(1);
+  trainer.evaluate([&](int64_t) { return batches[0]; }, 1);
+  return ledger.tensor_peak() - before;
+}
+
+TEST(DryRun, PredictsTheMeasuredPeakOfDrawnConfigurations) {
+  std::mt19937 random(20);
+  std::vector<double> errors;
+  for (int i = 0; i < 32; ++i) {
+    const Settings s = draw(random);
+    const auto predicted = static_cast<double>(dry_run(s).peak);
+    const auto measured = static_cast<double>(measured_peak(s));
+    errors.push_back(predicted / measured - 1);
+    EXPECT_LE(std::abs(errors.back()), 0.01)
+        << "configuration " << i << ": predicted " << predicted << ", measured " << measured << "; dispatch "
+        << static_cast<int>(s.model.dispatch) << ", experts " << s.model.experts << ", attention "
+        << static_cast<int>(s.attention.kernel) << ", compute " << static_cast<int>(s.precision.compute)
+        << ", checkpoint " << static_cast<int>(s.activations.checkpoint) << ", vocab " << s.model.vocab
+        << ", accumulation " << s.train.accumulation << ", qk_norm " << static_cast<int>(s.model.qk_norm)
+        << ", kv " << s.model.kv_heads << ", layers " << s.model.layers << ", shared "
+        << s.model.shared_experts << ", tied " << s.model.tie_embeddings;
+  }
+  for (double& error : errors) error = std::abs(error);
+  std::sort(errors.begin(), errors.end());
+  std::cout << "error of the predicted peak: median " << 100 * errors[errors.size() / 2] << " %, worst "
+            << 100 * errors.back() << " %, over " << errors.size() << " configurations\n";
+}
+
+TEST(DryRun, PublishedShapesNeedNoMachineToHoldThem) {
+  for (const char* name : {"dense-7b", "mixtral-8x7b", "dense-405b"}) {
+    const Settings s = load_settings({.config = name, .overrides = {"precision.compute=bf16"}});
+    const DryRun run = dry_run(s);
+    EXPECT_GT(run.peak, run.state.parameters + run.state.optimizer) << name;
+    EXPECT_EQ(meta_ledger().allocated(), 0) << name;
+  }
+}
+
+TEST(DryRun, EveryTechniqueLowersThePeak) {
+  const Settings textbook = load_settings(
+      {.config = "moe-micro", .overrides = {"attention.kernel=materialised", "model.dispatch=onehot"}});
+  const int64_t peak = dry_run(textbook).peak;
+  const auto peak_with = [&](const std::function<void(Settings&)>& change) {
+    Settings s = textbook;
+    change(s);
+    return dry_run(s).peak;
+  };
+  EXPECT_LT(peak_with([](Settings& s) { s.attention.kernel = AttentionKernel::flash; }), peak);
+  EXPECT_LT(peak_with([](Settings& s) { s.model.dispatch = Dispatch::capacity; }), peak);
+  EXPECT_LT(peak_with([](Settings& s) { s.model.dispatch = Dispatch::dropless; }), peak);
+  EXPECT_LT(peak_with([](Settings& s) { s.precision.compute = ComputePrecision::bf16; }), peak);
+  EXPECT_LT(peak_with([](Settings& s) { s.activations.checkpoint = CheckpointMode::full; }), peak);
+  EXPECT_LT(peak_with([](Settings& s) { s.train.micro_batch /= 2; }), peak);
+}
+
+// The expert block keeps neither dispatch tensors nor padded copies: the kinds show it.
+TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
+  const auto kinds_of = [](const char* dispatch) {
+    return dry_run(load_settings(
+                       {.config = "moe-pico", .overrides = {std::string("model.dispatch=") + dispatch}}))
+        .by_kind_at_peak;
+  };
+  const KindBytes onehot = kinds_of("onehot"), capacity = kinds_of("capacity");
+  const auto routing = static_cast<size_t>(Kind::routing),
+             buffers = static_cast<size_t>(Kind::capacity_buffers);
+  EXPECT_GT(onehot[routing], 20 * capacity[routing]);
+  EXPECT_GT(onehot[buffers], 4 * capacity[buffers]);
+}
+
+}  // namespace
+}  // namespace moelab
