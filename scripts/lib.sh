@@ -28,7 +28,8 @@ quietly() {
 # Bytes of memory this process may use now: what is free, or what its control group has left if that is less.
 available_memory() {
   local free limit used
-  free=$(awk '/^MemAvailable:/ {printf "%d", $2 * 1024}' /proc/meminfo)
+  # %.0f: the %d of mawk, Debian's awk, ends at 2^31
+  free=$(awk '/^MemAvailable:/ {printf "%.0f", $2 * 1024}' /proc/meminfo)
   limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
   used=$(cat /sys/fs/cgroup/memory.current 2>/dev/null || echo 0)
   if [[ $limit != max ]] && ((limit - used < free)); then
