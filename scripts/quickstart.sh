@@ -44,19 +44,25 @@ readonly COMMON=(--config moe-micro --device "$device" "data.path=$DATA")
 
 say "Training moe-micro on the $device, in $compute, under a budget of 4 GiB"
 rm -rf "$RUN"
-"$MOELAB" train "${COMMON[@]}" "precision.compute=$compute" memory.limit=4GiB "train.steps=$STEPS" \
-  "train.micro_batch=$MICRO_BATCH" run.name=quickstart "run.dir=$RUN" "$@"
+# A setting may be given once, so what the caller gives takes the place of ours.
+ours=()
+for setting in "precision.compute=$compute" memory.limit=4GiB "train.steps=$STEPS" "train.micro_batch=$MICRO_BATCH" \
+  run.name=quickstart "run.dir=$RUN"; do
+  [[ " $*" == *" ${setting%%=*}="* ]] || ours+=("$setting")
+done
+"$MOELAB" train "${COMMON[@]}" "${ours[@]}" "$@"
 
 say "Evaluating it on held-out text"
 "$MOELAB" eval --config "$RUN/config.yaml"
 
 say "Measuring four ways to train the same model ($ROUNDS rounds of $ROUND_STEPS steps each)"
+readonly WHOLE="train.micro_batch=$MICRO_BATCH"
 readonly LEAN=("precision.compute=$compute" attention.kernel=flash model.dispatch=capacity)
 # measure NAME ROUND SETTING…: one short training run, in a process of its own.
 measure() {
   local folder=$RUNS/$1-$2 code=0
   echo "  round $2: $1"
-  "$MOELAB" train "${COMMON[@]}" "train.steps=$ROUND_STEPS" "train.micro_batch=$MICRO_BATCH" eval.batches=0 \
+  "$MOELAB" train "${COMMON[@]}" "train.steps=$ROUND_STEPS" eval.batches=0 \
     checkpoint.keep=0 monitor.quiet=true run.log_every=0 "run.name=$1" "run.dir=$folder" "${@:3}" \
     >"$folder.log" 2>&1 || code=$?
   if ((code != 0 && code != 3)); then  # 3: out of memory, a result as well
@@ -67,9 +73,9 @@ measure() {
 rm -rf "$RUNS"
 mkdir -p "$RUNS"
 for ((round = 1; round <= ROUNDS; round++)); do
-  measure textbook "$round" precision.compute=fp32 attention.kernel=materialised model.dispatch=onehot
-  measure lean "$round" "${LEAN[@]}"
-  measure recompute "$round" "${LEAN[@]}" activations.checkpoint=full
+  measure textbook "$round" "$WHOLE" precision.compute=fp32 attention.kernel=materialised model.dispatch=onehot
+  measure lean "$round" "$WHOLE" "${LEAN[@]}"
+  measure recompute "$round" "$WHOLE" "${LEAN[@]}" activations.checkpoint=full
   measure accumulate "$round" "${LEAN[@]}" "train.micro_batch=$((MICRO_BATCH / 2))" train.accumulation=2
 done
 
