@@ -69,6 +69,10 @@ target_include_directories(moelab_torch SYSTEM INTERFACE
   ${MOELAB_TORCH_FOUND}/include ${MOELAB_TORCH_FOUND}/include/torch/csrc/api/include)
 target_compile_definitions(moelab_torch INTERFACE FMT_HEADER_ONLY=1)
 target_link_directories(moelab_torch INTERFACE ${MOELAB_TORCH_FOUND}/lib)
+# at::parallel_for is a header: without the flag its loops are compiled serial. LibTorch brings its own libgomp,
+# and there must be one pool of threads, not two.
+target_compile_options(moelab_torch INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fopenmp>)
+target_link_libraries(moelab_torch INTERFACE ${MOELAB_TORCH_FOUND}/lib/libgomp.so.1)
 # Nothing here refers to these by symbol: torch_cuda registers its kernels when it is loaded.
 set(_loaded ${MOELAB_LIB_cudart} ${MOELAB_LIB_cupti})
 if(MOELAB_WITH_CUDA)

@@ -7,19 +7,32 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <numeric>
 #include <tuple>
+#include <vector>
 
 #include "kernels/cpu/swiglu.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
 
-// Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows, M rows of the widest expert.
+// Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows, M rows of the widest expert,
+// L lanes.
 namespace moelab {
 namespace {
 
 using at::Tensor;
 constexpr int64_t kRowGrain = 32;  // rows a task when rows are copied
+constexpr int64_t kMaxLanes = 4;   // each has scratch of its own
+
+// On a few cores experts go side by side, a core each, and nothing waits inside of a product; on many cores
+// one after another, all cores in each.
+int64_t lane_count(int64_t experts) {
+  const int64_t threads = at::get_num_threads();
+  return threads <= std::min(kMaxLanes, experts) ? threads : 1;
+}
 
 struct Shape {
   int64_t T, D, K, E, F;
@@ -36,39 +49,83 @@ struct Shape {
   }
 };
 
+// oneDNN compiles a kernel for each shape that it meets and keeps 1024 of them. The rows of an expert differ
+// at every step, so bf16 products are cut where whole blocks end: few shapes, all of them kept. Without the
+// cut half of a step of moe-micro went into compiling.
+constexpr int64_t kRowBlock = 64;
+
+int64_t whole_blocks(const Tensor& rows) {
+  const int64_t n = rows.size(0), whole = n / kRowBlock * kRowBlock;
+  return rows.scalar_type() == at::kFloat || whole == 0 ? n : whole;
+}
+
+// out (n, B) = rows (n, A) by weights (A, B)
+void multiply_rows(Tensor out, const Tensor& rows, const Tensor& weights) {
+  const int64_t whole = whole_blocks(rows), rest = rows.size(0) - whole;
+  Tensor head = out.narrow(0, 0, whole), tail = out.narrow(0, whole, rest);
+  at::mm_out(head, rows.narrow(0, 0, whole), weights);
+  if (rest > 0) at::mm_out(tail, rows.narrow(0, whole, rest), weights);
+}
+
+// out (A, B) = a (n, A) transposed by b (n, B)
+void multiply_transposed(Tensor out, const Tensor& a, const Tensor& b) {
+  const int64_t whole = whole_blocks(a), rest = a.size(0) - whole;
+  at::mm_out(out, a.narrow(0, 0, whole).t(), b.narrow(0, 0, whole));
+  if (rest > 0) at::addmm_out(out, out, a.narrow(0, whole, rest).t(), b.narrow(0, whole, rest));
+}
+
+enum class Pass { forward, forward_without_backward, backward };
+
 // The buffers of a pass. One function makes them for every device, so that meta's bytes are the CPU's.
 struct Scratch {
-  Tensor route_R;            // (R) int32: the route t*K + k in each row, -1 for an empty row
-  Tensor rows_MD, rows2_MD;  // gathered or produced rows
-  Tensor act_MF;             // activation, or its gradient
-  Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
-  Tensor sum_TD;             // fp32; the result itself when that is fp32
+  struct Lane {
+    Tensor rows_MD, rows2_MD;  // gathered or produced rows
+    Tensor act_MF;             // activation, or its gradient
+    Tensor h_M2F;              // pre-activation that no backward will read
+    Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
+  };
+  Tensor route_R;  // (R) int32: the route t*K + k in each row, -1 for an empty row
+  Tensor sum_TD;   // fp32; the result itself when that is fp32
+  std::vector<Lane> lanes;
 
   static Tensor rows_buffer(const Tensor& x, int64_t rows, int64_t width, Kind kind) {
     KindScope scope(kind);
     return at::empty({rows, width}, x.options());
   }
 
-  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest,
-          bool backward) {
+  static Lane lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass) {
     const auto f32 = x.options().dtype(at::kFloat);
-    rows_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
-    if (backward) rows2_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
-    act_MF = rows_buffer(x, widest, s.F, Kind::activation_experts);
+    Lane lane;
+    lane.rows_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
+    if (pass == Pass::backward) lane.rows2_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
+    lane.act_MF = rows_buffer(x, widest, s.F, Kind::activation_experts);
+    if (pass == Pass::forward_without_backward) {
+      lane.h_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
+    }
+    KindScope scope(Kind::routing);
+    lane.scale_M = at::empty({widest}, f32);
+    if (pass == Pass::backward) lane.dscale_M = at::empty({widest}, f32);
+    return lane;
+  }
+
+  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass) {
+    for (int64_t i = lane_count(s.E); i > 0; --i) lanes.push_back(lane(x, s, widest, pass));
     {
       KindScope scope(Kind::routing);
       route_R = at::empty({rows}, x.options().dtype(at::kInt));
-      scale_M = at::empty({widest}, f32);
-      if (backward) dscale_M = at::empty({widest}, f32);
     }
-    sum_TD = x.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), f32);
+    sum_TD = x.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), x.options().dtype(at::kFloat));
   }
 };
 
-Tensor preactivation(const Tensor& x, const Shape& s, int64_t rows) {
+// y, H (empty unless kept for backward).
+std::tuple<Tensor, Tensor> allocate_results(const Tensor& x, const Shape& s, int64_t rows, bool keep) {
+  Tensor y = at::empty_like(x);
   KindScope scope(Kind::activation_experts);
-  return at::empty({rows, 2 * s.F}, x.options());
+  return {y, keep ? at::empty({rows, 2 * s.F}, x.options()) : at::empty({0}, x.options())};
 }
+
+Pass forward_pass(bool keep) { return keep ? Pass::forward : Pass::forward_without_backward; }
 
 void invert_routes(const Tensor& row_TK, const Tensor& route_R) {
   route_R.fill_(-1);
@@ -115,40 +172,86 @@ void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_
   });
 }
 
+// Experts come here to add to what all share, in their order whatever lane was faster.
+class Turns {
+ public:
+  class Turn {
+   public:
+    Turn(Turns& turns, int64_t place) : turns_(turns), place_(place) {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {  // also when the expert failed, or those after it would wait for ever
+      await();
+      turns_.now_.store(place_ + 1, std::memory_order_release);
+      turns_.now_.notify_all();
+    }
+    void await() const {
+      for (int64_t now; (now = turns_.now_.load(std::memory_order_acquire)) != place_;) turns_.now_.wait(now);
+    }
+
+   private:
+    Turns& turns_;
+    int64_t place_;
+  };
+
+ private:
+  std::atomic<int64_t> now_{0};
+};
+
+// body(expert, first row, rows, lane, turn) for each expert, the widest first: lanes then end together. An
+// expert wider than a lane's share is worth all cores.
 template <class Body>
-void for_experts(const Tensor& offsets, const Body& body) {
+void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const Body& body) {
   const int32_t* start = offsets.const_data_ptr<int32_t>();
-  for (int64_t e = 0; e + 1 < offsets.numel(); ++e) body(e, start[e], start[e + 1] - start[e]);
+  const int64_t E = offsets.numel() - 1, L = lanes.size();
+  std::vector<int64_t> order(E);
+  std::iota(order.begin(), order.end(), 0);
+  const auto rows = [&](int64_t e) { return int64_t{start[e + 1]} - start[e]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
+  Turns turns;
+  std::atomic<int64_t> next{0};
+  const auto run_lane = [&](Scratch::Lane& lane) {
+    // the autograd state of the calling thread is not that of its helpers
+    at::AutoDispatchBelowADInplaceOrView guard;
+    for (int64_t i; (i = next.fetch_add(1)) < E;) {
+      Turns::Turn turn(turns, i);
+      body(order[i], start[order[i]], rows(order[i]), lane, turn);
+    }
+  };
+  if (rows(order[0]) * L > int64_t{start[E]} + int64_t{start[E]} / 2) return run_lane(lanes[0]);
+  at::parallel_for(0, L, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t lane = begin; lane < end; ++lane) run_lane(lanes[lane]);
+  });
 }
 
-// y, H. `keep`: H is whole, for backward; else it is scratch of one expert and comes back empty.
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
                                        const Tensor& offsets, const Tensor& w13, const Tensor& w2,
                                        int64_t rows, int64_t widest, bool keep) {
   const Shape s(x, weights, w13, w2);
-  Tensor y = at::empty_like(x), h = preactivation(x, s, keep ? rows : widest);
-  Scratch scratch(x, y, s, rows, widest, false);
+  auto [y, h] = allocate_results(x, s, rows, keep);
+  Scratch scratch(x, y, s, rows, widest, forward_pass(keep));
   invert_routes(row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
-  for_experts(offsets, [&](int64_t e, int64_t first, int64_t n) {
-    if (n == 0) return;
-    Tensor in = scratch.rows_MD.narrow(0, 0, n), act = scratch.act_MF.narrow(0, 0, n);
-    Tensor pre = h.narrow(0, keep ? first : 0, n);
-    gather_rows(x, route + first, n, s.K, in);
-    at::mm_out(pre, in, w13[e].t());
-    float* scale = scratch.scale_M.mutable_data_ptr<float>();
-    gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
-    with_element_type(x.scalar_type(), [&](auto zero) {
-      using scalar_t = decltype(zero);
-      swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
-      at::mm_out(in, act, w2[e].t());
-      scatter_add(in.const_data_ptr<scalar_t>(), route + first, scale, n, s.K, s.D,
-                  scratch.sum_TD.mutable_data_ptr<float>());
-    });
-  });
+  for_experts(offsets, scratch.lanes,
+              [&, &y = y, &h = h](int64_t e, int64_t first, int64_t n, auto& lane, auto& turn) {
+                if (n == 0) return;
+                Tensor in = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
+                Tensor pre = keep ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
+                gather_rows(x, route + first, n, s.K, in);
+                multiply_rows(pre, in, w13[e].t());
+                float* scale = lane.scale_M.template mutable_data_ptr<float>();
+                gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
+                with_element_type(x.scalar_type(), [&](auto zero) {
+                  using scalar_t = decltype(zero);
+                  swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
+                  multiply_rows(in, act, w2[e].t());
+                  turn.await();
+                  scatter_add(in.const_data_ptr<scalar_t>(), route + first, scale, n, s.K, s.D,
+                              scratch.sum_TD.mutable_data_ptr<float>());
+                });
+              });
   if (!scratch.sum_TD.is_same(y)) y.copy_(scratch.sum_TD);
-  if (!keep) h = at::empty({0}, x.options());
   return {y, h};
 }
 
@@ -156,9 +259,8 @@ std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weights, 
                                         const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest,
                                         bool keep) {
   const Shape s(x, weights, w13, w2);
-  Tensor y = at::empty_like(x), h = preactivation(x, s, keep ? rows : widest);
-  Scratch scratch(x, y, s, rows, widest, false);
-  if (!keep) h = at::empty({0}, x.options());
+  auto [y, h] = allocate_results(x, s, rows, keep);
+  Scratch scratch(x, y, s, rows, widest, forward_pass(keep));
   return {y, h};
 }
 
@@ -177,33 +279,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
   const Shape s(x, weights, w13, w2);
   auto gradients = allocate_gradients(x, weights, w13, w2);
   auto& [dx, dweights, dw13, dw2] = gradients;
-  Scratch scratch(x, dx, s, h.size(0), widest, true);
+  Scratch scratch(x, dx, s, h.size(0), widest, Pass::backward);
   invert_routes(row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   dweights.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
-  for_experts(offsets, [&](int64_t e, int64_t first, int64_t n) {
+  for_experts(offsets, scratch.lanes, [&](int64_t e, int64_t first, int64_t n, auto& lane, auto& turn) {
     Tensor dw13_e = dw13[e], dw2_e = dw2[e];
     if (n == 0) {
       dw13_e.zero_();
       dw2_e.zero_();
       return;
     }
-    Tensor in = scratch.rows_MD.narrow(0, 0, n), out = scratch.rows2_MD.narrow(0, 0, n);
-    Tensor act = scratch.act_MF.narrow(0, 0, n), pre = h.narrow(0, first, n);
+    Tensor in = lane.rows_MD.narrow(0, 0, n), out = lane.rows2_MD.narrow(0, 0, n);
+    Tensor act = lane.act_MF.narrow(0, 0, n), pre = h.narrow(0, first, n);
     gather_rows(dy, route + first, n, s.K, out);
-    at::mm_out(act, out, w2[e]);  // dA'
-    float *scale = scratch.scale_M.mutable_data_ptr<float>(),
-          *dscale = scratch.dscale_M.mutable_data_ptr<float>();
+    multiply_rows(act, out, w2[e]);  // dA'
+    float *scale = lane.scale_M.template mutable_data_ptr<float>(),
+          *dscale = lane.dscale_M.template mutable_data_ptr<float>();
     gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
     with_element_type(x.scalar_type(), [&](auto zero) {
       using scalar_t = decltype(zero);
       swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), scale, dscale,
                            n, s.F);
-      at::mm_out(dw2_e, out.t(), act);
+      multiply_transposed(dw2_e, out, act);
       gather_rows(x, route + first, n, s.K, in);
-      at::mm_out(dw13_e, pre.t(), in);
-      at::mm_out(out, pre, w13[e]);
+      multiply_transposed(dw13_e, pre, in);
+      multiply_rows(out, pre, w13[e]);
+      turn.await();
       scatter_add(out.const_data_ptr<scalar_t>(), route + first, nullptr, n, s.K, s.D,
                   scratch.sum_TD.mutable_data_ptr<float>());
     });
@@ -222,7 +325,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Te
                                                          int64_t widest) {
   const Shape s(x, weights, w13, w2);
   auto gradients = allocate_gradients(x, weights, w13, w2);
-  Scratch scratch(x, std::get<0>(gradients), s, h.size(0), widest, true);
+  Scratch scratch(x, std::get<0>(gradients), s, h.size(0), widest, Pass::backward);
   return gradients;
 }
 

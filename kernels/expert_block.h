@@ -19,8 +19,9 @@ namespace moelab {
 // Forward keeps x, the pre-activation H (R, 2F), the rows (T, K) int32 and weights (T, K) fp32: in bf16
 // 2D + 4KF + 8K bytes a token for dropless routes. Backward computes no product again: the gradient of a
 // router weight is <dA', A> with dA' = W2^T dy and A the activation (SonicMoE, arXiv 2512.14080), and dH is
-// written over H, so a second backward through the same graph throws. Experts go one after another through
-// scratch buffers of `routes.widest` rows, so no (R, D) buffer exists; every sum has a fixed order.
+// written over H, so a second backward through the same graph throws. Experts go through scratch
+// buffers of `routes.widest` rows, so no (R, D) buffer exists: on up to four threads side by side, each in
+// buffers of its own, on more one after another. Every sum has a fixed order, whatever the number of threads.
 at::Tensor expert_block(const at::Tensor& x_TD, const at::Tensor& weights_TK, const Routes& routes,
                         const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF);
 
