@@ -4,11 +4,11 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
-#include <cmath>
+#include <array>
 
-#include "kernels/cuda/adamw.h"
+#include "kernels/adam_rule.h"
 #include "kernels/op_handle.h"
-#include "kernels/vec.h"
+#include "kernels/stochastic.h"
 #ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
@@ -24,85 +24,80 @@ constexpr int64_t kGrain = 16384;
 
 void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
            const OptionalTensor& copy) {
-  const auto ok = [&](const Tensor& t, at::ScalarType dtype) {
-    return t.scalar_type() == dtype && t.is_contiguous() && t.numel() == master.numel();
-  };
-  TORCH_CHECK(ok(master, at::kFloat) && ok(m, at::kFloat) && ok(v, at::kFloat),
-              "adamw: master, m and v must be contiguous fp32 of one size");
-  TORCH_CHECK(ok(gradient, at::kFloat) || ok(gradient, at::kBFloat16), "adamw: gradient ", gradient.sizes(),
-              " ", gradient.scalar_type(), " must be contiguous fp32 or bf16 of master's size ",
-              master.sizes());
-  TORCH_CHECK(!copy || ok(*copy, at::kBFloat16),
-              "adamw: the compute copy must be contiguous bf16 of master's size");
+  check_step("adamw", master, gradient, copy);
+  const auto dtype = m.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  check_state("adamw", "m", m, dtype, master.numel());
+  check_state("adamw", "v", v, dtype, master.numel());
 }
 
-AdamWFactors factors_of(double lr, double beta1, double beta2, double eps, double weight_decay, int64_t step,
-                        double gradient_scale) {
-  TORCH_CHECK(step >= 1, "adamw: steps count from 1, not ", step);
-  const double n = static_cast<double>(step);
-  const auto f = [](double x) { return static_cast<float>(x); };
-  return {.keep = f(1 - lr * weight_decay),
-          .step_size = f(lr / (1 - std::pow(beta1, n))),
-          .beta1 = f(beta1),
-          .beta2 = f(beta2),
-          .rest1 = f(1 - beta1),
-          .rest2 = f(1 - beta2),
-          .inverse_root = f(1 / std::sqrt(1 - std::pow(beta2, n))),
-          .eps = f(eps),
-          .gradient_scale = f(gradient_scale)};
+// fp32 as it is; bf16 rounded stochastically with `half` (0 or 1) of the element's random bits.
+void store_moment(float* to, const Vec& x, int64_t count, uint64_t, int64_t, int) {
+  store_float(to, x, count);
 }
 
-template <class Gradient>
-void update(float* master, const Gradient* gradient, float* m, float* v, at::BFloat16* copy, int64_t count,
-            const AdamWFactors& f) {
-  const Vec g = load_float(gradient, count) * Vec(f.gradient_scale);
-  const Vec new_m = at::vec::fmadd(load_float(m, count), Vec(f.beta1), g * Vec(f.rest1));
-  const Vec new_v = at::vec::fmadd(load_float(v, count), Vec(f.beta2), g * g * Vec(f.rest2));
-  const Vec denominator = at::vec::fmadd(new_v.sqrt(), Vec(f.inverse_root), Vec(f.eps));
-  const Vec new_master = load_float(master, count) * Vec(f.keep) - Vec(f.step_size) * (new_m / denominator);
-  store_float(m, new_m, count);
-  store_float(v, new_v, count);
-  store_float(master, new_master, count);
-  if (copy != nullptr) store_float(copy, new_master, count);
-}
-
-template <class Gradient>
-void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
-              const OptionalTensor& copy, const AdamWFactors& factors) {
-  float *p = master.data_ptr<float>(), *pm = m.data_ptr<float>(), *pv = v.data_ptr<float>();
-  const Gradient* pg = gradient.data_ptr<Gradient>();
-  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
-  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for_each_vector(end - begin, [&](int64_t offset, int64_t count) {
-      const int64_t i = begin + offset;
-      update(p + i, pg + i, pm + i, pv + i, pc == nullptr ? nullptr : pc + i, count, factors);
-    });
-  });
-}
-
-void adamw_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy, double lr,
-               double beta1, double beta2, double eps, double weight_decay, int64_t step,
-               double gradient_scale) {
-  check(master, gradient, m, v, copy);
-  const AdamWFactors factors = factors_of(lr, beta1, beta2, eps, weight_decay, step, gradient_scale);
-  if (gradient.scalar_type() == at::kFloat) {
-    step_cpu<float>(master, gradient, m, v, copy, factors);
-  } else {
-    step_cpu<at::BFloat16>(master, gradient, m, v, copy, factors);
+void store_moment(at::BFloat16* to, const Vec& x, int64_t count, uint64_t key, int64_t element, int half) {
+  std::array<float, kLanes> values;
+  store_float(values.data(), x);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t random = random_bits(key, element + i) >> (16 * half);
+    to[i].x = stochastic_bf16(values[static_cast<size_t>(i)], random);
   }
 }
 
-void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy, double,
-                double, double, double, double, int64_t, double) {
+// One call's pointers, at its first element.
+template <class Gradient, class Moment>
+struct Pointers {
+  float* master;
+  const Gradient* gradient;
+  Moment *m, *v;
+  at::BFloat16* copy;  // may be null
+
+  void update(int64_t i, int64_t count, const AdamWFactors& f, uint64_t key) const {
+    AdamVectors x{load_float(master + i, count), load_float(m + i, count), load_float(v + i, count)};
+    x.update(load_float(gradient + i, count) * Vec(f.gradient_scale), f);
+    store_moment(m + i, x.m, count, key, i, 0);
+    store_moment(v + i, x.v, count, key, i, 1);
+    store_float(master + i, x.weight, count);
+    if (copy != nullptr) store_float(copy + i, x.weight, count);
+  }
+};
+
+template <class Gradient, class Moment>
+void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
+              const OptionalTensor& copy, const OptimizerStep& step) {
+  const Pointers<Gradient, Moment> all{master.data_ptr<float>(), gradient.data_ptr<Gradient>(),
+                                       m.data_ptr<Moment>(), v.data_ptr<Moment>(),
+                                       copy ? copy->data_ptr<at::BFloat16>() : nullptr};
+  const AdamWFactors factors = adamw_factors(step);
+  const uint64_t key = random_key(step.stream, step.step);
+  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for_each_vector(end - begin,
+                    [&](int64_t offset, int64_t count) { all.update(begin + offset, count, factors, key); });
+  });
+}
+
+void adamw_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
+               at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  check(master, gradient, m, v, copy);
+  const OptimizerStep step = step_from(numbers, counters);
+  const auto run = [&](auto g) {
+    m.scalar_type() == at::kFloat ? step_cpu<decltype(g), float>(master, gradient, m, v, copy, step)
+                                  : step_cpu<decltype(g), at::BFloat16>(master, gradient, m, v, copy, step);
+  };
+  gradient.scalar_type() == at::kFloat ? run(float{}) : run(at::BFloat16{});
+}
+
+void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
+                at::ArrayRef<double>, at::IntArrayRef) {
   check(master, gradient, m, v, copy);
 }
 
 #ifdef MOELAB_WITH_CUDA
-void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy, double lr,
-                double beta1, double beta2, double eps, double weight_decay, int64_t step,
-                double gradient_scale) {
+void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
+                at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   check(master, gradient, m, v, copy);
-  const AdamWFactors factors = factors_of(lr, beta1, beta2, eps, weight_decay, step, gradient_scale);
+  TORCH_CHECK(m.scalar_type() == at::kFloat, "adamw: bf16 moments have no CUDA kernel yet");
+  const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
   C10_CUDA_CHECK(cuda::adamw(master.data_ptr<float>(), gradient.data_ptr(),
                              gradient.scalar_type() == at::kBFloat16, m.data_ptr<float>(),
                              v.data_ptr<float>(), copy ? copy->data_ptr() : nullptr, master.numel(), factors,
@@ -110,24 +105,23 @@ void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, Optio
 }
 #endif
 
-using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, double, double, double, double,
-                       double, int64_t, double);
+using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, at::ArrayRef<double>,
+                       at::IntArrayRef);
 
 }  // namespace
 
 void adamw_(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
-            const OptionalTensor& compute_copy, const AdamWStep& s) {
+            const OptionalTensor& compute_copy, const OptimizerStep& step) {
   static const auto op = operator_handle<Signature>("moelab::adamw_");
   const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(master, gradient, m, v, compute_copy, s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.step,
-          s.gradient_scale);
+  const StepArguments arguments(step);
+  op.call(master, gradient, m, v, compute_copy, arguments.numbers, arguments.counters);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "adamw_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) v, Tensor(d!)? compute_copy, "
-      "float lr, "
-      "float beta1, float beta2, float eps, float weight_decay, int step, float gradient_scale) -> ()");
+      "float[] numbers, int[] counters) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_", &adamw_cpu); }

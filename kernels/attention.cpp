@@ -170,6 +170,20 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, Atte
   return FlashAttention::apply(qkv, heads, kv_heads);
 }
 
+Tensor cached_attention(const Tensor& q, const Tensor& kv) {
+  const KindScope kind(Kind::attention);
+  const int64_t S = q.size(1), T = kv.size(1), kv_heads = kv.size(2) / 2;
+  TORCH_CHECK(S <= T && q.size(2) % kv_heads == 0, "cached_attention: queries ", q.sizes(), " for ",
+              kv.sizes());
+  const Tensor k = kv.narrow(2, 0, kv_heads).transpose(1, 2);
+  const Tensor v = kv.narrow(2, kv_heads, kv_heads).transpose(1, 2);
+  std::optional<Tensor> mask;  // the library's causal one counts from the first key, not from the last
+  if (S > 1 && S < T) mask = at::ones({S, T}, q.options().dtype(at::kBool)).tril_(T - S);
+  const Tensor out_BHSd = at::scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, 0.0, S == T,
+                                                           std::nullopt, q.size(2) != kv_heads);
+  return out_BHSd.transpose(1, 2).flatten(2);
+}
+
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def("flash_attention_forward(Tensor qkv, int heads, int kv_heads) -> (Tensor, Tensor)");
   m.def(

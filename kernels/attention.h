@@ -16,4 +16,9 @@ enum class AttentionPath { flash, materialised };
 // saves.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path);
 
+// The same for the last S of T positions, as generation needs it: q (B, S, heads, hd) against kv (B, T,
+// 2 * kv_heads, hd), packed [keys, values]; both may be strided, but for the last axis. Result (B, S, heads *
+// hd). By LibTorch's own attention, without gradients of ours; only S > 1 with T > S makes a mask (S, T).
+at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv);
+
 }  // namespace moelab

@@ -23,14 +23,18 @@ at::Tensor normalise_qk(const at::Tensor& qkv_BSNd, const BlockWeights& w, const
 }
 
 at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                  AttentionKernel kernel, const at::Tensor& rope) {
+                  AttentionKernel kernel, const at::Tensor& rope, LayerCache* cache) {
   KindScope kind(Kind::attention);
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
   // no view to autograd, or the in-place rotation would cost a copy of the gradient
   at::Tensor qkv = at::_unsafe_view(at::linear(x_BSD, w.qkv_WD), {B, S, N, m.head()});
-  if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   if (m.qk_norm != QkNorm::none) qkv = normalise_qk(qkv, w, m);
+  // after the norm, as OLMoE has it
+  if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   qkv = rope_(qkv, m.heads + m.kv(), rope);
+  if (cache) {
+    return cached_attention(qkv.narrow(2, 0, m.heads), cache->append(qkv.narrow(2, m.heads, 2 * m.kv())));
+  }
   const auto path = kernel == AttentionKernel::flash ? AttentionPath::flash : AttentionPath::materialised;
   return causal_attention(qkv, m.heads, m.kv(), path);
 }
@@ -39,8 +43,9 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSet
 
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
                           AttentionKernel attention, const at::Tensor& rope, bool training,
-                          RoutingState& routing, RoutingStats* stats) {
-  const at::Tensor attended = attend(rms_norm(x_BSD, w.attention_norm_D, m.norm_eps), w, m, attention, rope);
+                          RoutingState& routing, RoutingStats* stats, LayerCache* cache) {
+  const at::Tensor attended =
+      attend(rms_norm(x_BSD, w.attention_norm_D, m.norm_eps), w, m, attention, rope, cache);
   const at::Tensor x = at::linear(attended, w.out_DW).add_(x_BSD);
   const at::Tensor normed = rms_norm(x, w.moe_norm_D, m.norm_eps);
   MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, m, x.size(1), training, routing, stats);

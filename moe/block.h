@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "moe/kv_cache.h"
 #include "moe/moe_layer.h"
 #include "moe/runner.h"
 #include "moe/settings/model_settings.h"
@@ -17,9 +18,10 @@ struct BlockWeights {
   MoeWeights moe;
 };
 
-// x + attention(norm(x)), then x + moe(norm(x)). `rope` is rope_table's.
+// x + attention(norm(x)), then x + moe(norm(x)). `rope` is rope_table's, for the positions of x. With a cache
+// x stands behind the positions that it holds, attends to them too, and is added to it.
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const ModelSettings& model,
                           AttentionKernel attention, const at::Tensor& rope, bool training,
-                          RoutingState& routing, RoutingStats* stats);
+                          RoutingState& routing, RoutingStats* stats, LayerCache* cache = nullptr);
 
 }  // namespace moelab

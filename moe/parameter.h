@@ -13,6 +13,8 @@ struct Parameter {
   at::Tensor accumulated;  // fp32 gradient summed over micro-batches; undefined: value.grad() holds it
   bool decays = false;     // weight decay applies: a matrix, not a norm or bias
   bool expert = false;
+  int64_t heads = 0;      // its first rows are so many query and key heads, …
+  int64_t head_rows = 0;  // … of so many rows each
 
   // The gradient to step with; undefined when there is none.
   const at::Tensor& gradient() const { return accumulated.defined() ? accumulated : value.grad(); }

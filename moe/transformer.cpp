@@ -100,6 +100,8 @@ void Transformer::add_block(int64_t layer) {
   BlockWeights w;
   w.attention_norm_D = add_fp32(prefix + "attention_norm", {D}, 0, 1);
   w.qkv_WD = add_matrix(prefix + "qkv", {(heads + 2 * kv) * d, D}, kDeviation);
+  parameters_.back().heads = heads + kv;
+  parameters_.back().head_rows = d;
   if (model_.qk_norm != QkNorm::none) {
     const bool by_head = model_.qk_norm == QkNorm::head;
     w.q_norm = add_fp32(prefix + "q_norm", {by_head ? d : heads * d}, 0, 1);
@@ -129,17 +131,22 @@ const at::Tensor& Transformer::rope(int64_t sequence) {
   return rope_;
 }
 
-Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner) {
+Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
+                                        KvCache* cache) {
   KindScope kind(Kind::activations);
-  const at::Tensor table = rope(tokens_BS.size(1));
+  const at::Tensor table = cache ? rope_table(tokens_BS.size(1), model_.head(), model_.rope_theta,
+                                              options_.device, cache->length())
+                                 : rope(tokens_BS.size(1));
   Hidden out;
   out.x_BSD = moelab::embedding(embedding_VD_, tokens_BS);
   out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));
   out.z_loss = at::zeros_like(out.balance_loss);
   for (int64_t layer = 0; layer < model_.layers; ++layer) {
-    const BlockFunction block = [this, layer, training, table](const at::Tensor& x, RoutingState& routing) {
+    LayerCache* const layer_cache = cache ? &cache->layer(layer) : nullptr;
+    const BlockFunction block = [this, layer, training, table, layer_cache](const at::Tensor& x,
+                                                                            RoutingState& routing) {
       return block_forward(x, blocks_[layer], model_, attention_.kernel, table, training, routing,
-                           training ? &stats_[layer] : nullptr);
+                           training ? &stats_[layer] : nullptr, layer_cache);
     };
     BlockOutput output = runner.run(layer, out.x_BSD, block);
     out.x_BSD = output.x_BSD;
@@ -159,6 +166,12 @@ LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& ta
 
 at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {
   return at::linear(hidden(tokens_BS, false, runner).x_BSD, head_VD_);
+}
+
+at::Tensor Transformer::next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner) {
+  at::NoGradGuard no_grad;
+  const at::Tensor x_BSD = hidden(tokens_BS, false, runner, &cache).x_BSD;
+  return at::linear(x_BSD.select(1, x_BSD.size(1) - 1), head_VD_);
 }
 
 at::Tensor Transformer::objective(const LossParts& parts) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moe/block.h"
+#include "moe/kv_cache.h"
 #include "moe/parameter.h"
 #include "moe/runner.h"
 
@@ -42,6 +43,11 @@ class Transformer {
   // Logits (B, S, V) in the compute type, for short texts: the whole tensor is made.
   at::Tensor logits(const at::Tensor& tokens_BS, BlockRunner& runner);
 
+  // Logits (B, V) in the compute type for the token after the last of tokens (B, S), which stand behind the
+  // positions that the cache holds and are added to it: a prompt, whole or in pieces, then a token at a time.
+  // Dropless, so that no token's fate depends on the others'; without gradients.
+  at::Tensor next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner);
+
   // balance_loss and z_loss with the settings' weights added to the cross entropy: what training minimises.
   at::Tensor objective(const LossParts& parts) const;
 
@@ -67,7 +73,7 @@ class Transformer {
   struct Hidden {
     at::Tensor x_BSD, balance_loss, z_loss;
   };
-  Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner);
+  Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner, KvCache* cache = nullptr);
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);

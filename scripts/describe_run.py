@@ -9,7 +9,7 @@ import math
 import pathlib
 import sys
 
-from compare_runs import human_bytes
+from byte_units import human_bytes
 
 
 def millions(count: int) -> str:

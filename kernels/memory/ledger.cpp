@@ -103,6 +103,11 @@ KindBytes Ledger::by_kind_at_peak() const {
   return kind_at_peak_;
 }
 
+KindBytes Ledger::by_kind_at_phase_peak(Phase phase) const {
+  const std::lock_guard lock(mutex_);
+  return kind_at_phase_peak_[at(phase)];
+}
+
 bool Ledger::refused() const {
   const std::lock_guard lock(mutex_);
   return refusal_.has_value();
@@ -140,10 +145,15 @@ void Ledger::reset_peaks() {
   phase_peak_[at(phase_)] = peak_ = allocated_;
   tensor_peak_ = allocated_ - kind_[at(Kind::scratch)];
   kind_at_peak_ = kind_;
+  kind_at_phase_peak_.fill({});
+  kind_at_phase_peak_[at(phase_)] = kind_;
 }
 
 void Ledger::note_peak() {
-  phase_peak_[at(phase_)] = std::max(phase_peak_[at(phase_)], allocated_);
+  if (allocated_ > phase_peak_[at(phase_)]) {
+    phase_peak_[at(phase_)] = allocated_;
+    kind_at_phase_peak_[at(phase_)] = kind_;
+  }
   if (allocated_ > peak_) {
     peak_ = allocated_;
     kind_at_peak_ = kind_;

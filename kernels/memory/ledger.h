@@ -72,8 +72,9 @@ class Ledger {
   int64_t phase_peak(Phase phase) const;  // 0: the phase was not entered since reset_peaks()
   int64_t limit() const;                  // 0: none
   void set_limit(int64_t bytes);
-  KindBytes by_kind() const;          // now
-  KindBytes by_kind_at_peak() const;  // at the moment of the peak, scratch included
+  KindBytes by_kind() const;                           // now
+  KindBytes by_kind_at_peak() const;                   // at the moment of the peak, scratch included
+  KindBytes by_kind_at_phase_peak(Phase phase) const;  // adds up to phase_peak
 
   // Set when a request was refused, and kept until cleared: a library that swallows the error hides nothing.
   bool refused() const;
@@ -98,6 +99,7 @@ class Ledger {
   Phase phase_ = Phase::init;
   std::array<int64_t, kPhases> phase_peak_{};
   KindBytes kind_{}, kind_at_peak_{};
+  std::array<KindBytes, kPhases> kind_at_phase_peak_{};
   std::optional<Refusal> refusal_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/memory/ledger.h"
+#include "tests/kernels/cases/adamw.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -11,23 +12,12 @@ namespace {
 using at::Tensor;
 using test::bitwise_equal;
 using test::close_to;
+using test::make_gradient;
+using test::make_state;
 using test::relative_error;
 using test::ThreadScope;
 
-struct State {
-  Tensor master, m, v, copy;
-};
-
-State make_state(int64_t n) {
-  at::manual_seed(n);
-  const Tensor master = at::randn({n});
-  return {master, at::zeros({n}), at::zeros({n}), master.to(at::kBFloat16)};
-}
-
-Tensor gradient_of(int64_t n, int64_t step, at::ScalarType dtype) {
-  at::manual_seed(1000 + step);
-  return (at::randn({n}) * std::pow(10.0, step % 5 - 3)).to(dtype);
-}
+using State = test::AdamWState;
 
 AdamWStep numbers(int64_t step) {
   return {.lr = 1e-2 / static_cast<double>(step),
@@ -66,7 +56,7 @@ State run_reference(int64_t n, int64_t steps, at::ScalarType dtype, Variant vari
   State s = make_state(n);
   s = {s.master.to(at::kDouble), s.m.to(at::kDouble), s.v.to(at::kDouble), {}};
   for (int64_t step = 1; step <= steps; ++step) {
-    reference_step(s, gradient_of(n, step, dtype), numbers(step), variant);
+    reference_step(s, make_gradient(n, step, dtype), numbers(step), variant);
   }
   return s;
 }
@@ -74,7 +64,7 @@ State run_reference(int64_t n, int64_t steps, at::ScalarType dtype, Variant vari
 State run_ours(int64_t n, int64_t steps, at::ScalarType dtype) {
   State s = make_state(n);
   for (int64_t step = 1; step <= steps; ++step) {
-    adamw_(s.master, gradient_of(n, step, dtype), s.m, s.v, s.copy, numbers(step));
+    adamw_(s.master, make_gradient(n, step, dtype), s.m, s.v, s.copy, numbers(step));
   }
   return s;
 }
@@ -84,14 +74,12 @@ constexpr double kTolerance =
     1e-6;  // of the norm, after 50 steps; the weights' change is about a hundredth of it
 
 TEST(AdamW, FiftyStepsMatchFloat64) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    for (const int64_t n : {1, 15, 16, 17, 1003, 70001}) {
-      const State got = run_ours(n, kSteps, dtype), want = run_reference(n, kSteps, dtype);
-      EXPECT_TRUE(close_to(got.master, want.master, kTolerance, 10 * kTolerance)) << n;
-      EXPECT_TRUE(close_to(got.m, want.m, 2e-6, 2e-5)) << n;
-      EXPECT_TRUE(close_to(got.v, want.v, 2e-6, 2e-4)) << n;
-      EXPECT_TRUE(bitwise_equal(got.copy, got.master.to(at::kBFloat16))) << n;
-    }
+  for (const auto& [name, n, dtype, use] : test::cases_for(test::Use::test, test::adamw_cases())) {
+    const State got = run_ours(n, kSteps, dtype), want = run_reference(n, kSteps, dtype);
+    EXPECT_TRUE(close_to(got.master, want.master, kTolerance, 10 * kTolerance)) << name;
+    EXPECT_TRUE(close_to(got.m, want.m, 2e-6, 2e-5)) << name;
+    EXPECT_TRUE(close_to(got.v, want.v, 2e-6, 2e-4)) << name;
+    EXPECT_TRUE(bitwise_equal(got.copy, got.master.to(at::kBFloat16))) << name;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/memory/ledger.h"
+#include "tests/kernels/cases/attention.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -16,10 +17,7 @@ using test::close_to;
 using test::relative_error;
 using test::Tolerance;
 
-struct Case {
-  int64_t B, S, heads, kv, hd;
-  at::ScalarType dtype;
-};
+using Case = test::AttentionCase;
 
 // Written out in qkv's dtype (float64: the reference), head by head. `mask_from` 1 hides the future; 0 hides
 // the present too, 2 shows one position of the future: broken variants.
@@ -53,10 +51,9 @@ Result run(const F& f, const Tensor& qkv0, const Tensor& grad, int64_t heads, in
 class Attention : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    at::manual_seed(31);
-    const Case c = GetParam();
-    qkv = at::randn({c.B, c.S, c.heads + 2 * c.kv, c.hd}).to(c.dtype);
-    grad = at::randn({c.B, c.S, c.heads * c.hd}).to(c.dtype);
+    const auto in = test::make_input(GetParam());
+    qkv = in.qkv;
+    grad = in.grad;
   }
   Result ours(AttentionPath path) const {
     const Case c = GetParam();
@@ -130,17 +127,19 @@ TEST_P(AttentionBf16, FlashIsNotWorseThanTheFormulaInBf16) {
   EXPECT_LE(relative_error(got.v, want.v), 1.3 * relative_error(other.v, want.v));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBf16,
-                         ::testing::Values(Case{2, 65, 4, 4, 32, at::kBFloat16},
-                                           Case{2, 300, 4, 2, 64, at::kBFloat16},
-                                           Case{1, 300, 4, 1, 64, at::kBFloat16}));
+std::vector<Case> bf16_cases() {
+  std::vector<Case> cases;
+  for (const Case& c : test::cases_for(test::Use::test, test::attention_cases())) {
+    if (c.dtype == at::kBFloat16) cases.push_back(c);
+  }
+  return cases;
+}
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, Attention,
-    ::testing::Values(Case{2, 65, 4, 4, 32, at::kFloat}, Case{2, 65, 4, 4, 32, at::kBFloat16},
-                      Case{2, 65, 4, 2, 24, at::kFloat}, Case{2, 300, 4, 2, 64, at::kBFloat16},
-                      Case{1, 300, 4, 1, 64, at::kFloat}, Case{1, 300, 4, 1, 64, at::kBFloat16},
-                      Case{3, 1, 4, 2, 10, at::kFloat}, Case{1, 7, 1, 1, 3, at::kFloat}));
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBf16, ::testing::ValuesIn(bf16_cases()),
+                         [](const auto& info) { return test::case_name(info); });
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
+                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::attention_cases())),
+                         [](const auto& info) { return test::case_name(info); });
 
 TEST(AttentionEmpty, NoSequences) {
   for (AttentionPath path : {AttentionPath::flash, AttentionPath::materialised}) {

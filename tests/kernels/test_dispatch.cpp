@@ -3,6 +3,7 @@
 #include <map>
 
 #include "kernels/dispatch.h"
+#include "tests/kernels/cases/dispatch.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -46,26 +47,30 @@ TEST(Dispatch, CapacityIsCeilOfTheFairShare) {
   EXPECT_EQ(expert_capacity(8, 2, 4, 100), 8);  // an expert never takes a token twice
 }
 
-TEST(Dispatch, EveryRouteHasItsOwnRowInItsExpertsGroup) {
-  at::manual_seed(1);
-  const int64_t T = 96, E = 6, K = 3, S = 32;
-  const at::Tensor ids = std::get<1>(at::rand({T, E}).topk(K, 1)).to(at::kInt).contiguous();
-  for (const Routes& r : {dropless_routes(ids, E), capacity_routes(ids, E, S, 12)}) {
-    std::map<int, int> uses;
-    const auto offsets = flat(r.offsets_E1), rows = flat(r.row_TK), id = flat(ids);
-    int dropped = 0;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i] < 0) {
-        ++dropped;
-        continue;
-      }
-      EXPECT_EQ(++uses[rows[i]], 1);
-      EXPECT_GE(rows[i], offsets[id[i]]);
-      EXPECT_LT(rows[i], offsets[id[i] + 1]);
+class DispatchCases : public ::testing::TestWithParam<test::DispatchCase> {};
+
+TEST_P(DispatchCases, EveryRouteHasItsOwnRowInItsExpertsGroup) {
+  const auto c = GetParam();
+  const at::Tensor ids = make_input(c);
+  const Routes r = test::make_routes(ids, c.S, c.E, c.capacity_factor);
+  std::map<int, int> uses;
+  const auto offsets = flat(r.offsets_E1), rows = flat(r.row_TK), id = flat(ids);
+  int dropped = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0) {
+      ++dropped;
+      continue;
     }
-    EXPECT_EQ(dropped, r.dropped.item<float>());
+    EXPECT_EQ(++uses[rows[i]], 1);
+    EXPECT_GE(rows[i], offsets[id[i]]);
+    EXPECT_LT(rows[i], offsets[id[i] + 1]);
   }
+  EXPECT_EQ(dropped, r.dropped.item<float>());
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, DispatchCases,
+                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::dispatch_cases())),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Dispatch, SplittingTheBatchChangesNothing) {
   at::manual_seed(2);

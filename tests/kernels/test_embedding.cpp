@@ -3,6 +3,7 @@
 
 #include "kernels/embedding.h"
 #include "kernels/memory/ledger.h"
+#include "tests/kernels/cases/embedding.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -20,26 +21,19 @@ Tensor plain(const Tensor& weight, const Tensor& tokens) {
   return at::matmul(one_hot, weight.to(at::kDouble)).view(shape);
 }
 
-struct Case {
-  int64_t V, D, B, S;
-  at::ScalarType dtype;
-};
-
-class Embedding : public ::testing::TestWithParam<Case> {
+class Embedding : public ::testing::TestWithParam<test::EmbeddingCase> {
  protected:
   void SetUp() override {
-    at::manual_seed(21);
-    const Case c = GetParam();
-    weight = at::randn({c.V, c.D}).to(c.dtype);
-    // A third of the tokens is id 0, as blanks are in text.
-    tokens = (at::randint(0, c.V, {c.B, c.S}) * (at::rand({c.B, c.S}) > 0.3)).to(at::kLong);
-    grad = at::randn({c.B, c.S, c.D}).to(c.dtype);
+    const auto in = test::make_input(GetParam());
+    weight = in.weight;
+    tokens = in.tokens;
+    grad = in.grad;
   }
   Tensor weight, tokens, grad;
 };
 
 TEST_P(Embedding, MatchesFloat64) {
-  const Case c = GetParam();
+  const auto c = GetParam();
   const Tensor w = weight.clone().requires_grad_(), w64 = weight.to(at::kDouble).requires_grad_();
   const Tensor y = moelab::embedding(w, tokens), y64 = plain(w64, tokens);
   y.backward(grad);
@@ -62,10 +56,8 @@ TEST_P(Embedding, SameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Embedding,
-                         ::testing::Values(Case{256, 384, 4, 128, at::kFloat},
-                                           Case{256, 384, 4, 128, at::kBFloat16},
-                                           Case{50, 37, 3, 41, at::kHalf}, Case{1000, 70, 1, 1, at::kFloat},
-                                           Case{1, 16, 2, 9, at::kFloat}, Case{10, 16, 0, 9, at::kFloat}));
+                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::embedding_cases())),
+                         [](const auto& info) { return test::case_name(info); });
 
 // 4096 gradients of one: a sum in bf16 sticks at 256, fp32 reaches 4096 exactly.
 TEST(EmbeddingBf16, SumsInFp32) {

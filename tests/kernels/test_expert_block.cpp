@@ -84,7 +84,8 @@ TEST_P(ExpertBlock, ThreadsChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ExpertBlock, ::testing::ValuesIn(test::moe_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, ExpertBlock,
+                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::moe_cases())),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The comparison has teeth: wrong experts, a missing weight, a dropped route and zeros all fail it.
@@ -156,7 +157,7 @@ TEST(ExpertBlockMemory, MetaAllocatesWhatTheCpuAllocates) {
   install_allocators();
   install_meta_kernels();
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    for (const MoeCase& c : test::moe_cases()) {
+    for (const MoeCase& c : test::cases_for(test::Use::test, test::moe_cases())) {
       const auto peak_on = [&](c10::Device device, Ledger& ledger) {
         MoeInput in = test::make_input(c, dtype);
         Routes routes = in.routes;

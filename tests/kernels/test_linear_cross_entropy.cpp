@@ -2,6 +2,7 @@
 
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/memory/ledger.h"
+#include "tests/kernels/cases/linear_cross_entropy.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -13,29 +14,12 @@ using test::close_to;
 using test::relative_error;
 using test::ThreadScope;
 
-struct Case {
-  int64_t T, D, V;
-  at::ScalarType dtype;
-  double logit_rms = 1;
-  double ignored = 0;  // share of the targets
-};
-
-struct Inputs {
-  Tensor x, weight, targets;
-};
+using Case = test::LinearCrossEntropyCase;
+using Inputs = test::LinearCrossEntropyInput;
 
 struct Results {
   Tensor loss, dx, dw;
 };
-
-Inputs make_inputs(const Case& c) {
-  at::manual_seed(c.T * 31 + c.V);
-  const Tensor x = at::randn({c.T, c.D}) * c.logit_rms;
-  const Tensor weight = at::randn({c.V, c.D}) / std::sqrt(static_cast<double>(c.D));
-  const Tensor targets = at::randint(c.V, {c.T}, at::kLong);
-  if (c.ignored > 0) targets.masked_fill_(at::rand({c.T}).lt(c.ignored), -1);
-  return {x.to(c.dtype), weight.to(c.dtype), targets};
-}
 
 template <class F>
 Results differentiate(const Inputs& in, at::ScalarType dtype, const F& f, double scale = 1) {
@@ -69,10 +53,11 @@ Results ours(const Inputs& in, double scale = 1) {
   return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
 }
 
-void expect_matches(const Case& c) {
-  SCOPED_TRACE(
-      fmt::format("T {} D {} V {} {} logits of rms {}", c.T, c.D, c.V, toString(c.dtype), c.logit_rms));
-  const Inputs in = make_inputs(c);
+class LinearCrossEntropyCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LinearCrossEntropyCases, MatchesFloat64) {
+  const Case c = GetParam();
+  const Inputs in = make_input(c);
   const Results want = reference(in), plain = differentiate(in, c.dtype, separate), got = ours(in);
   ASSERT_EQ(got.loss.scalar_type(), at::kFloat);
   ASSERT_EQ(got.dx.scalar_type(), c.dtype);
@@ -84,21 +69,15 @@ void expect_matches(const Case& c) {
   EXPECT_TRUE(bitwise_equal(linear_cross_entropy(in.x, in.weight, in.targets), got.loss));
 }
 
-TEST(LinearCrossEntropy, MatchesFloat64InOneChunk) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    expect_matches({.T = 64, .D = 48, .V = 256, .dtype = dtype});
-    expect_matches({.T = 1, .D = 64, .V = 1000, .dtype = dtype});
-    expect_matches({.T = 37, .D = 33, .V = 1237, .dtype = dtype});  // odd everywhere
-    expect_matches({.T = 300, .D = 16, .V = 1, .dtype = at::kFloat});
-    expect_matches({.T = 131, .D = 64, .V = 513, .dtype = dtype, .ignored = 0.4});
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Shapes, LinearCrossEntropyCases,
+                         ::testing::ValuesIn(test::cases_for(test::Use::test,
+                                                             test::linear_cross_entropy_cases())),
+                         [](const auto& info) { return test::case_name(info); });
 
-TEST(LinearCrossEntropy, MatchesFloat64InSeveralChunks) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const Case c{.T = 395, .D = 40, .V = 50021, .dtype = dtype, .ignored = 0.1};
-    ASSERT_LT(2 * linear_cross_entropy_chunk(c.T, c.V, dtype == at::kFloat ? 4 : 2), c.T);
-    expect_matches(c);
+TEST(LinearCrossEntropy, TheCasesHaveOneOfSeveralChunks) {
+  for (const Case& c : test::linear_cross_entropy_cases()) {
+    if (std::string(c.name) != "several_chunks") continue;
+    EXPECT_LT(2 * linear_cross_entropy_chunk(c.T, c.V, c.dtype == at::kFloat ? 4 : 2), c.T);
   }
 }
 
@@ -111,15 +90,9 @@ TEST(LinearCrossEntropy, AddsBf16WeightGradientsInFloat32) {
   EXPECT_TRUE(close_to(got.dw[20010], at::full({600}, 1.0 / 20011, at::kDouble), 4e-3, 4e-3));
 }
 
-TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorLoseTheLoss) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    expect_matches({.T = 50, .D = 64, .V = 700, .dtype = dtype, .logit_rms = 80});
-  }
-}
-
 TEST(LinearCrossEntropy, ScaledLossScalesGradients) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const Inputs in = make_inputs({.T = 200, .D = 32, .V = 50021, .dtype = dtype});
+    const Inputs in = make_input(Case{.T = 200, .D = 32, .V = 50021, .dtype = dtype});
     const Results got = ours(in, 0.37), want = reference(in, 0.37);
     const double tolerance = dtype == at::kFloat ? 1e-5 : 8e-3;
     EXPECT_TRUE(close_to(got.dx, want.dx, tolerance, 1));
@@ -141,7 +114,7 @@ TEST(LinearCrossEntropy, NothingToAverageIsZero) {
 }
 
 TEST(LinearCrossEntropy, IgnoredTokensGetNoGradient) {
-  Inputs in = make_inputs({.T = 40, .D = 16, .V = 130, .dtype = at::kFloat});
+  Inputs in = make_input(Case{.T = 40, .D = 16, .V = 130, .dtype = at::kFloat});
   in.targets.narrow(0, 10, 5).fill_(-1);
   const Results got = ours(in);
   EXPECT_TRUE(bitwise_equal(got.dx.narrow(0, 10, 5).abs(), at::zeros({5, 16})));
@@ -149,7 +122,7 @@ TEST(LinearCrossEntropy, IgnoredTokensGetNoGradient) {
 }
 
 TEST(LinearCrossEntropy, OnlyTheGradientsAskedFor) {
-  const Inputs in = make_inputs({.T = 30, .D = 16, .V = 130, .dtype = at::kFloat});
+  const Inputs in = make_input(Case{.T = 30, .D = 16, .V = 130, .dtype = at::kFloat});
   const Results both = ours(in);
   const Tensor x = in.x.clone().requires_grad_(), weight = in.weight.clone().requires_grad_();
   linear_cross_entropy(x, in.weight, in.targets).backward();
@@ -160,7 +133,7 @@ TEST(LinearCrossEntropy, OnlyTheGradientsAskedFor) {
 }
 
 TEST(LinearCrossEntropy, SecondBackwardThrows) {
-  const Inputs in = make_inputs({.T = 8, .D = 16, .V = 32, .dtype = at::kFloat});
+  const Inputs in = make_input(Case{.T = 8, .D = 16, .V = 32, .dtype = at::kFloat});
   const Tensor x = in.x.clone().requires_grad_();
   const Tensor loss = linear_cross_entropy(x, in.weight, in.targets);
   loss.backward({}, /*retain_graph=*/true);
@@ -172,7 +145,7 @@ TEST(LinearCrossEntropy, SecondBackwardThrows) {
 TEST(LinearCrossEntropy, RepeatsBitForBitOnOneThreadAndOnTwo) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t V : {777, 50021}) {
-      const Inputs in = make_inputs({.T = 333, .D = 64, .V = V, .dtype = dtype});
+      const Inputs in = make_input(Case{.T = 333, .D = 64, .V = V, .dtype = dtype});
       for (const int count : {1, 2}) {
         const ThreadScope threads(count);
         const Results once = ours(in), again = ours(in);
@@ -185,13 +158,13 @@ TEST(LinearCrossEntropy, RepeatsBitForBitOnOneThreadAndOnTwo) {
 }
 
 TEST(LinearCrossEntropy, NanComesThrough) {
-  const Inputs in = make_inputs({.T = 20, .D = 16, .V = 1100, .dtype = at::kFloat});
+  const Inputs in = make_input(Case{.T = 20, .D = 16, .V = 1100, .dtype = at::kFloat});
   in.weight[700].fill_(std::nan(""));
   EXPECT_TRUE(std::isnan(ours(in).loss.item<float>()));
 }
 
 TEST(LinearCrossEntropy, RefusesWrongInputs) {
-  const Inputs in = make_inputs({.T = 8, .D = 16, .V = 32, .dtype = at::kFloat});
+  const Inputs in = make_input(Case{.T = 8, .D = 16, .V = 32, .dtype = at::kFloat});
   const auto refuses = [](const Tensor& x, const Tensor& weight, const Tensor& targets) {
     EXPECT_THROW(linear_cross_entropy(x, weight, targets), c10::Error);
   };
@@ -206,7 +179,7 @@ TEST(LinearCrossEntropy, RefusesWrongInputs) {
 
 // The tolerances above have to see each of these mistakes.
 TEST(LinearCrossEntropy, BrokenVariantsFail) {
-  const Inputs in = make_inputs({.T = 131, .D = 64, .V = 513, .dtype = at::kBFloat16, .ignored = 0.1});
+  const Inputs in = make_input(Case{.T = 131, .D = 64, .V = 513, .dtype = at::kBFloat16, .ignored = 0.1});
   const Results want = reference(in), plain = differentiate(in, at::kBFloat16, separate);
   const auto broken = [&](const Tensor& dx, const Tensor& dw) {
     EXPECT_FALSE(no_worse(dx.to(at::kBFloat16), plain.dx, want.dx));

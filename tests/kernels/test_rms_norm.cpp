@@ -3,6 +3,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/rms_norm.h"
+#include "tests/kernels/cases/rms_norm.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -40,18 +41,13 @@ Result reference(const Tensor& x, const Tensor& weight, const Tensor& grad) {
              weight.to(at::kDouble), grad);
 }
 
-struct Case {
-  std::vector<int64_t> shape;
-  at::ScalarType dtype;
-};
-
-class RmsNorm : public ::testing::TestWithParam<Case> {
+class RmsNorm : public ::testing::TestWithParam<test::RmsNormCase> {
  protected:
   void SetUp() override {
-    at::manual_seed(7);
-    x = (3 * at::randn(GetParam().shape)).to(GetParam().dtype);
-    weight = 1 + 0.3 * at::randn({x.size(-1)});
-    grad = at::randn(GetParam().shape).to(GetParam().dtype);
+    const auto in = test::make_input(GetParam());
+    x = in.x;
+    weight = in.weight;
+    grad = in.grad;
   }
   Tensor x, weight, grad;
 };
@@ -82,11 +78,8 @@ TEST_P(RmsNorm, SameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
-                         ::testing::Values(Case{{4, 64, 384}, at::kFloat}, Case{{4, 64, 384}, at::kBFloat16},
-                                           Case{{4, 64, 384}, at::kHalf}, Case{{1, 1, 37}, at::kFloat},
-                                           Case{{3, 333, 37}, at::kBFloat16}, Case{{2, 5, 3}, at::kFloat},
-                                           Case{{0, 5, 16}, at::kFloat}, Case{{2, 65, 3, 24}, at::kBFloat16},
-                                           Case{{1100, 128}, at::kFloat}));
+                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::rms_norm_cases())),
+                         [](const auto& info) { return test::case_name(info); });
 
 TEST(RmsNormBf16, NotWorseThanTheFormulaInBf16) {
   at::manual_seed(3);

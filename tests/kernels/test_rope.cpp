@@ -3,6 +3,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/rope.h"
+#include "tests/kernels/cases/rope.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -33,24 +34,18 @@ Tensor ours(const Tensor& qkv, int64_t rotated_heads, double theta = kTheta, int
   return rope_(qkv.clone(), rotated_heads, rope_table(qkv.size(1), qkv.size(3), theta, at::kCPU, first));
 }
 
-struct Case {
-  int64_t B, S, N, rotated, hd;
-  at::ScalarType dtype;
-};
-
-class Rope : public ::testing::TestWithParam<Case> {
+class Rope : public ::testing::TestWithParam<test::RopeCase> {
  protected:
   void SetUp() override {
-    at::manual_seed(11);
-    const Case c = GetParam();
-    qkv = at::randn({c.B, c.S, c.N, c.hd}).to(c.dtype);
-    grad = at::randn({c.B, c.S, c.N, c.hd}).to(c.dtype);
+    const auto in = test::make_input(GetParam());
+    qkv = in.qkv;
+    grad = in.grad;
   }
   Tensor qkv, grad;
 };
 
 TEST_P(Rope, MatchesFloat64) {
-  const Case c = GetParam();
+  const auto c = GetParam();
   const Tensor x = qkv.clone().requires_grad_();
   const Tensor y = ours(x, c.rotated);
   y.backward(grad);
@@ -78,11 +73,8 @@ TEST_P(Rope, SameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Rope,
-                         ::testing::Values(Case{2, 300, 12, 8, 64, at::kFloat},
-                                           Case{2, 300, 12, 8, 64, at::kBFloat16},
-                                           Case{2, 33, 6, 5, 24, at::kHalf}, Case{1, 1, 3, 2, 10, at::kFloat},
-                                           Case{2, 70, 3, 3, 2, at::kFloat}, Case{0, 5, 3, 2, 16, at::kFloat},
-                                           Case{2, 5, 3, 0, 16, at::kFloat}));
+                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::rope_cases())),
+                         [](const auto& info) { return test::case_name(info); });
 
 TEST(RopeTable, PositionsMayStartAnywhere) {
   at::manual_seed(12);

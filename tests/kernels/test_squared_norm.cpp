@@ -1,5 +1,6 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
+#include "tests/kernels/cases/squared_norm.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -19,13 +20,10 @@ double reference(const Tensor& x) {
 }
 
 TEST(SquaredNorm, MatchesADoubleLoop) {
-  at::manual_seed(1);
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    for (const int64_t n : {0, 1, 15, 16, 17, 65535, 65536, 65537, 300007}) {
-      const Tensor x = at::randn({n}).to(dtype);
-      const double want = reference(x);
-      EXPECT_NEAR(squared_norm(x), want, 1e-13 * want) << n;
-    }
+  for (const auto& c : test::cases_for(test::Use::test, test::squared_norm_cases())) {
+    const Tensor x = make_input(c);
+    const double want = reference(x);
+    EXPECT_NEAR(squared_norm(x), want, 1e-13 * want) << c.name << ' ' << c.dtype;
   }
   EXPECT_EQ(squared_norm(at::full({3, 5, 7}, 2.0f)), 420);
 }

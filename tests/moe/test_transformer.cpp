@@ -112,6 +112,11 @@ INSTANTIATE_TEST_SUITE_P(
                                   m.qk_norm = QkNorm::full;
                                   m.kv_heads = 1;
                                 }},
+                      ModelCase{"clipped_after_norm",
+                                [](ModelSettings& m) {
+                                  m.qk_norm = QkNorm::full;
+                                  m.clip_qkv = 0.7;
+                                }},
                       ModelCase{"untied", [](ModelSettings& m) { m.tie_embeddings = false; }},
                       ModelCase{"own_head_dim", [](ModelSettings& m) { m.head_dim = 12; }},
                       ModelCase{"shared", [](ModelSettings& m) { m.shared_experts = 2; }},

@@ -45,6 +45,9 @@ inline at::Tensor reference_attention(const at::Tensor& x, const Weights& w, con
     q = reference_norm(q.flatten(2), w.at(prefix + "q_norm"), m.norm_eps).view({B, S, H, d});
     k = reference_norm(k.flatten(2), w.at(prefix + "k_norm"), m.norm_eps).view({B, S, G, d});
   }
+  if (m.clip_qkv > 0) {
+    for (at::Tensor* part : {&q, &k, &v}) *part = part->clamp(-m.clip_qkv, m.clip_qkv);
+  }
   q = reference_rope(q, m.rope_theta).transpose(1, 2);
   k = reference_rope(k, m.rope_theta).transpose(1, 2).repeat_interleave(H / G, 1);
   v = v.transpose(1, 2).repeat_interleave(H / G, 1);

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <future>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -50,6 +51,13 @@ struct SaveCost {
   double write_seconds = 0;    // the writer thread's, beside training
 };
 
+// What all saves of a writer cost.
+struct SaveCosts {
+  int64_t count = 0;
+  double blocked_seconds = 0, write_seconds = 0;  // sums of SaveCost's
+  SaveCost last;
+};
+
 // Saves beside training. One writer a folder: a second one, in whatever process, is refused with a UserError.
 class CheckpointWriter {
  public:
@@ -64,15 +72,15 @@ class CheckpointWriter {
   void save(const CheckpointContent& content);
   // Returns when everything is on disk; throws the error of a save that failed, once.
   void wait();
-  // Of the last save that wait() or save() has waited for.
-  const SaveCost& last_cost() const { return last_; }
+  // Of the saves that wait() or save() has waited for, without those that failed.
+  const SaveCosts& costs() const { return costs_; }
 
  private:
   std::filesystem::path folder_;
   int64_t keep_;
   FileDescriptor lock_;  // flock on the folder, gone with the process
   std::future<SaveCost> pending_;
-  SaveCost last_;
+  SaveCosts costs_;
 };
 
 // A checkpoint, verified, its files open.
@@ -88,10 +96,15 @@ struct LoadedCheckpoint {
 // is wrong is a UserError naming the file.
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& folder);
 
-// The newest good checkpoint below `checkpoints`. Damaged ones are renamed to step-N.damaged, said on stderr,
-// and passed over. Throws UserError when none is left, and at once when a file can't be opened for a reason
-// that doesn't lie in the checkpoint (permissions, too many open files).
-LoadedCheckpoint load_latest(const std::filesystem::path& checkpoints);
+// The newest good checkpoint below `checkpoints`, of step `at_most` or earlier. Damaged ones are renamed to
+// step-N.damaged, said on stderr, and passed over. Throws UserError when none is left, and at once when a
+// file can't be opened for a reason that doesn't lie in the checkpoint (permissions, too many open files).
+LoadedCheckpoint load_latest(const std::filesystem::path& checkpoints,
+                             int64_t at_most = std::numeric_limits<int64_t>::max());
+
+// The checkpoint in `folder`; where that is a step-N and damaged, the newest good one of an earlier step
+// beside it, as load_latest does and says it.
+LoadedCheckpoint load_checkpoint_or_earlier(const std::filesystem::path& folder);
 
 // The steps that have a folder step-N, rising; empty when `checkpoints` doesn't exist.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& checkpoints);

@@ -110,8 +110,9 @@ LoadedCheckpoint load_checkpoint(const fs::path& folder) {
   return loaded;
 }
 
-LoadedCheckpoint load_latest(const fs::path& checkpoints) {
-  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+LoadedCheckpoint load_latest(const fs::path& checkpoints, int64_t at_most) {
+  std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::erase_if(steps, [&](int64_t step) { return step > at_most; });
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (std::optional<LoadedCheckpoint> loaded = try_load(checkpoints, *step)) {
       if (step != steps.rbegin()) {
@@ -122,6 +123,15 @@ LoadedCheckpoint load_latest(const fs::path& checkpoints) {
   }
   throw UserError(checkpoints.string() + ": no checkpoint to load there" +
                   (steps.empty() ? "" : ": all of them were damaged"));
+}
+
+LoadedCheckpoint load_checkpoint_or_earlier(const fs::path& folder) {
+  const fs::path path = (fs::absolute(folder) / "").parent_path();  // without a slash at its end
+  const fs::path checkpoints = path.parent_path();
+  for (const int64_t step : list_checkpoints(checkpoints)) {
+    if (path.filename() == step_name(step)) return load_latest(checkpoints, step);
+  }
+  return load_checkpoint(folder);
 }
 
 }  // namespace moelab

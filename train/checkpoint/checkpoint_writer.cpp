@@ -189,7 +189,11 @@ void CheckpointWriter::save(const CheckpointContent& content) {
 }
 
 void CheckpointWriter::wait() {
-  if (pending_.valid()) last_ = pending_.get();
+  if (!pending_.valid()) return;
+  costs_.last = pending_.get();
+  ++costs_.count;
+  costs_.blocked_seconds += costs_.last.blocked_seconds;
+  costs_.write_seconds += costs_.last.write_seconds;
 }
 
 }  // namespace moelab

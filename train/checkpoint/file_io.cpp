@@ -1,15 +1,12 @@
 #include "train/checkpoint/file_io.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <utility>
 #include <vector>
 
 namespace moelab {
@@ -18,19 +15,6 @@ namespace {
 
 constexpr size_t kReadChunk = size_t{1} << 20;
 constexpr size_t kWriteChunk = size_t{1} << 30;  // Linux writes at most 2 GiB less a page at once
-
-std::string io_message(std::string_view action, const fs::path& path, int code) {
-  const char* name = strerrorname_np(code);
-  return "cannot " + std::string(action) + " " + path.string() + ": " + std::strerror(code) + " (" +
-         (name ? name : std::to_string(code).c_str()) + ")";
-}
-
-uint64_t file_size(const FileDescriptor& fd, const fs::path& path) {
-  struct stat status;
-  if (::fstat(fd.get(), &status) != 0) throw IoError("inspect", path, errno);
-  if (!S_ISREG(status.st_mode)) throw UserError(path.string() + ": not a regular file");
-  return static_cast<uint64_t>(status.st_size);
-}
 
 // Reads up to `size` bytes; fewer only at the end of the file.
 size_t read_fully(const FileDescriptor& fd, const fs::path& path, char* into, size_t size) {
@@ -46,29 +30,6 @@ size_t read_fully(const FileDescriptor& fd, const fs::path& path, char* into, si
 }
 
 }  // namespace
-
-IoError::IoError(std::string_view action, const fs::path& path, int code)
-    : UserError(io_message(action, path, code)), code(code) {}
-
-FileDescriptor::FileDescriptor(const fs::path& path, int flags) {
-  do {
-    fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-  } while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0) throw IoError((flags & O_CREAT) ? "create" : "open", path, errno);
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-int FileDescriptor::release() { return std::exchange(fd_, -1); }
 
 OutputFile::OutputFile(const fs::path& path) : path_(path), fd_(path, O_WRONLY | O_CREAT | O_EXCL) {}
 
@@ -92,26 +53,6 @@ FileDigest OutputFile::finish() {
   return {size_, hash_.hex()};
 }
 
-FileMapping::FileMapping(const fs::path& path) {
-  const FileDescriptor fd(path, O_RDONLY);
-  const uint64_t size = file_size(fd, path);
-  if (size == 0) return;  // mmap refuses a length of zero
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (address == MAP_FAILED) throw IoError("map", path, errno);
-  bytes_ = {static_cast<const std::byte*>(address), size};
-}
-
-FileMapping::~FileMapping() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
-
-FileMapping::FileMapping(FileMapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
 FileDigest write_text_file(const fs::path& path, std::string_view text) {
   OutputFile file(path);
   file.write(std::as_bytes(std::span(text)));
@@ -120,7 +61,7 @@ FileDigest write_text_file(const fs::path& path, std::string_view text) {
 
 std::string read_text_file(const fs::path& path, uint64_t max_bytes) {
   const FileDescriptor fd(path, O_RDONLY);
-  const uint64_t size = file_size(fd, path);
+  const uint64_t size = regular_file_size(fd, path);
   if (size > max_bytes) {
     throw UserError(path.string() + ": " + std::to_string(size) + " bytes; at most " +
                     std::to_string(max_bytes) + " are read");
@@ -132,7 +73,7 @@ std::string read_text_file(const fs::path& path, uint64_t max_bytes) {
 
 FileDigest digest_file(const fs::path& path) {
   const FileDescriptor fd(path, O_RDONLY);
-  file_size(fd, path);  // refuses what isn't a file
+  regular_file_size(fd, path);  // refuses what isn't a file
   std::vector<char> buffer(kReadChunk);
   Xxh3 hash;
   uint64_t size = 0;

@@ -6,39 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "moe/settings/error.h"
 #include "train/checkpoint/hash.h"
+#include "train/files/file_descriptor.h"
 
 // Files for data that must survive a crash: every failed system call is an IoError that names the file and
 // the errno, short writes are continued, and what is to last is fsynced, folders too. The contract with the
 // kernel is POSIX's: a file is durable after its own fsync, its name after its folder's.
 namespace moelab {
-
-// A failed system call. The machine's state is to blame (disk full, bad medium, permissions), not this
-// program: hence a UserError.
-struct IoError : UserError {
-  // "cannot ACTION PATH: No space left on device (ENOSPC)"
-  IoError(std::string_view action, const std::filesystem::path& path, int code);
-  int code;  // errno
-};
-
-// An open descriptor, closed with its owner.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  // As ::open, O_CLOEXEC added. Throws IoError.
-  FileDescriptor(const std::filesystem::path& path, int flags);
-  ~FileDescriptor();
-  FileDescriptor(FileDescriptor&& other) noexcept;
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-
-  int get() const { return fd_; }
-  // Gives the descriptor up without closing it.
-  int release();
-
- private:
-  int fd_ = -1;
-};
 
 // What was written or read: its size in bytes and its xxh3-128 (32 lower-case hexadecimal digits).
 struct FileDigest {
@@ -60,20 +34,6 @@ class OutputFile {
   FileDescriptor fd_;
   Xxh3 hash_;
   uint64_t size_ = 0;
-};
-
-// A file's bytes, mapped read-only for as long as the object lives.
-class FileMapping {
- public:
-  explicit FileMapping(const std::filesystem::path& path);
-  ~FileMapping();
-  FileMapping(FileMapping&& other) noexcept;
-  FileMapping& operator=(FileMapping&& other) noexcept;
-
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  std::span<const std::byte> bytes_;
 };
 
 // Creates the file `path` with `text`, durable but for its name (sync_folder).

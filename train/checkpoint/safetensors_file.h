@@ -8,6 +8,7 @@
 
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
+#include "train/files/mapped_file.h"
 
 // safetensors files and LibTorch's tensors. Format and checks are safetensors.h's; no pickle is ever read.
 namespace moelab {
@@ -40,7 +41,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  FileMapping map_;
+  MappedFile map_;
   SafetensorsHeader header_;
 };
 

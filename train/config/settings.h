@@ -11,8 +11,13 @@ constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
   return {"none", "full", "every", "layers", "ratio"};
 }
 
-enum class OptimizerName { adamw };
-constexpr std::array<std::string_view, 1> enum_names(OptimizerName) { return {"adamw"}; }
+enum class OptimizerName { adamw, adam8bit, adamw_compact, adam_mini, lion, adafactor, sgd };
+constexpr std::array<std::string_view, 7> enum_names(OptimizerName) {
+  return {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"};
+}
+
+enum class OptimizerState { fp32, bf16 };
+constexpr std::array<std::string_view, 2> enum_names(OptimizerState) { return {"fp32", "bf16"}; }
 
 enum class ScheduleKind { cosine, wsd };
 constexpr std::array<std::string_view, 2> enum_names(ScheduleKind) { return {"cosine", "wsd"}; }
@@ -51,6 +56,7 @@ struct ActivationSettings {
 
 struct OptimSettings {
   OptimizerName name = OptimizerName::adamw;
+  OptimizerState state = OptimizerState::fp32;
   double lr = 1e-3;
   double min_lr = 1e-4;
   std::vector<double> betas = {0.9, 0.95};
@@ -59,18 +65,24 @@ struct OptimSettings {
   double clip = 1.0;
   ScheduleKind schedule = ScheduleKind::cosine;
   int64_t warmup = 20;
+  bool in_backward = false;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("name", self.name, "update rule");
+    v.field("state", self.state, "type of AdamW's moments; bf16 is rounded stochastically");
     v.field("lr", self.lr, "learning rate after warm-up", range(0, 1e3));
     v.field("min_lr", self.min_lr, "learning rate at the end of the schedule", range(0, 1e3));
-    v.field("betas", self.betas, "decay of AdamW's first and second moment", range(0, 0.999999));
-    v.field("eps", self.eps, "AdamW's epsilon", range(0, 1));
+    v.field("betas", self.betas,
+            "decay of the first and second moment; Lion's two; the first is SGD's momentum",
+            range(0, 0.999999));
+    v.field("eps", self.eps, "epsilon of the Adam family", range(0, 1));
     v.field("weight_decay", self.weight_decay, "on matrices, not on norms and biases", range(0, 1e3));
-    v.field("clip", self.clip, "largest norm of all gradients together; 0: off", at_least(0));
+    v.field("clip", self.clip, "largest norm of all gradients together, of each one with in_backward; 0: off",
+            at_least(0));
     v.field("schedule", self.schedule, "after warm-up: cosine, or wsd (constant, then linear decay)");
     v.field("warmup", self.warmup, "steps of linear warm-up", at_least(0));
+    v.field("in_backward", self.in_backward, "step each weight in backward and drop its gradient at once");
   }
 };
 
@@ -80,6 +92,7 @@ struct TrainSettings {
   int64_t accumulation = 1;
   int64_t sequence = 256;
   int64_t seed = 1;
+  std::string init;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
@@ -88,6 +101,8 @@ struct TrainSettings {
     v.field("accumulation", self.accumulation, "micro-batches an optimizer step", range(1, 1 << 20));
     v.field("sequence", self.sequence, "tokens a sequence", range(1, 1 << 24));
     v.field("seed", self.seed, "everything random follows from it", range(0, 9e15));
+    v.field("init", self.init,
+            "checkpoint or Hugging Face folder whose weights to start from; empty: random");
   }
 };
 

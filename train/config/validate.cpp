@@ -83,9 +83,19 @@ void check_activations(const ActivationSettings& a, int64_t layers) {
           named("activations.layers", a.layers) + " names a block twice");
 }
 
-void check_optim(const OptimSettings& o) {
+void check_optim(const Settings& s) {
+  const OptimSettings& o = s.optim;
   require(o.betas.size() == 2, named("optim.betas", o.betas) + " are not two numbers, e.g. [0.9, 0.95]");
   require(o.min_lr <= o.lr, named("optim.min_lr", o.min_lr) + " is more than " + named("optim.lr", o.lr));
+  require(o.state == OptimizerState::fp32 || o.name == OptimizerName::adamw,
+          named("optim.state", o.state) + " with " + named("optim.name", o.name) +
+              "; only optim.name=adamw has moments of that type");
+  require(o.name != OptimizerName::adamw_compact || s.precision.compute == ComputePrecision::bf16,
+          "optim.name=adamw_compact with " + named("precision.compute", s.precision.compute) +
+              "; its weights are bf16, so it needs precision.compute=bf16");
+  require(!o.in_backward || s.train.accumulation == 1,
+          "optim.in_backward=true with " + named("train.accumulation", s.train.accumulation) +
+              "; gradients that are dropped at once cannot be summed, set train.accumulation=1");
 }
 
 void check_memory(const MemorySettings& m) {
@@ -102,7 +112,7 @@ void validate(const Settings& settings) {
   check_experts(settings.model);
   check_size(settings);
   check_activations(settings.activations, settings.model.layers);
-  check_optim(settings.optim);
+  check_optim(settings);
   require(settings.eval.every == 0 || settings.eval.batches > 0,
           named("eval.every", settings.eval.every) + " with eval.batches=0, which is no evaluation");
   require(settings.run.name.find('/') == std::string::npos && settings.run.name != "." &&

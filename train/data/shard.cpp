@@ -114,6 +114,8 @@ size_t check_header(const MappedFile& file) {
 // Byte offset where the ids begin, 0 without a header.
 size_t find_tokens(const MappedFile& file) {
   const Bytes bytes = file.bytes();
+  if (bytes.empty())
+    throw UserError(file.path().string() + ": empty file; a shard holds at least one 16-bit token id");
   const auto magic = bytes.size() >= 4 ? number_at<int32_t>(bytes, 0) : 0;
   if (magic == kMagic) return check_header(file);
   if (magic == kMagic32)

@@ -54,8 +54,12 @@ MemoryMonitor::MemoryMonitor(const MemorySettings& memory, const MonitorSettings
 Reading MemoryMonitor::observe(int64_t step) {
   const DeviceMemory memory = device_memory(device_);
   keep_highest(memory);
-  reset_peaks(device_);
   Reading r{step, memory.allocated, memory.reserved, memory.peak, limit_};
+  const Ledger* ledger = ledger_of(device_);
+  if (ledger != nullptr) r.by_kind = ledger->by_kind_at_peak();
+  for (size_t phase = 0; ledger != nullptr && phase < kPhases; ++phase)
+    r.by_phase[phase] = ledger->by_kind_at_phase_peak(static_cast<Phase>(phase));
+  reset_peaks(device_);
   r.share = static_cast<double>(r.peak) / static_cast<double>(r.limit);
   r.status = status_of(r.share, thresholds_);
   return r;

@@ -31,6 +31,8 @@ struct Reading {
   int64_t limit = 0;
   double share = 0;  // peak / limit
   MemoryStatus status = MemoryStatus::normal;
+  KindBytes by_kind{};                        // held at the peak; 0 on CUDA
+  std::array<KindBytes, kPhases> by_phase{};  // held at each phase's peak; 0 where not entered, and on CUDA
 };
 
 // "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal". GB are 2^30 bytes here, as in the names of cards;

@@ -2,53 +2,67 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "moe/parameter.h"
 #include "train/config/settings.h"
+#include "train/optim/update_rule.h"
 
 namespace moelab {
 
-// A tensor of the optimizer's state, for checkpoints: "NAME.master", "NAME.m", "NAME.v".
+// A tensor of the optimizer's state, for checkpoints: "NAME.master", then the rule's, such as "NAME.m".
 struct NamedState {
   std::string name;
-  at::Tensor tensor;  // fp32, the optimizer's own: writing to it changes the state
+  at::Tensor tensor;  // the optimizer's own: writing to it changes the state
 };
 
-// AdamW over all parameters, see kernels/adamw.h for the rule. State: m and v fp32 (Kind::optimizer), and,
-// for a bf16 value, its fp32 master (Kind::master): 8 or 12 bytes a parameter.
-class AdamW {
+// The rule of optim.name over all parameters. It keeps the rule's state (Kind::optimizer) and, for a bf16
+// value, its fp32 master (Kind::master) unless the rule does without.
+class Optimizer {
  public:
   // Takes the parameters, whose tensors it shares with the model. An fp32 value is its own master. For a bf16
   // value, `master` is its fp32 initial tensor, taken over, and value becomes master rounded; where `master`
-  // is undefined, it is made from value.
-  AdamW(std::vector<Parameter> parameters, const OptimSettings& settings);
+  // is undefined, it is made from value. A rule without masters drops it.
+  Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings);
 
   // One step from the gradients that the parameters hold, each multiplied by `gradient_scale`. A parameter
-  // without gradient is left alone, its moments and its bias correction too. Gradients are kept.
+  // without gradient is left alone, its state and its bias correction too. Gradients are kept.
   void step(double lr, double gradient_scale);
+  // The same for the parameter at `index` alone.
+  void step_parameter(size_t index, double lr, double gradient_scale);
 
   // The parameters, to accumulate their gradients in.
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
+  // The fp32 weights of the parameter at `index`: its master itself, or, where there is none, made from the
+  // bf16 value and the state, on the host's ledger.
+  at::Tensor weights(size_t index) const;
+  // Takes fp32 weights, which may be weights(index) written to: rounds or splits them into value and state.
+  void set_weights(size_t index, const at::Tensor& fp32);
+
   // The state by name, in the order of the parameters.
   std::vector<NamedState> state() const;
-  // Steps taken by each parameter; they make the bias correction.
+  // Steps taken by each parameter; they make the bias correction and the random numbers.
   const std::vector<int64_t>& steps() const { return steps_; }
   // After a checkpoint was read into state(): its step counts, one a parameter. Rounds the masters into the
   // bf16 values anew.
   void restore_steps(std::vector<int64_t> steps);
 
-  // Bytes of m and v, and of the masters that are not values themselves.
+  // Bytes of the rule's state alone, as its layout says, and with the masters that are not values themselves.
+  int64_t rule_bytes() const;
   int64_t state_bytes() const;
 
  private:
   std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> m_, v_;  // as the parameter, fp32
+  std::unique_ptr<UpdateRule> rule_;
+  std::vector<std::vector<StateSlot>> layouts_;
+  std::vector<std::vector<at::Tensor>> states_;  // as laid out, one list a parameter
   std::vector<int64_t> steps_;
-  double beta1_, beta2_, eps_, weight_decay_;
+  std::vector<int64_t> streams_;  // of random numbers: a function of the name
+  OptimizerStep numbers_;         // what all parameters share
 };
 
 // The L2 norm of all gradients together; parameters without one add nothing. 0 on meta.

@@ -3,6 +3,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <CLI/Validators.hpp>
 #include <array>
 #include <iostream>
 
@@ -19,13 +20,22 @@ struct CommandText {
   const char *name, *about, *example;
 };
 
-constexpr std::array<CommandText, 3> commands = {
+constexpr std::array<CommandText, 7> commands = {
     {{Command::train, "train", "Train a model under a memory budget",
       "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100"},
      {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
       "moelab eval --config runs/moe-nano/config.yaml --checkpoint runs/moe-nano/checkpoints/step-100"},
      {Command::estimate, "estimate", "Predict the peak memory of a run without doing it",
-      "moelab estimate --config mixtral-8x7b --preset gpu-24gb --device cuda"}}};
+      "moelab estimate --config mixtral-8x7b --preset gpu-24gb --device cuda"},
+     {Command::generate, "generate", "Write text with a checkpoint's model",
+      "moelab generate --from runs/moe-nano --prompt 'def main(' --max-tokens 100 --temperature 0.7"},
+     {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
+      "moelab techniques --json"},
+     {Command::import_model, "import",
+      "Make a checkpoint of a Hugging Face folder (Mixtral, OLMoE, Qwen3-MoE)",
+      "moelab import Qwen3-30B-A3B qwen"},
+     {Command::export_model, "export", "Make a Hugging Face folder of a checkpoint",
+      "moelab export runs/moe-nano/checkpoints/step-100 moe-nano-hf"}}};
 
 // The parser, and what it fills. CLI11 refuses nothing by itself: leftovers are looked at here, so that
 // messages can name what is nearest.
@@ -64,7 +74,11 @@ class Parser {
     check_extras(sub, "moelab " + sub.get_name() + " --help");
     for (const CommandText& text : commands)
       if (sub.get_name() == text.name) result_.command = text.command;
-    result_.settings = load_settings(sources_);
+    if (result_.command == Command::generate) {
+      result_.generate.overrides = sources_.overrides;  // of settings that lie in the checkpoint
+    } else if (result_.command != Command::techniques) {
+      result_.settings = load_settings(sources_);
+    }
     return result_;
   }
 
@@ -72,6 +86,16 @@ class Parser {
   void add(const CommandText& text) {
     CLI::App& sub = *app_.add_subcommand(text.name, text.about);
     sub.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
+    if (text.command == Command::generate) return add_generate(sub, text);
+    if (text.command == Command::import_model || text.command == Command::export_model) {
+      return add_folders(sub, text);
+    }
+    const bool reports = text.command == Command::estimate || text.command == Command::techniques;
+    if (reports) sub.add_flag("--json", result_.json, "print JSON");
+    if (text.command == Command::techniques) {
+      sub.footer("Example: " + std::string(text.example));
+      return;
+    }
     sub.add_option("--config", sources_.config, "named model or YAML file of settings")
         ->type_name("NAME|FILE");
     sub.add_option("--preset", sources_.preset, "GPU size, e.g. gpu-8gb")->type_name("NAME");
@@ -85,12 +109,46 @@ class Parser {
       sub.add_option("--checkpoint", result_.checkpoint,
                      "what to evaluate; default: the newest of checkpoint.dir")
           ->type_name("PATH");
-    if (text.command == Command::estimate) sub.add_flag("--json", result_.json, "print JSON");
     sub.add_option("settings", sources_.overrides, "changes to single settings; later than all of the above")
         ->type_name("KEY=VALUE");
     const std::string example = text.example;
     sub.footer(
         [example] { return "Example: " + example + "\n\n" + presets_help() + "\n" + settings_help(); });
+  }
+
+  void add_generate(CLI::App& sub, const CommandText& text) {
+    GenerateCall& call = result_.generate;
+    sub.add_option("--from", call.from, "checkpoint, or the folder of a run (its newest one)")
+        ->type_name("FOLDER")
+        ->required();
+    CLI::Option* prompt = sub.add_option("--prompt", call.prompt, "text to go on from")->type_name("TEXT");
+    sub.add_option("--prompt-file", call.prompt_file, "file that holds it, taken as it is")
+        ->type_name("FILE")
+        ->excludes(prompt);
+    const auto add = [&](const char* name, auto& value, const char* about) {
+      return sub.add_option(name, value, about)->capture_default_str();
+    };
+    add("--max-tokens", call.max_tokens, "most tokens a text goes on for")->check(CLI::Range(1, 1 << 30));
+    add("--temperature", call.sampling.temperature,
+        "0: always the likeliest token; 1: as likely as the model says");
+    add("--top-k", call.sampling.top_k, "choose among the k likeliest tokens; 0: all");
+    add("--top-p", call.sampling.top_p, "among the fewest likeliest that have this probability; 1: all");
+    add("--seed", call.sampling.seed, "the same seed writes the same text");
+    add("--samples", call.samples, "texts to write, each with random numbers of its own")
+        ->check(CLI::Range(1, 1 << 30));
+    sub.add_option("settings", sources_.overrides, "changes to the checkpoint's settings, e.g. run.threads=1")
+        ->type_name("KEY=VALUE");
+    const std::string example = text.example;
+    sub.footer([example] { return "Example: " + example + "\n\n" + settings_help(); });
+  }
+
+  void add_folders(CLI::App& sub, const CommandText& text) {
+    const bool imports = text.command == Command::import_model;
+    sub.add_option("from", result_.from, imports ? "Hugging Face folder" : "checkpoint, or a folder of them")
+        ->type_name("FOLDER")
+        ->required();
+    sub.add_option("to", result_.to, "new folder")->type_name("FOLDER")->required();
+    sub.footer("Example: " + std::string(text.example));
   }
 
   static std::string one_of_commands() {

@@ -3,10 +3,11 @@
 #include <string>
 
 #include "train/config/settings.h"
+#include "train/run/commands.h"
 
 namespace moelab {
 
-enum class Command { train, eval, estimate };
+enum class Command { train, eval, estimate, techniques, import_model, export_model, generate };
 
 // One call of the program.
 struct Arguments {
@@ -15,7 +16,9 @@ struct Arguments {
   bool print_config = false;
   std::string resume;      // train: latest or a path; empty: start anew
   std::string checkpoint;  // eval: a path; empty: the newest of checkpoint.dir
-  bool json = false;       // estimate
+  bool json = false;       // estimate, techniques
+  std::string from, to;    // import_model, export_model: folders
+  GenerateCall generate;   // generate: all of it; `settings` are then unread
 };
 
 // Reads the command line. Nothing when --help or --version was asked for and has been printed. Throws

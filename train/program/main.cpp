@@ -1,5 +1,6 @@
 // The program: exit code 0 on success, 2 on a user's mistake, 3 when the memory budget cannot be met, 1 on a
 // defect of ours.
+#include <csignal>
 #include <exception>
 #include <iostream>
 
@@ -8,6 +9,7 @@
 #include "train/config/print.h"
 #include "train/program/arguments.h"
 #include "train/run/commands.h"
+#include "train/techniques/techniques.h"
 
 namespace moelab {
 namespace {
@@ -22,6 +24,15 @@ int run(const Arguments& arguments, const std::string& command) {
       return train_command(arguments.settings, {arguments.resume}, command);
     case Command::eval:
       return eval_command(arguments.settings, arguments.checkpoint, command);
+    case Command::generate:
+      return generate_command(arguments.generate);
+    case Command::techniques:
+      std::cout << (arguments.json ? techniques_json() : techniques_text());
+      return 0;
+    case Command::import_model:
+      return import_command(arguments.from, arguments.to);
+    case Command::export_model:
+      return export_command(arguments.from, arguments.to);
     case Command::estimate:
       break;
   }
@@ -32,6 +43,8 @@ int run(const Arguments& arguments, const std::string& command) {
 }  // namespace moelab
 
 int main(int argc, char** argv) {
+  // A file-size limit (ulimit -f) is then a failed write like a full disk, and no sudden end.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     moelab::install_allocators();
     if (argc < 2) {

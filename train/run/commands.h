@@ -1,7 +1,9 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "train/config/settings.h"
+#include "train/generate/sampler.h"
 
 // The program's commands, after the command line was read and the settings checked. Each returns the exit
 // code (0, or 3 when the memory budget cannot be met) and throws UserError for a mistake of the user's.
@@ -17,5 +19,25 @@ int train_command(const Settings& settings, const TrainOptions& options, const s
 int eval_command(const Settings& settings, const std::string& checkpoint, const std::string& command_line);
 
 int estimate_command(const Settings& settings, bool json);
+
+// A Hugging Face folder as the checkpoint to/step-0, and a checkpoint (or the newest of a folder of such) as
+// a Hugging Face folder; `to` must be new or empty.
+int import_command(const std::string& from, const std::string& to);
+int export_command(const std::string& from, const std::string& to);
+
+struct GenerateCall {
+  std::string from;                    // the folder of a checkpoint or of a run
+  std::string prompt;                  // text; or
+  std::string prompt_file;             // a file of it
+  std::vector<std::string> overrides;  // key=value, over the checkpoint's config.yaml
+  SamplingOptions sampling;            // stream: of the first sample
+  int64_t max_tokens = 200;
+  int64_t samples = 1;
+};
+
+// Prompt and text to stdout, as it comes; speed and the cache's bytes to stderr. A text is at most
+// train.sequence tokens long, prompt included and the last one not: the rotary embedding sets no limit, but
+// the model has learned no position past that.
+int generate_command(const GenerateCall& call);
 
 }  // namespace moelab

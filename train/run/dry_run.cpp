@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "kernels/meta/aten_meta.h"
 
 namespace moelab {
@@ -28,7 +30,9 @@ DryRun dry_run(const Settings& settings) {
   };
   Trainer trainer(settings, at::kMeta, batches);
   trainer.step(0);
-  trainer.step(1);  // the second step finds what the first one left: moments, cached tables
+  // The second step finds what the first one left: moments, cached tables. A run of one step has no rate for
+  // another, so it takes the first again.
+  trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
   if (settings.eval.batches > 0) {
     trainer.evaluate([&](int64_t) { return meta_batch(settings.eval.micro_batch, settings.train.sequence); },
                      1);

@@ -5,6 +5,7 @@
 
 #include "kernels/memory/report.h"
 #include "train/config/print.h"
+#include "train/optim/update_rule.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/dry_run.h"
@@ -36,10 +37,13 @@ void print_json(const Settings& settings, const DryRun& run) {
 void print_text(const Settings& settings, const DryRun& run) {
   const ModelSettings& m = settings.model;
   const bool bf16 = settings.precision.compute == ComputePrecision::bf16;
+  const bool masters = bf16 && make_update_rule(settings.optim)->keeps_masters();
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch,
                            settings.train.sequence, settings.train.accumulation,
-                           bf16 ? "bf16 with fp32 masters" : "fp32");
+                           masters ? "bf16 with fp32 masters"
+                           : bf16  ? "bf16"
+                                   : "fp32");
   std::cout << fmt::format("predicted peak {}, from a dry run of the training step\n\nby phase\n",
                            human_bytes(run.peak));
   for (size_t i = 0; i < kPhases; ++i) {
@@ -54,9 +58,15 @@ void print_text(const Settings& settings, const DryRun& run) {
   const auto state = [&](const char* name, int64_t bytes, const char* formula) {
     std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
   };
-  state("weights", run.state.parameters, bf16 ? "2 P (bf16) + 4 P (fp32 masters)" : "4 P");
-  state("gradients", run.state.gradients, bf16 && settings.train.accumulation == 1 ? "2 P" : "4 P");
-  state("optimizer", run.state.optimizer, "8 P (AdamW's m and v in fp32)");
+  state("weights", run.state.parameters,
+        masters ? "2 P (bf16) + 4 P (fp32 masters)"
+        : bf16  ? "2 P (bf16)"
+                : "4 P");
+  state("gradients", run.state.gradients,
+        settings.optim.in_backward                 ? "the largest, consumed in backward"
+        : bf16 && settings.train.accumulation == 1 ? "2 P"
+                                                   : "4 P");
+  state("optimizer", run.state.optimizer, state_formula(settings.optim).c_str());
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
                              run.peak <= settings.memory.limit.count ? "fits" : "does NOT fit",

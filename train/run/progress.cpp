@@ -50,6 +50,11 @@ void print_held_out(int64_t step, double loss, int64_t batches) {
 
 void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending& ending,
                double tokens_per_second) {
+  if (const SaveCosts& saves = ending.saves; saves.count > 0) {
+    std::cout << fmt::format(
+        "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s\n",
+        saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds);
+  }
   std::cout << fmt::format(
                    "{} steps, {:.0f} tokens/s; peak {} (predicted {}){}; files in {}\n", steps,
                    tokens_per_second, human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.peak),

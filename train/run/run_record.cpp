@@ -14,6 +14,7 @@
 #include "train/config/print.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/flops.h"
+#include "train/watch/metric_scalars.h"
 
 namespace moelab {
 namespace {
@@ -22,14 +23,6 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
 
 void write_whole(const fs::path& path, const std::string& text) {
   const fs::path temporary = path.string() + ".tmp";
@@ -77,9 +70,25 @@ Json kinds(const KindBytes& bytes) {
   return out;
 }
 
+// Those with any bytes alone: a line a step should be short.
+Json held_kinds(const KindBytes& bytes) {
+  Json out = Json::object();
+  for (const auto& [name, count] : kind_report(bytes))
+    if (count > 0) out[name] = count;
+  return out;
+}
+
 Json phases(const std::array<int64_t, kPhases>& peaks) {
   Json out = Json::object();
   for (size_t i = 0; i < kPhases; ++i) out[std::string(phase_name(static_cast<Phase>(i)))] = peaks[i];
+  return out;
+}
+
+// Phases that the step did not enter are left out.
+Json phase_kinds(const std::array<KindBytes, kPhases>& bytes) {
+  Json out = Json::object();
+  for (size_t i = 0; i < kPhases; ++i)
+    if (bytes[i] != KindBytes{}) out[std::string(phase_name(static_cast<Phase>(i)))] = kinds(bytes[i]);
   return out;
 }
 
@@ -97,6 +106,14 @@ std::string build_commit() {
 #endif
 }
 
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
 RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
                      int64_t first_step)
     : settings_(settings),
@@ -110,9 +127,10 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
     throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
   write_whole(folder_ / "config.yaml", print_settings(settings));
   const std::string kept = first_step > 0 ? lines_before(folder_ / "metrics.jsonl", first_step) : "";
-  metrics_.open(folder_ / "metrics.jsonl", std::ios::trunc);
-  metrics_ << kept << std::flush;
+  write_whole(folder_ / "metrics.jsonl", kept);
+  metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
   if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
+  events_.emplace(folder_, first_step);
 }
 
 void RunRecord::add(const Step& s) {
@@ -135,14 +153,17 @@ void RunRecord::add(const Step& s) {
       {"allocated_bytes", s.memory.allocated},
       {"reserved_bytes", s.memory.reserved},
       {"peak_bytes", s.memory.peak},
+      {"peak_bytes_by_kind", held_kinds(s.memory.by_kind)},
       {"status", r.skipped ? "skipped" : std::string(status_name(s.memory.status))}};
   metrics_ << line.dump() << "\n" << std::flush;
+  events_->add(s.step, metric_scalars(line));
   timeline_.push_back({{"step", s.step},
                        {"allocated_bytes", s.memory.allocated},
                        {"reserved_bytes", s.memory.reserved},
                        {"peak_bytes", s.memory.peak},
                        {"limit_bytes", s.memory.limit},
                        {"status", status_name(s.memory.status)}});
+  last_step_ = s.memory.by_phase;
   step_ms_.push_back(s.milliseconds);
   steps_ = s.step;
   if (!r.skipped) final_loss_ = r.loss;
@@ -191,6 +212,11 @@ Json RunRecord::summary(const Ending& e) const {
            {{"parameters", e.state.parameters},
             {"gradients", e.state.gradients},
             {"optimizer", e.state.optimizer}}},
+          {"checkpoints",
+           {{"saved", e.saves.count},
+            {"bytes", e.saves.last.bytes},
+            {"blocked_seconds", e.saves.blocked_seconds},
+            {"write_seconds", e.saves.write_seconds}}},
           {"estimated_peak_bytes", e.predicted.peak},
           {"memory_limit_bytes", settings_.memory.limit.count},
           {"final_loss", number(final_loss_)},
@@ -206,6 +232,7 @@ void RunRecord::finish(const Ending& ending) {
                        {"peak_bytes_by_kind", kinds(ending.peaks.by_kind)},
                        {"estimated_peak_bytes_by_phase", phases(ending.predicted.phase_peak)},
                        {"estimated_peak_bytes_by_kind", kinds(ending.predicted.by_kind_at_peak)},
+                       {"last_step_bytes_by_phase", phase_kinds(last_step_)},
                        {"steps", timeline_}};
   write_whole(folder_ / "memory.json", memory.dump(1) + "\n");
   write_whole(folder_ / "summary.json", summary(ending).dump(2) + "\n");

@@ -5,18 +5,22 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "train/checkpoint/checkpoint.h"
 #include "train/config/settings.h"
 #include "train/memory/monitor.h"
 #include "train/run/dry_run.h"
 #include "train/run/trainer.h"
+#include "train/watch/event_file.h"
 
 namespace moelab {
 
-// The files that a run leaves in run.dir: config.yaml, metrics.jsonl (a line a step, flushed), memory.json
-// and summary.json (schema 1 of both is in README.md). Numbers that are not finite are written as null.
+// The files that a run leaves in run.dir: config.yaml, metrics.jsonl (a line a step, flushed) and the same
+// numbers as TensorBoard event files, memory.json and summary.json (schema 1 of both is in README.md).
+// Numbers that are not finite are written as null.
 class RunRecord {
  public:
   // Creates the folder and writes config.yaml. `resumed`: metrics.jsonl is cut back to the steps before
@@ -40,6 +44,7 @@ class RunRecord {
     DryRun predicted;
     RunPeaks peaks;
     Trainer::StateBytes state;
+    SaveCosts saves;
     double gemm_rate = 0;  // 0: not measured
   };
   // Writes memory.json and summary.json, each by a temporary file and a rename.
@@ -57,7 +62,9 @@ class RunRecord {
   std::string command_line_;
   std::filesystem::path folder_;
   std::ofstream metrics_;
+  std::optional<EventFile> events_;
   nlohmann::ordered_json timeline_ = nlohmann::ordered_json::array();
+  std::array<KindBytes, kPhases> last_step_{};  // what each phase of it held at its peak
   std::vector<double> step_ms_;
   int64_t steps_ = 0;
   double final_loss_;
@@ -65,5 +72,7 @@ class RunRecord {
 
 // The commit that the program was built from, "unknown" outside of a git checkout.
 std::string build_commit();
+// As /proc/cpuinfo names it, or "unknown".
+std::string cpu_name();
 
 }  // namespace moelab

@@ -14,12 +14,14 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/convert.h"
 #include "train/config/print.h"
+#include "train/huggingface/convert.h"
 #include "train/memory/advice.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/flops.h"
 #include "train/run/open_run.h"
 #include "train/run/progress.h"
+#include "train/run/resume.h"
 #include "train/run/run_record.h"
 #include "train/run/stop_signal.h"
 
@@ -56,7 +58,13 @@ class TrainRun {
     } catch (const c10::OutOfMemoryError&) {
       out_of_memory_ = true;
     }
-    if (trainer_ && !options.resume.empty()) resume(options.resume);
+    if (trainer_ && !options.resume.empty()) {
+      resume(options.resume);
+    } else if (trainer_ && !settings.train.init.empty()) {
+      const std::vector<TensorEntry> weights = trainer_->weights();
+      load_initial_weights(settings.train.init, settings.model, weights);
+      trainer_->set_weights(weights);
+    }
     record_.emplace(settings, device_, command_line, first_step_);
     if (settings.checkpoint.keep > 0) writer_.emplace(settings.checkpoint.dir, settings.checkpoint.keep);
   }
@@ -97,8 +105,11 @@ class TrainRun {
 
   void resume(const std::string& from) {
     const LoadedCheckpoint checkpoint =
-        from == "latest" ? load_latest(settings_.checkpoint.dir) : load_checkpoint(from);
-    restore(checkpoint.model, model_state(trainer_->model()));
+        from == "latest" ? load_latest(settings_.checkpoint.dir) : load_checkpoint_or_earlier(from);
+    check_same_model(checkpoint, settings_);
+    const std::vector<TensorEntry> weights = trainer_->weights();
+    restore(checkpoint.model, weights);
+    trainer_->set_weights(weights);
     restore(checkpoint.optimizer, trainer_->optimizer_state());
     const auto state = nlohmann::json::parse(checkpoint.state.json);
     trainer_->restored(state.at("optimizer_steps").get<std::vector<int64_t>>());
@@ -133,7 +144,7 @@ class TrainRun {
     }
     if (stopped()) {
       std::cout << StopSignal::received() << ": stopped after step " << step_
-                << "; --resume latest goes on from there\n";
+                << (writer_ ? "; --resume latest goes on from there\n" : "\n");
     }
   }
 
@@ -152,7 +163,7 @@ class TrainRun {
     CheckpointContent content;
     content.state = {step_, tokens_,
                      nlohmann::json{{"optimizer_steps", trainer_->optimizer().steps()}}.dump()};
-    content.model = model_state(trainer_->model());
+    content.model = trainer_->weights();
     content.optimizer = trainer_->optimizer_state();
     content.files["config.yaml"] = print_settings(settings_);
     if (data_.tokenizer) content.files["tokenizer.json"] = read_text(*data_.tokenizer);
@@ -167,8 +178,11 @@ class TrainRun {
       explain_refusal();
       set_limit(device_, 0);
     } else {
-      if (step_ > 0) save();
-      if (writer_) writer_->wait();
+      if (step_ > 0 || stopped()) save();
+      if (writer_) {
+        writer_->wait();
+        ending_.saves = writer_->costs();
+      }
     }
     // what the run's end itself held (evaluation, or the refused step) counts as well
     monitor_.observe(step_);
@@ -197,7 +211,6 @@ class TrainRun {
   MemoryMonitor monitor_;
   TokenStream stream_;
   ValidationStream validation_;
-  StopSignal signals_;
   std::optional<Trainer> trainer_;
   std::optional<RunRecord> record_;
   std::optional<CheckpointWriter> writer_;
@@ -209,6 +222,8 @@ class TrainRun {
 }  // namespace
 
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line) {
+  // From the very start: a signal while the run opens leaves a checkpoint too.
+  const StopSignal signals;
   return TrainRun(settings, options, command_line).run();
 }
 

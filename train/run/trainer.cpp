@@ -4,9 +4,11 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/squared_norm.h"
 #include "train/optim/schedule.h"
 
 namespace moelab {
@@ -17,6 +19,7 @@ TransformerOptions model_options(const Settings& settings, c10::Device device) {
   options.device = device;
   options.compute = settings.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat;
   options.seed = static_cast<uint64_t>(settings.train.seed);
+  options.masters = make_update_rule(settings.optim)->keeps_masters();
   return options;
 }
 
@@ -42,6 +45,13 @@ struct GradientHook : torch::autograd::PostAccumulateGradHook {
 
   Parameter& parameter;
   bool sum_in_fp32;
+};
+
+// Runs the trainer's step of one parameter once its gradient is whole.
+struct StepHook : torch::autograd::PostAccumulateGradHook {
+  explicit StepHook(std::function<void()> step) : step(std::move(step)) {}
+  void operator()(const torch::autograd::Variable&) override { step(); }
+  std::function<void()> step;
 };
 
 double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
@@ -90,6 +100,13 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
 }
 
 void Trainer::hook_gradients() {
+  if (settings_.optim.in_backward) {
+    for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          optimizer_.parameters()[i].value, std::make_unique<StepHook>([this, i] { consume_gradient(i); }));
+    }
+    return;
+  }
   for (Parameter& parameter : optimizer_.parameters()) {
     const bool sum_in_fp32 = settings_.train.accumulation > 1 && parameter.value.scalar_type() != at::kFloat;
     torch::autograd::impl::set_post_acc_grad_hooks(parameter.value,
@@ -127,14 +144,34 @@ void Trainer::drop_gradients() {
   }
 }
 
-void Trainer::update(int64_t step, StepReport& report) {
+void Trainer::consume_gradient(size_t index) {
+  at::NoGradGuard no_grad;
+  Parameter& parameter = optimizer_.parameters()[index];
+  double& norm = consumed_norms_[index];
+  TORCH_CHECK(norm < 0, "the gradient of ", parameter.name,
+              " came in two parts: optim.in_backward stepped one");
+  norm = squared_norm(parameter.gradient());
+  if (std::isfinite(norm)) {
+    optimizer_.step_parameter(index, lr_, clip_scale(std::sqrt(norm), settings_.optim.clip));
+  }
+  parameter.value.mutable_grad().reset();
+}
+
+double Trainer::consumed_norm() const {
+  double sum = 0;
+  for (const double norm : consumed_norms_) sum += norm == kNotConsumed ? 0 : norm;
+  return std::sqrt(sum);
+}
+
+void Trainer::update(StepReport& report) {
   enter(Phase::step);
   at::NoGradGuard no_grad;
-  report.lr = learning_rate(settings_.optim, settings_.train.steps, step);
-  report.gradient_norm = gradient_norm(optimizer_.parameters());
+  const bool in_backward = settings_.optim.in_backward;
+  report.lr = lr_;
+  report.gradient_norm = in_backward ? consumed_norm() : gradient_norm(optimizer_.parameters());
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (!report.skipped) {
-    optimizer_.step(report.lr, clip_scale(report.gradient_norm, settings_.optim.clip));
+    if (!in_backward) optimizer_.step(lr_, clip_scale(report.gradient_norm, settings_.optim.clip));
     model_.update_router_biases();
   }
   drop_gradients();
@@ -142,6 +179,8 @@ void Trainer::update(int64_t step, StepReport& report) {
 
 StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   StepReport report;
+  lr_ = learning_rate(settings_.optim, settings_.train.steps, step);
+  consumed_norms_.assign(optimizer_.parameters().size(), kNotConsumed);
   model_.reset_routing_stats();
   const int64_t rows = settings_.train.micro_batch, micro_batches = settings_.train.accumulation;
   for (int64_t i = 0; i < micro_batches; ++i) {
@@ -157,7 +196,7 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
     report.z_loss += value_of(parts.z_loss) / static_cast<double>(micro_batches);
   }
   check_budget();
-  update(step, report);
+  update(report);
   read_routing(report);
   return report;
 }
@@ -189,20 +228,36 @@ double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const 
 std::vector<TensorEntry> Trainer::optimizer_state() const {
   std::vector<TensorEntry> entries;
   for (const NamedState& state : optimizer_.state()) {
-    if (!state.name.ends_with(".master")) entries.push_back({state.name, state.tensor});
+    const bool weights = state.name.ends_with(".master") || state.name.ends_with(".correction");
+    if (!weights) entries.push_back({state.name, state.tensor});
   }
   return entries;
+}
+
+std::vector<TensorEntry> Trainer::weights() const {
+  std::vector<TensorEntry> entries;
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    entries.push_back({optimizer_.parameters()[i].name, optimizer_.weights(i)});
+  }
+  for (const auto& buffer : model_.buffers()) entries.push_back({buffer.name, buffer.tensor});
+  return entries;
+}
+
+void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) optimizer_.set_weights(i, entries.at(i).tensor);
 }
 
 Trainer::StateBytes Trainer::state_bytes() const {
   StateBytes bytes;
   for (const Parameter& parameter : optimizer_.parameters()) {
-    const bool own_master = !parameter.master.is_same(parameter.value);
+    const bool own_master = parameter.master.defined() && !parameter.master.is_same(parameter.value);
     const auto size = static_cast<int64_t>(parameter.value.nbytes());
     bytes.parameters += size + (own_master ? static_cast<int64_t>(parameter.master.nbytes()) : 0);
-    bytes.gradients += settings_.train.accumulation > 1 ? parameter.value.numel() * 4 : size;
-    bytes.optimizer += 2 * 4 * parameter.value.numel();
+    const int64_t gradient = settings_.train.accumulation > 1 ? parameter.value.numel() * 4 : size;
+    const bool one_at_a_time = settings_.optim.in_backward;
+    bytes.gradients = one_at_a_time ? std::max(bytes.gradients, gradient) : bytes.gradients + gradient;
   }
+  bytes.optimizer = optimizer_.rule_bytes();
   return bytes;
 }
 

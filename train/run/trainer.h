@@ -24,7 +24,8 @@ struct StepReport {
   double load_max_over_mean = 1;  // busiest expert over the mean, averaged over the layers
   double load_entropy = 0;        // of the routes over the experts, nats, averaged over the layers
   double dropped_fraction = 0;    // of all routes
-  bool skipped = false;           // loss or gradients were not finite: nothing was updated
+  bool skipped = false;           // loss or gradients were not finite: nothing was updated; with
+                                  // optim.in_backward, the parameters of such gradients were not
   bool interrupted = false;       // stopped between micro-batches: nothing was updated
 };
 
@@ -58,16 +59,21 @@ class Trainer {
   double evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop = {});
 
   Transformer& model() { return model_; }
-  AdamW& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
 
-  // m and v by name, for checkpoints; model_state(model()) is the rest.
+  // What a checkpoint holds: fp32 weights and buffers by name, as model_state(), and, by name, the
+  // optimizer's state without what is in the weights (masters, corrections).
+  std::vector<TensorEntry> weights() const;
   std::vector<TensorEntry> optimizer_state() const;
-  // After both were read in place: rounds the compute copies anew.
+  // Takes weights() that were written to: rounds the compute copies, or splits them, anew.
+  void set_weights(const std::vector<TensorEntry>& entries);
+  // After weights and state were read: the optimizer's step counts.
   void restored(std::vector<int64_t> optimizer_steps) {
     optimizer_.restore_steps(std::move(optimizer_steps));
   }
 
-  // Bytes by formula, as allocated: weights with masters, gradients once all exist, optimizer state.
+  // Bytes by formula, as allocated: weights with masters, gradients once all exist (with optim.in_backward
+  // the largest), optimizer state.
   struct StateBytes {
     int64_t parameters = 0, gradients = 0, optimizer = 0;
   };
@@ -76,7 +82,11 @@ class Trainer {
  private:
   LossParts forward(const Batch& batch);
   void backward(const LossParts& parts);
-  void update(int64_t step, StepReport& report);
+  void update(StepReport& report);
+  // With optim.in_backward: steps the parameter, unless its gradient is not finite, and drops the gradient.
+  // Clips each gradient by its own norm, because the norm of all is not known yet.
+  void consume_gradient(size_t index);
+  double consumed_norm() const;
   void drop_gradients();
   void hook_gradients();
   void read_routing(StepReport& report) const;
@@ -87,8 +97,11 @@ class Trainer {
   c10::Device device_;
   BatchSource batches_;
   Transformer model_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   RecomputeRunner recompute_;
+  double lr_ = 0;  // of the step under way
+  static constexpr double kNotConsumed = -1;
+  std::vector<double> consumed_norms_;  // squared, of the gradients stepped in backward, one a parameter
 };
 
 }  // namespace moelab

@@ -41,12 +41,13 @@ struct Model {
   int64_t now = 0, peak = 0;
   std::array<int64_t, kPhases> phase{};
   KindBytes kinds{}, at_peak{};
+  std::array<KindBytes, kPhases> at_phase_peak{};
   size_t current = 0;
 
   void add(int64_t bytes, Kind kind) {
     now += bytes;
     kinds[static_cast<size_t>(kind)] += bytes;
-    phase[current] = std::max(phase[current], now);
+    note_phase();
     if (now > peak) {
       peak = now;
       at_peak = kinds;
@@ -54,7 +55,12 @@ struct Model {
   }
   void enter(Phase p) {
     current = static_cast<size_t>(p);
-    phase[current] = std::max(phase[current], now);
+    note_phase();
+  }
+  void note_phase() {
+    if (now <= phase[current]) return;
+    phase[current] = now;
+    at_phase_peak[current] = kinds;
   }
 };
 
@@ -102,6 +108,8 @@ TEST_P(LedgerTest, FollowsAHandKeptModel) {
   }
   for (size_t p = 0; p < kPhases; ++p) {
     EXPECT_EQ(ledger().phase_peak(static_cast<Phase>(p)) - base, model.phase[p]);
+    const KindBytes held = ledger().by_kind_at_phase_peak(static_cast<Phase>(p));
+    for (size_t k = 0; k < kKinds; ++k) EXPECT_EQ(held[k] - base_kinds[k], model.at_phase_peak[p][k]);
   }
 }
 
@@ -140,6 +148,8 @@ TEST_P(LedgerTest, ResetStartsPeaksFromNow) {
   EXPECT_EQ(ledger().peak(), ledger().allocated());
   EXPECT_EQ(ledger().phase_peak(Phase::backward), ledger().allocated());
   EXPECT_EQ(ledger().phase_peak(Phase::forward), 0);
+  EXPECT_EQ(ledger().by_kind_at_phase_peak(Phase::forward), KindBytes{});
+  EXPECT_EQ(ledger().by_kind_at_phase_peak(Phase::backward), ledger().by_kind());
   EXPECT_EQ(ledger().by_kind_at_peak(), ledger().by_kind());
 }
 

@@ -147,8 +147,8 @@ TEST(Checkpoint, RoundTripsAndIsASnapshot) {
   writer.save(content);
   for (const TensorEntry& entry : content.model) entry.tensor.zero_();  // training goes on
   writer.wait();
-  EXPECT_EQ(writer.last_cost().step, 7);
-  EXPECT_GT(writer.last_cost().bytes, 1000);
+  EXPECT_EQ(writer.costs().last.step, 7);
+  EXPECT_GT(writer.costs().last.bytes, 1000);
 
   const LoadedCheckpoint loaded = load_latest(scratch.path() / "run" / "checkpoints");
   EXPECT_EQ(loaded.path.filename(), "step-7");
@@ -298,6 +298,25 @@ TEST(Checkpoint, FallsBackToTheNewestGoodOne) {
             std::string::npos);
   EXPECT_EQ(names_in(scratch.path()),
             (Names{"LATEST", "step-1", "step-10.damaged", "step-2", "step-3.damaged"}));
+}
+
+TEST(Checkpoint, FallsBackFromTheNamedOneToEarlierOnes) {
+  const Scratch scratch;
+  for (const int64_t step : {1, 2, 3, 10}) write_checkpoint(scratch.path(), content_of(step), 9);
+  EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "step-3").state.step, 3);
+  EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "step-3/").state.step, 3);
+  fs::remove(scratch.path() / "step-3" / "manifest.json");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "step-3").state.step, 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("fell back"), std::string::npos);
+  // not below a folder of checkpoints: there is nothing to fall back to
+  fs::rename(scratch.path() / "step-10", scratch.path() / "best");
+  EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "best").state.step, 10);
+  write_all(scratch.path() / "best" / "state.json", "{}");
+  EXPECT_NE(user_error([&] { load_checkpoint_or_earlier(scratch.path() / "best"); }).find("damaged"),
+            std::string::npos);
+  EXPECT_NE(user_error([&] { load_checkpoint_or_earlier(scratch.path() / "step-7"); }).find("step-7"),
+            std::string::npos);
 }
 
 TEST(Checkpoint, WithNoneLeftItIsTheUsersError) {

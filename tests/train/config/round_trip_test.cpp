@@ -91,6 +91,9 @@ Settings random_settings(unsigned seed) {
   if (s.activations.checkpoint == CheckpointMode::layers) s.activations.layers = {0};
   s.optim.betas = {0.1 * double(seed % 10), 0.95};
   s.optim.min_lr = std::min(s.optim.lr, s.optim.min_lr);
+  if (s.optim.name != OptimizerName::adamw) s.optim.state = OptimizerState::fp32;
+  if (s.optim.name == OptimizerName::adamw_compact) s.precision.compute = ComputePrecision::bf16;
+  if (s.optim.in_backward) s.train.accumulation = 1;
   s.eval.batches += 1;
   s.memory.target = 0.1, s.memory.warning = 0, s.memory.critical = 0, s.memory.emergency = 0;
   for (char& c : s.run.name) c = c == '/' ? '_' : c;

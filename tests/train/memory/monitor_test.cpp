@@ -105,6 +105,9 @@ TEST_F(MonitorTest, ReadsEachStepsOwnPeak) {
   EXPECT_EQ(first.peak, base + 900);
   EXPECT_EQ(first.limit, base + 1000);
   EXPECT_DOUBLE_EQ(first.share, double(base + 900) / double(base + 1000));
+  const KindBytes& held = first.by_phase[static_cast<size_t>(Phase::backward)];
+  EXPECT_EQ(std::accumulate(held.begin(), held.end(), int64_t{0}), base + 900);
+  EXPECT_EQ(first.by_phase[static_cast<size_t>(Phase::forward)], KindBytes{});
   { at::Tensor passing = bytes(200); }
   EXPECT_EQ(monitor.observe(2).peak, base + 300);  // not the first step's
   const RunPeaks& run = monitor.run_peaks();

@@ -37,7 +37,7 @@ void set_gradient(Parameter& p, const Tensor& gradient) {
 
 TEST(Optimizer, Fp32ValueIsItsOwnMaster) {
   at::manual_seed(1);
-  AdamW adamw({parameter("w", at::randn({3, 5}), at::kFloat, true)}, settings());
+  Optimizer adamw({parameter("w", at::randn({3, 5}), at::kFloat, true)}, settings());
   Parameter& p = adamw.parameters()[0];
   EXPECT_EQ(p.master.data_ptr(), p.value.data_ptr());
   EXPECT_EQ(adamw.state_bytes(), 8 * 15);
@@ -53,7 +53,7 @@ TEST(Optimizer, Fp32ValueIsItsOwnMaster) {
 TEST(Optimizer, Bf16ValueFollowsItsMaster) {
   at::manual_seed(2);
   const Tensor initial = at::randn({4, 6});
-  AdamW adamw(
+  Optimizer adamw(
       {parameter("w", initial, at::kBFloat16, true), parameter("n", at::ones({6}), at::kBFloat16, false)},
       settings());
   EXPECT_TRUE(bitwise_equal(adamw.parameters()[0].master, initial));
@@ -71,14 +71,14 @@ TEST(Optimizer, Bf16ValueFollowsItsMaster) {
 TEST(Optimizer, MasterIsMadeWhereNoneIsGiven) {
   Parameter p = parameter("w", at::randn({7}), at::kBFloat16, false);
   p.master = Tensor();
-  const AdamW adamw({p}, settings());
+  const Optimizer adamw({p}, settings());
   EXPECT_TRUE(bitwise_equal(adamw.parameters()[0].master, p.value.detach().to(at::kFloat)));
 }
 
 TEST(Optimizer, OnlyMatricesDecay) {
-  AdamW adamw({parameter("w", at::full({8}, 2.0), at::kFloat, true),
-               parameter("n", at::full({8}, 2.0), at::kFloat, false)},
-              settings());
+  Optimizer adamw({parameter("w", at::full({8}, 2.0), at::kFloat, true),
+                   parameter("n", at::full({8}, 2.0), at::kFloat, false)},
+                  settings());
   for (Parameter& p : adamw.parameters()) set_gradient(p, at::zeros({8}));
   adamw.step(0.1, 1);
   EXPECT_NEAR(adamw.parameters()[0].value[0].item<float>(), 2 * (1 - 0.1 * 0.3), 1e-6);
@@ -86,7 +86,7 @@ TEST(Optimizer, OnlyMatricesDecay) {
 }
 
 TEST(Optimizer, NoGradientLeavesEverythingAlone) {
-  AdamW adamw(
+  Optimizer adamw(
       {parameter("a", at::ones({4}), at::kFloat, true), parameter("b", at::ones({4}), at::kFloat, true)},
       settings());
   set_gradient(adamw.parameters()[0], at::ones({4}));
@@ -101,7 +101,7 @@ TEST(Optimizer, NoGradientLeavesEverythingAlone) {
 }
 
 TEST(Optimizer, AccumulatedGradientComesFirst) {
-  AdamW adamw({parameter("a", at::zeros({4}), at::kFloat, false)}, settings());
+  Optimizer adamw({parameter("a", at::zeros({4}), at::kFloat, false)}, settings());
   Parameter& p = adamw.parameters()[0];
   set_gradient(p, at::ones({4}));
   p.accumulated = at::full({4}, -1.0f);
@@ -114,7 +114,7 @@ TEST(Optimizer, ContinuesFromSavedState) {
     at::manual_seed(step);
     return at::randn({33});
   };
-  const auto run = [&](AdamW& adamw, int from, int to) {
+  const auto run = [&](Optimizer& adamw, int from, int to) {
     for (int step = from; step < to; ++step) {
       set_gradient(adamw.parameters()[0], gradient(step));
       adamw.step(0.01, 1);
@@ -122,9 +122,9 @@ TEST(Optimizer, ContinuesFromSavedState) {
   };
   at::manual_seed(9);
   const Tensor initial = at::randn({33});
-  AdamW straight({parameter("w", initial, at::kBFloat16, true)}, settings());
-  AdamW first({parameter("w", initial, at::kBFloat16, true)}, settings());
-  AdamW second({parameter("w", at::zeros({33}), at::kBFloat16, true)}, settings());
+  Optimizer straight({parameter("w", initial, at::kBFloat16, true)}, settings());
+  Optimizer first({parameter("w", initial, at::kBFloat16, true)}, settings());
+  Optimizer second({parameter("w", at::zeros({33}), at::kBFloat16, true)}, settings());
   run(straight, 0, 6);
   run(first, 0, 3);
   for (size_t i = 0; i < first.state().size(); ++i) second.state()[i].tensor.copy_(first.state()[i].tensor);
@@ -136,10 +136,10 @@ TEST(Optimizer, ContinuesFromSavedState) {
 }
 
 TEST(Optimizer, NormOverAllGradientsAndClip) {
-  AdamW adamw({parameter("a", at::zeros({2}), at::kFloat, false),
-               parameter("b", at::zeros({1}), at::kBFloat16, false),
-               parameter("c", at::zeros({1}), at::kFloat, false)},
-              settings());
+  Optimizer adamw({parameter("a", at::zeros({2}), at::kFloat, false),
+                   parameter("b", at::zeros({1}), at::kBFloat16, false),
+                   parameter("c", at::zeros({1}), at::kFloat, false)},
+                  settings());
   set_gradient(adamw.parameters()[0], at::full({2}, 2.0));
   set_gradient(adamw.parameters()[1], at::full({1}, 1.0));
   EXPECT_DOUBLE_EQ(gradient_norm(adamw.parameters()), 3);
@@ -159,7 +159,7 @@ TEST(Optimizer, StateIsBookedAlikeOnTheCpuAndOnMeta) {
     p.name = "w";
     p.value = at::empty({1000}, at::TensorOptions(device).dtype(at::kBFloat16)).requires_grad_();
     p.master = at::empty({1000}, at::TensorOptions(device));
-    AdamW adamw({p}, settings());
+    Optimizer adamw({p}, settings());
     const auto now = ledger.by_kind();
     const auto grown = [&](Kind kind) {
       return now[static_cast<size_t>(kind)] - before[static_cast<size_t>(kind)];

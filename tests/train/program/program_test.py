@@ -1,4 +1,5 @@
 """Exit codes and messages of the built program: program_test.py PROGRAM."""
+import json
 import os
 import subprocess
 import sys
@@ -43,6 +44,21 @@ class Program(unittest.TestCase):
             for text in ["Example: moelab " + command, "--config", "--print-config", "model.d_model=384", "gpu-8gb",
                          "moe-nano", "one of capacity, dropless, onehot"]:
                 self.assertIn(text, own.stdout)
+
+    def test_techniques(self):
+        text = self.run_program("techniques")
+        self.assertEqual((text.returncode, text.stderr), (0, ""))
+        result = self.run_program("techniques", "--json")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        rows = json.loads(result.stdout)["techniques"]
+        self.assertEqual(rows[0]["name"], "baseline")
+        for row in rows:
+            self.assertIn("\n" + row["name"] + ": " + row["title"] + "\n", text.stdout)
+            self.assertTrue(row["settings"] and row["trades"] and row["claims"], row)
+            for claim in row["claims"]:
+                self.assertIn(claim["text"], text.stdout)
+        self.expect_mistake(["techniques", "--jsn"], "unknown option --jsn; did you mean --json?")
+        self.expect_mistake(["techniques", "train.steps=5"], "train.steps")
 
     def test_version(self):
         for arguments in [["--version"], ["train", "--version"]]:

@@ -103,6 +103,13 @@ TEST(DryRun, PublishedShapesNeedNoMachineToHoldThem) {
   }
 }
 
+TEST(DryRun, ARunOfOneStepIsPredictedToo) {
+  const auto peak = [](const char* steps) {
+    return dry_run(load_settings({.config = "moe-pico", .overrides = {steps}})).peak;
+  };
+  EXPECT_EQ(peak("train.steps=1"), peak("train.steps=2"));
+}
+
 TEST(DryRun, EveryTechniqueLowersThePeak) {
   const Settings textbook = load_settings(
       {.config = "moe-micro", .overrides = {"attention.kernel=materialised", "model.dispatch=onehot"}});

@@ -1,4 +1,4 @@
-"""compare_runs.py and describe_run.py on summaries made up here; what is expected is worked out by hand."""
+"""describe_run.py on summaries made up here; what is expected is worked out by hand."""
 import json
 import math
 import pathlib
@@ -30,36 +30,6 @@ def run(tmp_path):
 
 def call(script: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, SCRIPTS / script, *arguments], capture_output=True, text=True)
-
-
-def cells(output: str) -> dict[str, list[str]]:
-    rows = [line.split("  ") for line in output.splitlines()[2:]]
-    return {row[0].strip(): [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
-
-
-def test_medians_spread_and_ratios(run):
-    base = [run("a1", summary(900, 2**30)), run("a2", summary(1100, 2**30))]
-    lean = [run(f"b{i}", summary(speed, 2**29)) for i, speed in enumerate((2500, 2400, 9999))]
-    done = call("compare_runs.py", "base=" + ",".join(base), "lean=" + ",".join(lean))
-    assert done.returncode == 0, done.stderr
-    rows = cells(done.stdout)
-    assert rows["base"] == ["1,000", "20%", "1.00 GiB", "1.00 x", "1.00 x"]
-    assert rows["lean"] == ["2,500", "304%", "512.00 MiB", "2.50 x", "0.50 x"]
-
-
-def test_out_of_memory_is_a_row(run):
-    done = call("compare_runs.py", f"base={run('a', summary())}", f"big={run('b', summary(status='oom'))}")
-    assert done.returncode == 0 and cells(done.stdout)["big"] == ["out of memory"]
-
-
-def test_first_run_out_of_memory_leaves_no_ratios(run):
-    done = call("compare_runs.py", f"big={run('a', summary(status='oom'))}", f"lean={run('b', summary())}")
-    assert done.returncode == 0 and cells(done.stdout)["lean"] == ["1,000", "0%", "1.00 GiB"]
-
-
-def test_missing_summary_is_one_line(tmp_path):
-    done = call("compare_runs.py", f"a={tmp_path}")
-    assert done.returncode != 0 and done.stderr.count("\n") == 1 and "summary.json" in done.stderr
 
 
 def test_description_converts_nats_to_bits(run):

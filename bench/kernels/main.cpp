@@ -1,0 +1,92 @@
+// bench_kernels: the time and peak memory of each operator on the tests' own cases, as a share of what the
+// machine reaches in a product or a copy, measured in the same run. Google Benchmark's options choose:
+//
+//   bench_kernels --benchmark_filter=expert_block --benchmark_out=kernels.json
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "bench/kernels/ceilings.h"
+#include "bench/kernels/operation.h"
+#include "bench/kernels/peak_memory.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/memory/report.h"
+#include "train/run/run_record.h"
+
+namespace moelab::bench {
+namespace {
+
+// Google Benchmark's own table has no column for memory, and one for the time of everything untimed.
+class Table final : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context& context) override {
+    PrintBasicContext(&GetErrorStream(), context);
+    print("", "median us", "spread", "GFLOP/s", "of GEMM", "GB/s", "of copy", "peak memory");
+    return true;
+  }
+
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      const auto counter = [&](const char* name, double unit, const char* suffix) {
+        const auto found = run.counters.find(name);
+        return found == run.counters.end() ? "-"
+                                           : fmt::format("{:.1f}{}", unit * found->second.value, suffix);
+      };
+      const std::string peak = run.memory_result ? human_bytes(run.memory_result->max_bytes_used) : "-";
+      print(run.run_name.function_name + (run.aggregate_name.empty() ? "" : " " + run.aggregate_name),
+            counter("median_us", 1, ""), counter("spread", 100, "%"), counter("GFLOP/s", 1, ""),
+            counter("of_gemm", 100, "%"), counter("GB/s", 1, ""), counter("of_copy", 100, "%"), peak);
+    }
+  }
+
+ private:
+  template <class... Cells>
+  void print(const std::string& name, const Cells&... cells) {
+    GetOutputStream() << fmt::format("{:<56}", name);
+    ((GetOutputStream() << fmt::format("{:>13}", cells)), ...);
+    GetOutputStream() << std::endl;
+  }
+};
+
+void add_context() {
+  benchmark::AddCustomContext("commit", build_commit());
+  benchmark::AddCustomContext("cpu", cpu_name());
+  benchmark::AddCustomContext("cpu_capability", at::get_cpu_capability());
+  benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
+  benchmark::AddCustomContext("gemm_fp32_gflops", fmt::format("{:.1f}", 1e-9 * gemm_rate(at::kFloat)));
+  benchmark::AddCustomContext("gemm_bf16_gflops", fmt::format("{:.1f}", 1e-9 * gemm_rate(at::kBFloat16)));
+  benchmark::AddCustomContext("copy_256mb_gb_per_s",
+                              fmt::format("{:.1f}", 1e-9 * copy_rate(2 * kLargestCopy)));
+}
+
+int run(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  install_allocators();
+  add_context();
+  add_dense_operators();
+  add_moe_operators();
+  add_optimizer_operators();
+  PeakMemory memory;
+  benchmark::RegisterMemoryManager(&memory);
+  Table table;
+  const size_t found = benchmark::RunSpecifiedBenchmarks(&table);
+  benchmark::RegisterMemoryManager(nullptr);
+  benchmark::Shutdown();
+  return found > 0 ? 0 : 2;
+}
+
+}  // namespace
+}  // namespace moelab::bench
+
+int main(int argc, char** argv) {
+  try {
+    return moelab::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "bench_kernels: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,83 @@
+#include "bench/tradeoff/outcome.h"
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace moelab::tradeoff {
+namespace fs = std::filesystem;
+namespace {
+
+// Null for what is no JSON object.
+Json parse_object(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json(nullptr);
+}
+
+Json read_steps(const fs::path& metrics) {
+  Json steps = Json::array();
+  std::istringstream lines(file_text(metrics));
+  for (std::string line; std::getline(lines, line);) {
+    const Json step = parse_object(line);
+    if (step.is_null()) break;  // torn: the process was killed while it wrote
+    Json row = Json::array();
+    for (const char* key : {"step", "tokens", "loss", "step_ms"})
+      row.push_back(step.value(key, Json(nullptr)));
+    steps.push_back(std::move(row));
+  }
+  return steps;
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of(" \n\r\t");
+  if (end == text.npos) return "no output";
+  const size_t newline = text.find_last_of('\n', end);
+  return text.substr(newline == text.npos ? 0 : newline + 1,
+                     end - (newline == text.npos ? 0 : newline + 1) + 1);
+}
+
+std::string status_of(const Exit& exit) {
+  constexpr int kBudgetNotMet = 3;
+  if (exit.why == Exit::Why::timeout) return "timeout";
+  if (exit.why == Exit::Why::signalled) return "crash";
+  if (exit.code == 0) return "ok";
+  return exit.code == kBudgetNotMet ? "oom" : "error";
+}
+
+std::string message_of(const Exit& exit, const fs::path& log) {
+  if (exit.why == Exit::Why::timeout)
+    return "killed after " + std::to_string(static_cast<int64_t>(exit.seconds)) + " s";
+  if (exit.why != Exit::Why::signalled) return last_line(file_text(log));
+  const int signal = exit.code - 128;
+  const std::string hint = signal == SIGKILL ? " (as the system does when it has no memory left)" : "";
+  return std::string("ended by ") + strsignal(signal) + hint + "; " + last_line(file_text(log));
+}
+
+}  // namespace
+
+std::string file_text(const fs::path& path) {
+  std::ostringstream text;
+  std::ifstream in(path, std::ios::binary);
+  if (in) text << in.rdbuf();
+  return text.str();
+}
+
+Outcome read_outcome(const Exit& exit, const fs::path& run, const fs::path& log) {
+  Outcome outcome;
+  outcome.status = status_of(exit);
+  outcome.summary = parse_object(file_text(run / "summary.json"));
+  outcome.steps = read_steps(run / "metrics.jsonl");
+  const Json memory = parse_object(file_text(run / "memory.json"));
+  outcome.memory =
+      memory.is_null() ? Json::object() : memory.value("last_step_bytes_by_phase", Json::object());
+  if (outcome.status == "ok" && outcome.summary.is_null()) {
+    outcome.status = "error";
+    outcome.message = "exit code 0, but no summary.json";
+  } else if (outcome.status != "ok") {
+    outcome.message = message_of(exit, log);
+  }
+  return outcome;
+}
+
+}  // namespace moelab::tradeoff

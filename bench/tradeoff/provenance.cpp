@@ -1,0 +1,68 @@
+#include "bench/tradeoff/provenance.h"
+
+#include <unistd.h>
+
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "bench/tradeoff/outcome.h"
+#include "bench/tradeoff/process.h"
+#include "moe/settings/error.h"
+
+namespace moelab::tradeoff {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr double kPatience = 60;  // seconds
+
+// The value of the first line "KEY : VALUE"; empty when there is none.
+std::string value_of(const fs::path& file, const std::string& key) {
+  std::istringstream lines(file_text(file));
+  for (std::string line; std::getline(lines, line);) {
+    const size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == line.npos) continue;
+    const size_t value = line.find_first_not_of(" \t", colon + 1);
+    return value == line.npos ? "" : line.substr(value);
+  }
+  return "";
+}
+
+Json gpu_name() {
+  std::error_code none;
+  for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", none))
+    if (const std::string name = value_of(gpu.path() / "information", "Model"); !name.empty()) return name;
+  return nullptr;
+}
+
+Json machine() {
+  const std::string cpu = value_of("/proc/cpuinfo", "model name");
+  const int64_t memory = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  return {{"cpu", cpu.empty() ? "unknown" : cpu},
+          {"cores", std::thread::hardware_concurrency()},
+          {"memory_bytes", memory},
+          {"gpu", gpu_name()}};
+}
+
+}  // namespace
+
+Provenance provenance(const fs::path& program, const fs::path& scratch) {
+  const std::string folder = fs::absolute(program).parent_path().string();
+  // What git answers; nothing where it fails, is not installed, or this is no checkout.
+  const auto git = [&](std::vector<std::string> words) -> std::optional<std::string> {
+    words.insert(words.begin(), {"git", "-C", folder});
+    try {
+      if (run_process(words, scratch, kPatience).code != 0) return std::nullopt;
+    } catch (const UserError&) {
+      return std::nullopt;
+    }
+    return file_text(scratch);
+  };
+  const std::optional<std::string> commit = git({"rev-parse", "--short=12", "HEAD"});
+  if (!commit) return {"unknown", false, machine()};
+  const auto changes =
+      git({"status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results"});
+  return {commit->substr(0, commit->find('\n')), !changes || !changes->empty(), machine()};
+}
+
+}  // namespace moelab::tradeoff

@@ -1,0 +1,94 @@
+#include "bench/tradeoff/record_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+
+namespace moelab::tradeoff {
+namespace fs = std::filesystem;
+namespace {
+
+void write_all(int fd, const fs::path& path, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw IoError("write", path, errno);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void sync(const FileDescriptor& fd, const fs::path& path) {
+  if (::fsync(fd.get()) != 0) throw IoError("make durable", path, errno);
+}
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
+
+FileDescriptor open_store(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(folder_of(path), error);
+  if (error) throw IoError("create", folder_of(path), error.value());
+  FileDescriptor fd(path, O_RDWR | O_CREAT | O_APPEND);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    throw UserError(path.string() + ": another sweep is writing it; wait for that, or give another --out");
+  sync(FileDescriptor(folder_of(path), O_RDONLY | O_DIRECTORY), folder_of(path));
+  return fd;
+}
+
+}  // namespace
+
+RecordStore::RecordStore(const fs::path& path) : path_(path), fd_(open_store(path)) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  read(text.str());
+}
+
+void RecordStore::read(const std::string& text) {
+  size_t begin = 0;
+  for (int64_t line = 1; begin < text.size(); ++line) {
+    const size_t end = text.find('\n', begin);
+    if (end == text.npos) break;
+    const Json record = Json::parse(text.substr(begin, end - begin), nullptr, false);
+    const std::string where = path_.string() + ":" + std::to_string(line) + ": ";
+    if (!record.is_object() || !record.contains("schema"))
+      throw UserError(where + "no record of a sweep; repair or remove the line, or give another --out");
+    if (record["schema"] != kRecordSchema)
+      throw UserError(where + "record of schema " + record["schema"].dump() + ", and this program writes " +
+                      std::to_string(kRecordSchema) + "; give another --out");
+    note(record);
+    begin = end + 1;
+  }
+  if (begin < text.size() && ::ftruncate(fd_.get(), static_cast<off_t>(begin)) != 0)
+    throw IoError("cut the torn last line off", path_, errno);
+}
+
+void RecordStore::note(const Json& record) {
+  constexpr int kUsersMistake = 2;
+  ++size_;
+  try {
+    const std::string name = record.at("case"), hash = record.at("settings_hash");
+    seconds_[{name, hash}] = record.at("wall_seconds");
+    if (record.at("exit_code") != kUsersMistake)
+      done_.insert({name, record.at("round"), hash, record.at("commit"), record.at("machine").dump()});
+  } catch (const Json::exception& error) {
+    throw UserError(path_.string() + ": record " + std::to_string(size_) + " is incomplete: " + error.what());
+  }
+}
+
+void RecordStore::append(const Json& record) {
+  // Invalid UTF-8 can come from a run's log; it must not lose the record.
+  write_all(fd_.get(), path_, record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  sync(fd_, path_);
+  note(record);
+}
+
+std::optional<double> RecordStore::seconds(const std::string& case_name,
+                                           const std::string& settings_hash) const {
+  const auto found = seconds_.find({case_name, settings_hash});
+  return found == seconds_.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace moelab::tradeoff

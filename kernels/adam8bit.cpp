@@ -1,0 +1,112 @@
+#include "kernels/adam8bit.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/adam_rule.h"
+#include "kernels/op_handle.h"
+#include "kernels/quantize.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr int64_t kGrainBlocks = 64;
+
+void check(const Tensor& master, const Tensor& gradient, const Adam8bitState& s, const OptionalTensor& copy) {
+  const int64_t n = master.numel(), blocks = quant_blocks(n);
+  check_step("adam8bit", master, gradient, copy);
+  check_state("adam8bit", "m", s.m, at::kByte, n);
+  check_state("adam8bit", "m_absmax", s.m_absmax, at::kFloat, blocks);
+  check_state("adam8bit", "v", s.v, at::kByte, n);
+  check_state("adam8bit", "v_absmax", s.v_absmax, at::kFloat, blocks);
+}
+
+// A block's elements in fp32.
+using Block = std::array<float, kQuantBlock>;
+
+// AdamW on a block whose moments lie in m and v.
+template <class Gradient>
+void update_block(float* master, const Gradient* gradient, Block& m, Block& v, at::BFloat16* copy,
+                  int64_t count, const AdamWFactors& f) {
+  for_each_vector(count, [&](int64_t i, int64_t lanes) {
+    const Vec g = load_float(gradient + i, lanes) * Vec(f.gradient_scale),
+              weight = load_float(master + i, lanes);
+    AdamVectors x{weight, load_float(&m[i], lanes), load_float(&v[i], lanes)};
+    x.update(g, f);
+    const Vec finite = (g - g) == Vec(0);
+    const Vec new_weight = Vec::blendv(weight, x.weight, finite);
+    store_float(&m[i], Vec::blendv(Vec(0), x.m, finite), lanes);
+    store_float(&v[i], Vec::blendv(Vec(0), x.v, finite), lanes);
+    store_float(master + i, new_weight, lanes);
+    if (copy != nullptr) store_float(copy + i, new_weight, lanes);
+  });
+}
+
+template <class Gradient>
+void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState& s,
+              const OptionalTensor& copy, const AdamWFactors& f) {
+  auto *pm = s.m.data_ptr<uint8_t>(), *pv = s.v.data_ptr<uint8_t>();
+  float *m_absmax = s.m_absmax.data_ptr<float>(), *v_absmax = s.v_absmax.data_ptr<float>();
+  float* weights = master.data_ptr<float>();
+  const Gradient* pg = gradient.data_ptr<Gradient>();
+  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
+  const int64_t n = master.numel();
+  at::parallel_for(0, quant_blocks(n), kGrainBlocks, [&](int64_t begin, int64_t end) {
+    Block m, v;
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b * kQuantBlock, count = std::min(kQuantBlock, n - first);
+      decode_block(BlockCode::dynamic_signed, pm + first, count, m_absmax[b], m.data());
+      decode_block(BlockCode::dynamic_unsigned, pv + first, count, v_absmax[b], v.data());
+      update_block(weights + first, pg + first, m, v, pc == nullptr ? nullptr : pc + first, count, f);
+      m_absmax[b] = encode_block(BlockCode::dynamic_signed, m.data(), count, pm + first);
+      v_absmax[b] = encode_block(BlockCode::dynamic_unsigned, v.data(), count, pv + first);
+    }
+  });
+}
+
+void adam8bit_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v, Tensor v_absmax,
+                  OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  const Adam8bitState state{m, m_absmax, v, v_absmax};
+  check(master, gradient, state, copy);
+  const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
+  gradient.scalar_type() == at::kFloat ? step_cpu<float>(master, gradient, state, copy, factors)
+                                       : step_cpu<at::BFloat16>(master, gradient, state, copy, factors);
+}
+
+void adam8bit_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,
+                   Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef) {
+  check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
+}
+
+using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
+                       at::ArrayRef<double>, at::IntArrayRef);
+
+}  // namespace
+
+void adam8bit_(const Tensor& master, const Tensor& gradient, const Adam8bitState& s,
+               const OptionalTensor& compute_copy, const OptimizerStep& step) {
+  static const auto op = operator_handle<Signature>("moelab::adam8bit_");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const StepArguments arguments(step);
+  op.call(master, gradient, s.m, s.m_absmax, s.v, s.v_absmax, compute_copy, arguments.numbers,
+          arguments.counters);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "adam8bit_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) m_absmax, Tensor(d!) v, "
+      "Tensor(e!) v_absmax, Tensor(f!)? compute_copy, float[] numbers, int[] counters) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam8bit_", &adam8bit_cpu); }
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adam8bit_", &adam8bit_meta); }
+
+}  // namespace moelab

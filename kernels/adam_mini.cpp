@@ -1,0 +1,121 @@
+#include "kernels/adam_mini.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/adam_rule.h"
+#include "kernels/op_handle.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr int64_t kGrain = 16384;
+
+void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
+           const MiniBlocks& b, const OptionalTensor& copy) {
+  check_step("adam_mini", master, gradient, copy);
+  check_state("adam_mini", "m", m, at::kFloat, master.numel());
+  TORCH_CHECK(b.rows >= 1 && b.heads >= 0 && b.head_rows >= 0 && b.heads * b.head_rows <= b.rows &&
+                  master.numel() % b.rows == 0,
+              "adam_mini: ", b.heads, " heads of ", b.head_rows, " rows do not fit ", b.rows, " rows of ",
+              master.numel(), " weights");
+  check_state("adam_mini", "v", v, at::kFloat, b.count());
+}
+
+// Sum of g^2; a fixed order, so that threads change nothing.
+template <class Gradient>
+double sum_of_squares(const Gradient* gradient, int64_t n, float scale) {
+  constexpr int64_t kChunk = 4096;  // summed in fp32
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kChunk) {
+    Vec part(0);
+    for_each_vector(std::min(kChunk, n - begin), [&](int64_t i, int64_t count) {
+      const Vec g = load_float(gradient + begin + i, count) * Vec(scale);
+      part = at::vec::fmadd(g, g, part);
+    });
+    sum += horizontal_sum(part);
+  }
+  return sum;
+}
+
+// One block: its g^2 first, then every weight with the block's one denominator.
+template <class Gradient>
+void update_block(float* master, const Gradient* gradient, float* m, float& v, at::BFloat16* copy, int64_t n,
+                  const AdamWFactors& f) {
+  const double mean = sum_of_squares(gradient, n, f.gradient_scale) / static_cast<double>(n);
+  v = f.beta2 * v + f.rest2 * static_cast<float>(mean);
+  const Vec size(f.step_size / (std::sqrt(v) * f.inverse_root + f.eps));
+  for_each_vector(n, [&](int64_t i, int64_t count) {
+    const Vec g = load_float(gradient + i, count) * Vec(f.gradient_scale);
+    const Vec new_m = at::vec::fmadd(load_float(m + i, count), Vec(f.beta1), g * Vec(f.rest1));
+    const Vec weight = load_float(master + i, count) * Vec(f.keep) - size * new_m;
+    store_float(m + i, new_m, count);
+    store_float(master + i, weight, count);
+    if (copy != nullptr) store_float(copy + i, weight, count);
+  });
+}
+
+template <class Gradient>
+void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
+              const MiniBlocks& blocks, const OptionalTensor& copy, const AdamWFactors& f) {
+  float *p = master.data_ptr<float>(), *pm = m.data_ptr<float>(), *pv = v.data_ptr<float>();
+  const Gradient* pg = gradient.data_ptr<Gradient>();
+  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
+  const int64_t width = master.numel() / blocks.rows, split = blocks.heads * blocks.head_rows;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width));
+  at::parallel_for(0, blocks.count(), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const bool head = b < blocks.heads;
+      const int64_t row = head ? b * blocks.head_rows : split + b - blocks.heads;
+      const int64_t i = row * width, n = (head ? blocks.head_rows : 1) * width;
+      update_block(p + i, pg + i, pm + i, pv[b], pc == nullptr ? nullptr : pc + i, n, f);
+    }
+  });
+}
+
+void adam_mini_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
+                   OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
+  check(master, gradient, m, v, b, copy);
+  const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
+  gradient.scalar_type() == at::kFloat ? step_cpu<float>(master, gradient, m, v, b, copy, factors)
+                                       : step_cpu<at::BFloat16>(master, gradient, m, v, b, copy, factors);
+}
+
+void adam_mini_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
+                    OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef) {
+  check(master, gradient, m, v, {blocks.at(0), blocks.at(1), blocks.at(2)}, copy);
+}
+
+using Signature = void(Tensor, const Tensor&, Tensor, Tensor, at::IntArrayRef, OptionalTensor,
+                       at::ArrayRef<double>, at::IntArrayRef);
+
+}  // namespace
+
+void adam_mini_(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
+                const MiniBlocks& b, const OptionalTensor& compute_copy, const OptimizerStep& step) {
+  static const auto op = operator_handle<Signature>("moelab::adam_mini_");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const StepArguments arguments(step);
+  op.call(master, gradient, m, v, {b.rows, b.heads, b.head_rows}, compute_copy, arguments.numbers,
+          arguments.counters);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "adam_mini_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) v, int[] blocks, "
+      "Tensor(d!)? compute_copy, float[] numbers, int[] counters) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam_mini_", &adam_mini_cpu); }
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adam_mini_", &adam_mini_meta); }
+
+}  // namespace moelab

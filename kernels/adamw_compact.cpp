@@ -1,0 +1,199 @@
+#include "kernels/adamw_compact.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/adam_rule.h"
+#include "kernels/compact_format.h"
+#include "kernels/op_handle.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr int64_t kGrainGroups = 512;
+
+void check(const Tensor& weights, const Tensor& gradient, const CompactState& s) {
+  const char* name = "adamw_compact";
+  const int64_t n = weights.numel(), groups = quant_blocks(n, kCompactGroup);
+  const bool bf16 = weights.scalar_type() == at::kBFloat16;
+  check_state(name, "weights", weights, bf16 ? at::kBFloat16 : at::kFloat, n);
+  check_state(name, "gradient", gradient, gradient.scalar_type() == at::kFloat ? at::kFloat : at::kBFloat16,
+              n);
+  TORCH_CHECK(s.correction.has_value() == bf16, "adamw_compact: bf16 weights have a correction, fp32 none");
+  if (bf16) check_state(name, "correction", *s.correction, at::kChar, n);
+  check_state(name, "m", s.m, at::kChar, n);
+  check_state(name, "m_scale", s.m_scale, at::kShort, groups);
+  check_state(name, "v", s.v, at::kByte, n);
+  check_state(name, "v_scale", s.v_scale, at::kShort, groups);
+}
+
+// A group's elements in fp32; zeros behind a short one.
+using Group = std::array<float, kCompactGroup>;
+
+float largest(const Group& x) {
+  float most = 0;
+  for (const float y : x) most = std::max(most, std::fabs(y));
+  return most;
+}
+
+// Weights of either storage, with the correction of bf16 ones.
+struct Fp32Weights {
+  float* value;
+
+  void load(int64_t i, int64_t count, Group& x) const { std::copy_n(value + i, count, x.begin()); }
+  void store(int64_t i, int64_t count, const Group& x) const { std::copy_n(x.begin(), count, value + i); }
+};
+
+struct Bf16Weights {
+  at::BFloat16* value;
+  int8_t* correction;
+
+  void load(int64_t i, int64_t count, Group& x) const {
+    for (int64_t k = 0; k < count; ++k) x[k] = join_weight(value[i + k].x, correction[i + k]);
+  }
+  void store(int64_t i, int64_t count, const Group& x) const {
+    for (int64_t k = 0; k < count; ++k) {
+      value[i + k] = x[k];
+      correction[i + k] = weight_correction(x[k], value[i + k].x);
+    }
+  }
+};
+
+// Moments of all groups.
+struct Moments {
+  int8_t* m;
+  int16_t* m_scale;
+  uint8_t* v;
+  int16_t* v_scale;
+
+  void load(int64_t group, int64_t count, Group& first, Group& second) const {
+    const float a = decode_scale(static_cast<uint16_t>(m_scale[group]));
+    const float b = decode_scale(static_cast<uint16_t>(v_scale[group]));
+    const int64_t i = group * kCompactGroup;
+    for (int64_t k = 0; k < count; ++k) {
+      first[k] = decode_first(m[i + k]) * a;
+      const float root = decode_second(v[i + k]) * b;
+      second[k] = root * root;
+    }
+  }
+  void store(int64_t group, int64_t count, const Group& first, Group& second) const {
+    for (float& y : second) y = std::sqrt(y);
+    const uint16_t a = encode_scale(largest(first)), b = encode_scale(largest(second));
+    m_scale[group] = static_cast<int16_t>(a);
+    v_scale[group] = static_cast<int16_t>(b);
+    const float inverse_a = a == 0 ? 0 : 1 / decode_scale(a), inverse_b = b == 0 ? 0 : 1 / decode_scale(b);
+    const int64_t i = group * kCompactGroup;
+    for (int64_t k = 0; k < count; ++k) {
+      m[i + k] = encode_first(std::clamp(first[k] * inverse_a, -1.0f, 1.0f));
+      v[i + k] = encode_second(std::min(second[k] * inverse_b, 1.0f));
+    }
+  }
+};
+
+template <class Gradient>
+void update_group(Group& weight, Group& m, Group& v, const Gradient* gradient, int64_t count,
+                  const AdamWFactors& f) {
+  for_each_vector(count, [&](int64_t i, int64_t lanes) {
+    const Vec g = load_float(gradient + i, lanes) * Vec(f.gradient_scale),
+              old = load_float(&weight[i], lanes);
+    AdamVectors x{old, load_float(&m[i], lanes), load_float(&v[i], lanes)};
+    x.update(g, f);
+    const Vec finite = (g - g) == Vec(0);
+    store_float(&m[i], Vec::blendv(Vec(0), x.m, finite), lanes);
+    store_float(&v[i], Vec::blendv(Vec(0), x.v, finite), lanes);
+    store_float(&weight[i], Vec::blendv(old, x.weight, finite), lanes);
+  });
+}
+
+template <class Weights, class Gradient>
+void step_cpu(const Weights& weights, const Gradient* gradient, const Moments& moments, int64_t n,
+              const AdamWFactors& f) {
+  at::parallel_for(0, quant_blocks(n, kCompactGroup), kGrainGroups, [&](int64_t begin, int64_t end) {
+    for (int64_t group = begin; group < end; ++group) {
+      const int64_t i = group * kCompactGroup, count = std::min(kCompactGroup, n - i);
+      Group weight{}, m{}, v{};
+      weights.load(i, count, weight);
+      moments.load(group, count, m, v);
+      update_group(weight, m, v, gradient + i, count, f);
+      moments.store(group, count, m, v);
+      weights.store(i, count, weight);
+    }
+  });
+}
+
+void compact_cpu(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
+                 OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  check(weights, gradient, {m, m_scale, v, v_scale, correction});
+  const AdamWFactors f = adamw_factors(step_from(numbers, counters));
+  const Moments moments{m.data_ptr<int8_t>(), m_scale.data_ptr<int16_t>(), v.data_ptr<uint8_t>(),
+                        v_scale.data_ptr<int16_t>()};
+  const int64_t n = weights.numel();
+  const auto with_gradient = [&](const auto& w) {
+    gradient.scalar_type() == at::kFloat ? step_cpu(w, gradient.data_ptr<float>(), moments, n, f)
+                                         : step_cpu(w, gradient.data_ptr<at::BFloat16>(), moments, n, f);
+  };
+  if (correction) {
+    with_gradient(Bf16Weights{weights.data_ptr<at::BFloat16>(), correction->data_ptr<int8_t>()});
+  } else {
+    with_gradient(Fp32Weights{weights.data_ptr<float>()});
+  }
+}
+
+void compact_meta(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
+                  OptionalTensor correction, at::ArrayRef<double>, at::IntArrayRef) {
+  check(weights, gradient, {m, m_scale, v, v_scale, correction});
+}
+
+using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
+                       at::ArrayRef<double>, at::IntArrayRef);
+
+}  // namespace
+
+void adamw_compact_(const Tensor& weights, const Tensor& gradient, const CompactState& s,
+                    const OptimizerStep& step) {
+  static const auto op = operator_handle<Signature>("moelab::adamw_compact_");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const StepArguments arguments(step);
+  op.call(weights, gradient, s.m, s.m_scale, s.v, s.v_scale, s.correction, arguments.numbers,
+          arguments.counters);
+}
+
+Tensor joined_weights(const Tensor& bf16, const Tensor& correction) {
+  const Tensor values = bf16.detach().cpu(), corrections = correction.cpu();
+  const Tensor joined = at::empty(values.sizes(), at::kFloat);
+  for (int64_t i = 0; i < joined.numel(); ++i) {
+    joined.data_ptr<float>()[i] =
+        join_weight(values.data_ptr<at::BFloat16>()[i].x, corrections.data_ptr<int8_t>()[i]);
+  }
+  return joined;
+}
+
+void split_weights_(const Tensor& fp32, const Tensor& bf16, const Tensor& correction) {
+  const Tensor weights = fp32.detach().cpu().contiguous(), values = weights.to(at::kBFloat16);
+  const Tensor corrections = at::empty(weights.sizes(), at::kChar);
+  for (int64_t i = 0; i < weights.numel(); ++i) {
+    corrections.data_ptr<int8_t>()[i] =
+        weight_correction(weights.data_ptr<float>()[i], values.data_ptr<at::BFloat16>()[i].x);
+  }
+  bf16.detach().copy_(values);
+  correction.copy_(corrections);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "adamw_compact_(Tensor(a!) weights, Tensor gradient, Tensor(b!) m, Tensor(c!) m_scale, Tensor(d!) v, "
+      "Tensor(e!) v_scale, Tensor(f!)? correction, float[] numbers, int[] counters) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_compact_", &compact_cpu); }
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adamw_compact_", &compact_meta); }
+
+}  // namespace moelab

@@ -1,0 +1,117 @@
+#include "kernels/momentum_step.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include "kernels/op_handle.h"
+#include "kernels/vec.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr int64_t kGrain = 16384;
+
+// The step's numbers, rounded from double once.
+struct Factors {
+  float keep, lr, beta1, beta2, rest1, rest2, gradient_scale;
+};
+
+Factors factors_of(const OptimizerStep& s) {
+  const auto f = [](double x) { return static_cast<float>(x); };
+  return {f(1 - s.lr * s.weight_decay), f(s.lr), f(s.beta1), f(s.beta2), f(1 - s.beta1), f(1 - s.beta2),
+          f(s.gradient_scale)};
+}
+
+void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const OptionalTensor& copy) {
+  check_step("momentum_step", master, gradient, copy);
+  check_state("momentum_step", "m", m, at::kFloat, master.numel());
+}
+
+Vec sign(const Vec& x) { return Vec::blendv(Vec::blendv(Vec(0), Vec(1), x > Vec(0)), Vec(-1), x < Vec(0)); }
+
+struct Lion {
+  static Vec direction(const Vec& g, Vec& m, const Factors& f) {
+    const Vec u = sign(at::vec::fmadd(m, Vec(f.beta1), g * Vec(f.rest1)));
+    m = at::vec::fmadd(m, Vec(f.beta2), g * Vec(f.rest2));
+    return u;
+  }
+};
+
+struct Sgd {
+  static Vec direction(const Vec& g, Vec& m, const Factors& f) {
+    m = at::vec::fmadd(m, Vec(f.beta1), g);
+    return m;
+  }
+};
+
+template <class Rule, class Gradient>
+void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const OptionalTensor& copy,
+              const Factors& f) {
+  float *p = master.data_ptr<float>(), *pm = m.data_ptr<float>();
+  const Gradient* pg = gradient.data_ptr<Gradient>();
+  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
+  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for_each_vector(end - begin, [&](int64_t offset, int64_t count) {
+      const int64_t i = begin + offset;
+      Vec moment = load_float(pm + i, count);
+      const Vec u = Rule::direction(load_float(pg + i, count) * Vec(f.gradient_scale), moment, f);
+      const Vec weight = load_float(p + i, count) * Vec(f.keep) - Vec(f.lr) * u;
+      store_float(pm + i, moment, count);
+      store_float(p + i, weight, count);
+      if (pc != nullptr) store_float(pc + i, weight, count);
+    });
+  });
+}
+
+template <class Rule>
+void momentum_cpu(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
+                  at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  check(master, gradient, m, copy);
+  const Factors factors = factors_of(step_from(numbers, counters));
+  gradient.scalar_type() == at::kFloat ? step_cpu<Rule, float>(master, gradient, m, copy, factors)
+                                       : step_cpu<Rule, at::BFloat16>(master, gradient, m, copy, factors);
+}
+
+void momentum_meta(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy, at::ArrayRef<double>,
+                   at::IntArrayRef) {
+  check(master, gradient, m, copy);
+}
+
+using Signature = void(Tensor, const Tensor&, Tensor, OptionalTensor, at::ArrayRef<double>, at::IntArrayRef);
+
+}  // namespace
+
+void momentum_step_(MomentumRule rule, const Tensor& master, const Tensor& gradient, const Tensor& m,
+                    const OptionalTensor& compute_copy, const OptimizerStep& step) {
+  static const auto lion = operator_handle<Signature>("moelab::lion_");
+  static const auto sgd = operator_handle<Signature>("moelab::sgd_");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const StepArguments arguments(step);
+  (rule == MomentumRule::lion ? lion : sgd)
+      .call(master, gradient, m, compute_copy, arguments.numbers, arguments.counters);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def(
+      "lion_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!)? compute_copy, float[] numbers, "
+      "int[] counters) -> ()");
+  m.def(
+      "sgd_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!)? compute_copy, float[] numbers, "
+      "int[] counters) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("lion_", &momentum_cpu<Lion>);
+  m.impl("sgd_", &momentum_cpu<Sgd>);
+}
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("lion_", &momentum_meta);
+  m.impl("sgd_", &momentum_meta);
+}
+
+}  // namespace moelab

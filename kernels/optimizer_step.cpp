@@ -1,0 +1,25 @@
+#include "kernels/optimizer_step.h"
+
+namespace moelab {
+
+void check_step(const char* rule, const at::Tensor& weights, const at::Tensor& gradient,
+                const std::optional<at::Tensor>& compute_copy) {
+  const auto ok = [&](const at::Tensor& t, at::ScalarType dtype) {
+    return t.scalar_type() == dtype && t.is_contiguous() && t.numel() == weights.numel();
+  };
+  TORCH_CHECK(ok(weights, at::kFloat), rule, ": the weights must be contiguous fp32");
+  TORCH_CHECK(ok(gradient, at::kFloat) || ok(gradient, at::kBFloat16), rule, ": gradient ", gradient.sizes(),
+              " ", gradient.scalar_type(), " must be contiguous fp32 or bf16 of the weights' size ",
+              weights.sizes());
+  TORCH_CHECK(!compute_copy || ok(*compute_copy, at::kBFloat16), rule,
+              ": the compute copy must be contiguous bf16 of the weights' size");
+}
+
+void check_state(const char* rule, const char* name, const at::Tensor& state, at::ScalarType dtype,
+                 int64_t elements) {
+  TORCH_CHECK(state.scalar_type() == dtype && state.is_contiguous() && state.numel() == elements, rule, ": ",
+              name, " must be contiguous ", dtype, " of ", elements, " elements, not ", state.scalar_type(),
+              " ", state.sizes());
+}
+
+}  // namespace moelab

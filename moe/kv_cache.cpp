@@ -1,0 +1,48 @@
+#include "moe/kv_cache.h"
+
+#include <ATen/ATen.h>
+
+#include "kernels/memory/ledger.h"
+#include "moe/settings/error.h"
+
+namespace moelab {
+
+at::Tensor LayerCache::append(const at::Tensor& kv_BSGd) {
+  const int64_t S = kv_BSGd.size(1);
+  TORCH_CHECK(length + S <= kv_BPGd.size(1), "KvCache: ", S, " positions behind ", length, " of ",
+              kv_BPGd.size(1));
+  TORCH_CHECK(kv_BSGd.size(0) == kv_BPGd.size(0), "KvCache: batch ", kv_BSGd.size(0), ", not ",
+              kv_BPGd.size(0));
+  kv_BPGd.narrow(1, length, S).copy_(kv_BSGd);
+  length += S;
+  return kv_BPGd.narrow(1, 0, length);
+}
+
+KvCache::KvCache(const ModelSettings& model, int64_t batch, int64_t positions, c10::ScalarType compute,
+                 c10::Device device) {
+  if (model.router == RouterKind::expert_choice && !model.dense()) {
+    throw UserError(
+        "model.router=expert_choice cannot generate: experts choose among all tokens of a text, later ones "
+        "included; train with model.router=softmax or sigmoid for that");
+  }
+  KindScope kind(Kind::kv_cache);
+  const auto options = at::TensorOptions().device(device).dtype(compute);
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    layers_.push_back({at::empty({batch, positions, 2 * model.kv(), model.head()}, options)});
+  }
+}
+
+int64_t KvCache::bytes(const ModelSettings& model, int64_t batch, int64_t positions,
+                       c10::ScalarType compute) {
+  return 2 * model.layers * batch * positions * model.kv() * model.head() *
+         static_cast<int64_t>(c10::elementSize(compute));
+}
+
+void KvCache::truncate(int64_t length) {
+  for (LayerCache& layer : layers_) {
+    TORCH_CHECK(length <= layer.length, "KvCache: ", length, " positions of ", layer.length);
+    layer.length = length;
+  }
+}
+
+}  // namespace moelab

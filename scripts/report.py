@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Turns the records of bench_tradeoff into a report: one HTML file that needs no other, and Markdown with PNGs.
+
+It shows memory against speed with the Pareto front, memory by kind over the phases of a step, losses, and what guides
+claim beside what was measured.
+
+example: scripts/report.py runs/tradeoff/records.jsonl --techniques runs/tradeoff/techniques.json --out runs/tradeoff
+"""
+import argparse
+import pathlib
+import sys
+
+from tradeoff import claims, document, figures, pages, records
+
+CLAIMS = pathlib.Path(__file__).resolve().parents[1] / "bench" / "tradeoff" / "claims.yaml"
+
+
+def prefix(index: int, sweeps: list[figures.Sweep]) -> str:
+    """Of the names of a sweep's pictures: none where there is one sweep."""
+    return f"{index + 1}-" if len(sweeps) > 1 else ""
+
+
+def make(arguments: argparse.Namespace) -> None:
+    read, notes = records.read_records(arguments.records)
+    sweeps = figures.sweeps(read)
+    claimed = claims.read_claims(arguments.claims)
+    of_techniques = claims.read_techniques(arguments.techniques) if arguments.techniques else {}
+    parts = [(sweep, prefix(index, sweeps), claims.judge(claimed, of_techniques, sweep))
+             for index, sweep in enumerate(sweeps)]
+    blocks = pages.report_blocks(parts, notes)
+    pages.write(arguments.out, document.to_html(pages.TITLE, blocks), document.to_markdown(blocks), blocks)
+    for note in notes:
+        print(f"report: {note}", file=sys.stderr)
+    for sweep in sweeps:
+        print(f"{sweep.model}\n{pages.spoken(sweep)}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="+", metavar="RECORDS", type=pathlib.Path,
+                        help="files of records (JSON lines), or folders of *.jsonl")
+    parser.add_argument("--out", metavar="DIR", type=pathlib.Path, required=True,
+                        help="gets report.html, report.md and the PNGs")
+    parser.add_argument("--techniques", metavar="FILE", type=pathlib.Path,
+                        help="what 'moelab techniques --json' prints: which claims belong to which technique")
+    parser.add_argument("--claims", metavar="FILE", type=pathlib.Path, default=CLAIMS,
+                        help="what guides claim (default: bench/tradeoff/claims.yaml)")
+    arguments = parser.parse_args()
+    try:
+        make(arguments)
+    except (records.ReportError, OSError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{arguments.out / 'report.html'} (one file, works offline), {arguments.out / 'report.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The trade-off report: records -> figures -> claims, plots -> pages. scripts/report.py puts them together."""

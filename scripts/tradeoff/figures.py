@@ -1,0 +1,189 @@
+"""From records to figures: medians and spread over rounds, ratios against the baseline, the Pareto front."""
+import dataclasses
+import itertools
+import math
+import statistics
+
+import numpy as np
+
+from .records import Record
+
+RESAMPLES = 4000
+SEED = 20240229
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A figure and the range it is known to within."""
+
+    value: float
+    low: float
+    high: float
+
+    def through(self, falling_or_rising) -> "Interval":
+        """The interval of a monotonic function of the figure."""
+        ends = sorted((falling_or_rising(self.low), falling_or_rising(self.high)))
+        return Interval(falling_or_rising(self.value), *ends)
+
+
+@dataclasses.dataclass
+class Case:
+    """What the rounds of one case say. NaN or None stands where no run that finished says it."""
+
+    name: str
+    runs: list[Record]
+    failures: list[Record]
+    baseline: str  # "" for a baseline
+    speed: Interval | None = None  # tokens/s: median, slowest and fastest round
+    peak: Interval | None = None  # bytes: median, smallest and largest round
+    speed_ratio: Interval | None = None  # of tokens/s to the baseline's; 95 % bootstrap interval
+    peak_ratio: Interval | None = None  # of peaks; smallest and largest round
+    pairs: list[tuple[Record, Record]] = dataclasses.field(default_factory=list)
+    loss: float = math.nan
+    loss_change: float = math.nan  # against the baseline's, paired by round
+
+    @property
+    def any(self) -> Record:
+        return (self.runs or self.failures)[-1]
+
+    @property
+    def techniques(self) -> tuple[str, ...]:
+        return self.any.techniques
+
+
+@dataclasses.dataclass
+class Sweep:
+    """The cases of one model on one machine at one commit: only these are compared with each other."""
+
+    model: str
+    machine: dict
+    commit: str
+    dirty: bool
+    cases: list[Case]
+    notes: list[str]
+
+    def case(self, name: str) -> Case | None:
+        return next((case for case in self.cases if case.name == name), None)
+
+
+def range_over(values: list[float]) -> Interval | None:
+    return Interval(statistics.median(values), min(values), max(values)) if values else None
+
+
+def resampled_medians(values: np.ndarray, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Medians of samples drawn from values with replacement."""
+    return np.median(values[generator.integers(len(values), size=(*shape, len(values)))], axis=-1)
+
+
+def ratio_of_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Interval:
+    """The median over rounds of (median rate of the case / median rate of its baseline), with a 95 % percentile
+    bootstrap interval: rounds are drawn with replacement, and in each the steps of both runs."""
+    generator = np.random.default_rng(SEED)
+    rounds = len(pairs)
+    drawn = np.stack([resampled_medians(case, (rounds, RESAMPLES), generator)
+                      / resampled_medians(base, (rounds, RESAMPLES), generator) for case, base in pairs])
+    picks = generator.integers(rounds, size=(rounds, RESAMPLES))
+    medians = np.median(np.take_along_axis(drawn, picks[None], axis=0)[0], axis=0)
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return Interval(float(np.median([np.median(case) / np.median(base) for case, base in pairs])), low, high)
+
+
+def last_loss(run: Record) -> float:
+    return run.steps[-1, 2] if len(run.steps) else math.nan
+
+
+def paired(runs: list[Record], baselines: list[Record]) -> list[tuple[Record, Record]]:
+    """Each run with the baseline of its round; runs without one that saw as many tokens are left out."""
+    bases = {(base.round, base.tokens): base for base in baselines}
+    return [(run, bases[run.round, run.tokens]) for run in runs if (run.round, run.tokens) in bases]
+
+
+def summarise(case: Case) -> None:
+    case.speed = range_over([float(np.median(run.rates)) for run in case.runs])
+    case.peak = range_over([run.peak for run in case.runs])
+    case.loss = statistics.median(map(last_loss, case.runs)) if case.runs else math.nan
+
+
+def compare(case: Case, baseline: Case) -> None:
+    case.pairs = paired(case.runs, baseline.runs)
+    if case.pairs:
+        case.speed_ratio = ratio_of_rates([(run.rates, base.rates) for run, base in case.pairs])
+        case.peak_ratio = range_over([run.peak / base.peak for run, base in case.pairs])
+        case.loss_change = statistics.median(last_loss(run) - last_loss(base) for run, base in case.pairs)
+
+
+def newest(records: list[Record]) -> list[Record]:
+    """Of a case that was measured with other settings before, the runs with those of its newest record; and of a run
+    that was repeated, the last."""
+    ordered = sorted(records, key=lambda record: record.started)
+    of_round = {record.round: record for record in ordered if record.settings_hash == ordered[-1].settings_hash}
+    return [of_round[number] for number in sorted(of_round)]
+
+
+def finished(record: Record) -> bool:
+    return record.status == "ok" and len(record.steps) > 0
+
+
+def case_of(name: str, records: list[Record]) -> Case:
+    case = Case(name, [record for record in records if finished(record)],
+                [record for record in records if not finished(record)], "")
+    case.baseline = "" if case.any.is_baseline else case.any.against
+    return case
+
+
+def sweep_of(records: list[Record]) -> Sweep:
+    first, notes, cases = records[0], [], []
+    for name in dict.fromkeys(record.case for record in records):
+        own = [record for record in records if record.case == name]
+        kept = newest(own)
+        if len(kept) < len(own):
+            notes.append(f"{name}: {len(own) - len(kept)} earlier run(s) left out: repeated, or with other settings")
+        cases.append(case_of(name, kept))
+    sweep = Sweep(first.model, first.machine, first.commit, first.dirty, cases, notes)
+    for case in cases:
+        summarise(case)
+        baseline = sweep.case(case.baseline)
+        if baseline:
+            compare(case, baseline)
+        if case.baseline and not case.pairs and case.runs:
+            notes.append(f"{case.name}: no ratios, for its baseline, {case.baseline}, finished in no round of its own "
+                         "after as many tokens")
+    return sweep
+
+
+def sweeps(records: list[Record]) -> list[Sweep]:
+    """In the order of their first records."""
+    groups: dict[tuple, list[Record]] = {}
+    for record in records:
+        machine = tuple(sorted((key, str(value)) for key, value in record.machine.items()))
+        groups.setdefault((record.model, machine, record.commit, record.dirty), []).append(record)
+    return [sweep_of(group) for group in groups.values()]
+
+
+def pareto_front(points: list[tuple[float, float]]) -> list[int]:
+    """Indices of the points (memory, speed) that no other point beats, i.e. is at least as good in both and better
+    in one; in order of memory."""
+    front, fastest = [], -math.inf
+    for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        memory, speed = points[index]
+        ties = bool(front) and points[front[-1]] == (memory, speed)
+        if speed > fastest or ties:
+            front.append(index)
+            fastest = speed
+    return front
+
+
+def measured(sweep: Sweep) -> list[Case]:
+    return [case for case in sweep.cases if case.runs]
+
+
+def on_front(sweep: Sweep) -> list[Case]:
+    cases = measured(sweep)
+    return [cases[i] for i in pareto_front([(case.peak.value, case.speed.value) for case in cases])]
+
+
+def flat(settings: dict, prefix: str = "") -> dict[str, str]:
+    """{"a": {"b": 1}} as {"a.b": "1"}."""
+    items = [flat(value, f"{prefix}{key}.").items() if isinstance(value, dict) else [(prefix + key, str(value))]
+             for key, value in settings.items()]
+    return dict(itertools.chain.from_iterable(items))

@@ -1,0 +1,123 @@
+"""Reads the records of a sweep: JSON lines, one for each run of a case, as bench_tradeoff appends them."""
+import dataclasses
+import json
+import math
+import pathlib
+
+import numpy as np
+
+SCHEMA = 1
+WARM_UP = "the first three steps of a run, or the first third of a shorter one"
+
+
+class ReportError(Exception):
+    """A user's mistake: what, where, what would be right, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One run. steps is (n, 4): step, tokens so far, loss in nats, milliseconds; memory[phase][kind] is in bytes."""
+
+    case: str
+    techniques: tuple[str, ...]
+    against: str
+    model: str
+    round: int
+    settings: dict
+    settings_hash: str
+    command: str
+    commit: str
+    dirty: bool
+    machine: dict
+    started: str
+    status: str
+    message: str
+    peak: float
+    held_out_loss: float
+    steps: np.ndarray
+    memory: dict
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.against in ("", self.case)
+
+    @property
+    def tokens(self) -> float:
+        """In all."""
+        return self.steps[-1, 1]
+
+    @property
+    def rates(self) -> np.ndarray:
+        """Tokens a second of each step after the warm-up; see WARM_UP."""
+        tokens = np.diff(self.steps[:, 1], prepend=0)
+        return (1000 * tokens / self.steps[:, 3])[min(3, len(self.steps) // 3):]
+
+
+def number(value: object) -> float:
+    """JSON has no NaN: null stands for it."""
+    return math.nan if value is None else float(value)
+
+
+def steps_array(rows: list) -> np.ndarray:
+    return np.array([[number(value) for value in row] for row in rows], dtype=float).reshape(-1, 4)
+
+
+def parse(fields: dict) -> Record:
+    """Raises KeyError, TypeError or ValueError where the fields aren't those of schema 1."""
+    summary = fields["summary"] or {}
+    return Record(
+        case=fields["case"], techniques=tuple(fields["techniques"]), against=fields["against"] or "",
+        model=fields["model"], round=int(fields["round"]), settings=fields["settings"],
+        settings_hash=fields["settings_hash"], command=fields["command"], commit=fields["commit"],
+        dirty=bool(fields["dirty"]), machine=fields["machine"] or {}, started=fields["started"],
+        status=fields["status"], message=fields["message"],
+        peak=number(summary.get("peak_bytes")), held_out_loss=number(summary.get("held_out_loss")),
+        steps=steps_array(fields["steps"] or []), memory=fields["memory"] or {})
+
+
+def read_line(line: str, where: str) -> Record | None:
+    """None for a line that isn't whole."""
+    try:
+        fields = json.loads(line)
+        schema = fields.get("schema") if isinstance(fields, dict) else None
+    except json.JSONDecodeError:
+        return None
+    if schema != SCHEMA:
+        raise ReportError(f"{where}: schema {schema}; this report reads schema {SCHEMA}, as bench_tradeoff writes it")
+    try:
+        return parse(fields)
+    except KeyError as missing:
+        raise ReportError(f"{where}: {missing} is missing from the record") from None
+    except (TypeError, ValueError) as error:
+        raise ReportError(f"{where}: not a record of bench_tradeoff: {error}") from None
+
+
+def read_file(path: pathlib.Path) -> tuple[list[Record], list[str]]:
+    records, torn = [], []
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from None
+    for index, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        record = read_line(line, f"{path}:{index}")
+        if record is None:
+            torn.append(f"{path}:{index}: torn line left out (a sweep was interrupted while writing it)")
+        else:
+            records.append(record)
+    return records, torn
+
+
+def read_records(paths: list[pathlib.Path]) -> tuple[list[Record], list[str]]:
+    """The records of files, and of the *.jsonl in folders; with a note for each torn line."""
+    files = [file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    records, notes = [], []
+    for file in files:
+        read, torn = read_file(file)
+        records += read
+        notes += torn
+    if not records:
+        names = ", ".join(map(str, paths))
+        raise ReportError(f"{names}: no records; bench_tradeoff writes them")
+    return records, notes

@@ -1,0 +1,55 @@
+#pragma once
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// Each header of this folder lists the cases of one operator, makes their inputs and states what a call has
+// to do. Tests and benchmarks read the same lists, so that what is timed is what is held against a reference.
+namespace moelab::test {
+
+// Who runs a case. `bench` alone are those too large for a float64 reference within a test's seconds. Names
+// that begin with "small" are what the benchmarks' own test runs.
+enum class Use { test, bench, both };
+
+template <class Case>
+std::vector<Case> cases_for(Use use, const std::vector<Case>& all) {
+  std::vector<Case> chosen;
+  for (const Case& c : all) {
+    if (c.use == use || c.use == Use::both) chosen.push_back(c);
+  }
+  return chosen;
+}
+
+// The least that one call has to do, as forward_work(case) and backward_work(case) state it.
+struct Work {
+  double bytes = 0;                      // every operand read once, every result written once
+  double flops = 0;                      // of matrix products, a multiply-add is two; 0: there are none
+  at::ScalarType products = at::kFloat;  // what those are computed in
+};
+
+inline double element_bytes(at::ScalarType dtype) { return static_cast<double>(c10::elementSize(dtype)); }
+
+inline std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "fp32";
+    case at::kBFloat16:
+      return "bf16";
+    case at::kHalf:
+      return "fp16";
+    case at::kInt:
+      return "int32";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+// The name of a parameterised test's instance.
+template <class Info>
+std::string case_name(const Info& info) {
+  return std::string(info.param.name) + "_" + dtype_name(info.param.dtype);
+}
+
+}  // namespace moelab::test

@@ -1,0 +1,90 @@
+#pragma once
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tests/kernels/cases/dispatch.h"
+
+namespace moelab::test {
+
+struct MoeCase {
+  const char* name;
+  int64_t B, S, D, E, K, F;
+  double capacity_factor;             // 0: dropless
+  bool one_expert = false;            // every token takes expert 0 first
+  at::ScalarType dtype = at::kFloat;  // of a benchmark; tests compute each case in fp32 and in bf16
+  Use use = Use::test;
+  int64_t tokens() const { return B * S; }
+  int64_t rows() const {
+    return capacity_factor == 0 ? tokens() * K : E * B * expert_capacity(S, K, E, capacity_factor);
+  }
+};
+
+inline const std::vector<MoeCase>& moe_cases() {
+  static const std::vector<MoeCase> cases = {
+      {"small_dropless", 2, 24, 32, 4, 2, 48, 0, false, at::kFloat, Use::both},
+      {"odd_sizes", 3, 7, 19, 5, 3, 13, 0},
+      {"one_token", 1, 1, 16, 4, 2, 24, 0},
+      {"no_tokens", 0, 8, 16, 4, 2, 24, 0},
+      {"top_1", 2, 16, 32, 4, 1, 40, 0},
+      {"all_experts", 2, 9, 16, 3, 3, 20, 0},
+      {"empty_experts", 1, 3, 16, 16, 2, 24, 0},
+      {"all_to_one", 2, 16, 32, 4, 2, 24, 0, true},
+      {"small_capacity", 2, 24, 32, 4, 2, 48, 1.25, false, at::kBFloat16, Use::both},
+      {"capacity_drops", 2, 24, 32, 4, 2, 48, 0.5, true},
+      {"capacity_ample", 2, 16, 24, 4, 2, 32, 4},
+      {"capacity_one_token", 1, 1, 16, 4, 2, 24, 1.25},
+      {"capacity_no_tokens", 0, 8, 16, 4, 2, 24, 1.25},
+      {"moe_micro_capacity", 8, 256, 384, 4, 2, 1024, 1.25, false, at::kFloat, Use::bench},
+      {"moe_micro_capacity", 8, 256, 384, 4, 2, 1024, 1.25, false, at::kBFloat16, Use::bench},
+      {"moe_micro_dropless", 8, 256, 384, 4, 2, 1024, 0, false, at::kBFloat16, Use::bench},
+      {"8_experts", 1, 1024, 512, 8, 2, 512, 0, false, at::kFloat, Use::bench},
+      {"64_narrow_experts", 1, 2048, 512, 64, 8, 128, 0, false, at::kFloat, Use::bench},
+      {"64_wide_experts", 1, 1024, 2048, 64, 8, 1024, 0, false, at::kBFloat16, Use::bench},
+  };
+  return cases;
+}
+
+struct MoeInput {
+  at::Tensor x, weights, ids, w13, w2, dy;  // requires_grad off
+  Routes routes;
+};
+
+// Random inputs at the scale of a real layer: unit activations, weights of 1/sqrt(fan-in).
+inline MoeInput make_input(const MoeCase& c, at::ScalarType dtype = at::kFloat, uint64_t seed = 7) {
+  at::manual_seed(seed);
+  MoeInput in;
+  in.x = at::randn({c.tokens(), c.D}).to(dtype);
+  in.w13 = (at::randn({c.E, 2 * c.F, c.D}) / std::sqrt(static_cast<double>(c.D))).to(dtype);
+  in.w2 = (at::randn({c.E, c.D, c.F}) / std::sqrt(static_cast<double>(c.F))).to(dtype);
+  in.dy = at::randn({c.tokens(), c.D}).to(dtype);
+  at::Tensor scores = at::rand({c.tokens(), c.E});
+  if (c.one_expert && c.tokens() > 0) scores.select(1, 0).fill_(2);
+  const auto [top, ids] = scores.topk(c.K, 1);
+  in.weights = at::rand({c.tokens(), c.K}) + 0.1;
+  in.ids = ids.to(at::kInt).contiguous();
+  in.routes = make_routes(in.ids, c.S, c.E, c.capacity_factor);
+  return in;
+}
+
+// Products over all rows, empty places of a capacity buffer too: W13 x and W2 a. Read x, W13, W2, rows and
+// weights; written y and the pre-activation.
+inline Work forward_work(const MoeCase& c) {
+  const double R = static_cast<double>(c.rows()), T = static_cast<double>(c.tokens());
+  const double weights = 3.0 * c.E * c.F * c.D;
+  return {.bytes = (2 * T * c.D + weights + 2 * R * c.F) * element_bytes(c.dtype) + 8 * T * c.K,
+          .flops = 2 * R * 3.0 * c.F * c.D,
+          .products = c.dtype};
+}
+
+// Twice the products: towards the inputs and towards the weights. Read dy, x, W13, W2, the pre-activation,
+// rows and weights; written dx and the gradients of the weights, the router's too.
+inline Work backward_work(const MoeCase& c) {
+  const double R = static_cast<double>(c.rows()), T = static_cast<double>(c.tokens());
+  const double weights = 3.0 * c.E * c.F * c.D;
+  return {.bytes = (3 * T * c.D + 2 * weights + 2 * R * c.F) * element_bytes(c.dtype) + 12 * T * c.K,
+          .flops = 2 * 2 * R * 3.0 * c.F * c.D,
+          .products = c.dtype};
+}
+
+}  // namespace moelab::test

@@ -1,0 +1,156 @@
+"""moelab train interrupted from outside: by SIGTERM in every phase, a limit on file sizes, a damaged checkpoint,
+changed settings. What a run resumed after that leaves is compared with an uninterrupted one, bit by bit."""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+STEPS = 12
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory) -> pathlib.Path:
+    """Token ids below 256, without a header."""
+    folder = tmp_path_factory.mktemp("shards")
+    ids = np.random.default_rng(1).integers(0, 256, 400_000, dtype=np.uint16)
+    ids[:20_000].tofile(folder / "train.bin")
+    ids[20_000:].tofile(folder / "val.bin")
+    return folder
+
+
+def command(shards: pathlib.Path, run: pathlib.Path, *arguments) -> list[str]:
+    settings = {
+        "data.path": shards, "run.dir": run, "model.vocab": 256, "train.sequence": 32, "train.micro_batch": 2,
+        "train.accumulation": 2, "train.steps": STEPS, "eval.batches": 0, "checkpoint.every": 2, "checkpoint.keep": 3,
+        "run.threads": 1, "run.log_every": 1,
+    } | dict(argument.split("=") for argument in arguments if "=" in argument)  # fmt: skip
+    options = [argument for argument in arguments if "=" not in argument]
+    return [PROGRAM, "train", "--config", "moe-pico", *options, *(f"{key}={value}" for key, value in settings.items())]
+
+
+def train(shards, run, *arguments, **how) -> subprocess.CompletedProcess:
+    return subprocess.run(command(shards, run, *arguments), capture_output=True, text=True, timeout=120, **how)
+
+
+def result(run: pathlib.Path) -> tuple:
+    """Losses of all steps, and the hashes of the last checkpoint's weights and optimizer state."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    manifest = json.loads((run / f"checkpoints/step-{STEPS}/manifest.json").read_text())["body"]["files"]
+    tensors = {name: manifest[name]["xxh3_128"] for name in ("model.safetensors", "optimizer.safetensors")}
+    return [(line["step"], line["tokens"], line["loss"], line["grad_norm"]) for line in lines], tensors
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(shards, tmp_path_factory) -> tuple:
+    run = tmp_path_factory.mktemp("uninterrupted")
+    done = train(shards, run)
+    assert done.returncode == 0, done.stderr
+    return result(run)
+
+
+def checkpoints(run: pathlib.Path) -> list[int]:
+    """The steps of which there is a whole checkpoint; nothing else may be left."""
+    names = [path.name for path in (run / "checkpoints").iterdir() if path.name != "LATEST"]
+    assert all(re.fullmatch(r"step-\d+", name) for name in names), names
+    return sorted(int(name.removeprefix("step-")) for name in names)
+
+
+def catches_sigterm(process) -> bool:
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+def has_started(process, run) -> bool:
+    """The files of the run are there: what follows is the first step, then its evaluation."""
+    return (run / "metrics.jsonl").exists() and (time.sleep(1.5) or True)
+
+
+PHASES = {
+    "start": ([], lambda process, run: catches_sigterm(process)),
+    "first step": ([], lambda process, run: (run / "metrics.jsonl").exists()),
+    "steps": ([], lambda process, run: (run / "checkpoints/step-4").exists()),
+    # Long enough (11 875 batches) that it can't be over when the signal comes.
+    "evaluation": (["eval.every=1", "eval.batches=100000", "eval.micro_batch=1"], has_started),
+    "saving": (["checkpoint.every=1"], lambda process, run: any((run / "checkpoints").glob("step-*.tmp-*"))),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_sigterm_leaves_a_checkpoint(shards, tmp_path, uninterrupted, phase):
+    arguments, reached = PHASES[phase]
+    process = subprocess.Popen(command(shards, tmp_path, *arguments), stdout=subprocess.PIPE, text=True)
+    while not reached(process, tmp_path):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    stopped = int(re.search(r"SIGTERM: stopped after step (\d+); --resume latest", said)[1])
+    assert stopped < STEPS and checkpoints(tmp_path)[-1] == stopped
+    if phase == "evaluation":
+        assert stopped == 1 and "held-out" not in said
+    resumed = train(shards, tmp_path, "--resume", "latest")
+    assert resumed.returncode == 0 and f"after step {stopped}\n" in resumed.stdout, resumed
+    assert result(tmp_path) == uninterrupted
+
+
+def test_file_size_limit_is_a_clean_error(shards, tmp_path):
+    """An error and no kill; the checkpoint before it stays, and goes on without the limit."""
+    assert train(shards, tmp_path, "train.steps=2").returncode == 0
+    limited = train(
+        shards, tmp_path, "--resume", "latest",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    assert limited.returncode == 2, limited
+    assert re.fullmatch(r"moelab: cannot write \S+/model.safetensors: File too large \(EFBIG\)\n", limited.stderr)
+    assert checkpoints(tmp_path) == [2]
+    assert train(shards, tmp_path, "--resume", "latest").returncode == 0
+
+
+@pytest.mark.parametrize("source", ["latest", "checkpoints/step-12"])
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(shards, tmp_path, uninterrupted, source):
+    assert train(shards, tmp_path).returncode == 0
+    assert checkpoints(tmp_path) == [8, 10, 12]
+    damaged = tmp_path / "checkpoints/step-12/optimizer.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 4
+    damaged.write_bytes(content)
+    resumed = train(shards, tmp_path, "--resume", source if source == "latest" else str(tmp_path / source))
+    assert resumed.returncode == 0
+    assert "step-12/optimizer.safetensors: damaged" in resumed.stderr
+    assert f"fell back to the checkpoint {tmp_path}/checkpoints/step-10" in resumed.stderr
+    assert "after step 10\n" in resumed.stdout
+    assert result(tmp_path) == uninterrupted
+
+
+@pytest.mark.parametrize("setting, before", [
+    ("model.experts_per_token=1", "2"), ("model.rope_theta=5000", "10000.0"), ("model.capacity_factor=2", "1.25"),
+    ("model.d_expert=64", None),
+])  # fmt: skip
+def test_a_changed_model_setting_is_named(shards, tmp_path, setting, before):
+    assert train(shards, tmp_path, "train.steps=2").returncode == 0
+    metrics = (tmp_path / "metrics.jsonl").read_text()
+    resumed = train(shards, tmp_path, "--resume", "latest", setting)
+    assert resumed.returncode == 2, resumed
+    key, value = setting.split("=")
+    expected = rf"{key} was {re.escape(before) if before else '.*'}, now {value}(\.0)?; "
+    assert resumed.stderr.count("\n") == 1 and re.search(expected, resumed.stderr), resumed.stderr
+    assert (tmp_path / "metrics.jsonl").read_text() == metrics and checkpoints(tmp_path) == [2]
+
+
+def test_what_saving_cost_is_reported(shards, tmp_path):
+    done = train(shards, tmp_path)
+    saved = json.loads((tmp_path / "summary.json").read_text())["checkpoints"]
+    files = sum(path.stat().st_size for path in (tmp_path / f"checkpoints/step-{STEPS}").iterdir())
+    assert saved["saved"] == STEPS // 2 and saved["bytes"] == files
+    assert 0 < saved["blocked_seconds"] and 0 < saved["write_seconds"]
+    assert f"checkpoints saved: {STEPS // 2} of " in done.stdout

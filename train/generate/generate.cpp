@@ -1,0 +1,78 @@
+#include "train/generate/generate.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <string>
+
+#include "moe/settings/error.h"
+
+namespace moelab {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// One text (batch 1) that grows.
+class Reader {
+ public:
+  Reader(Transformer& model, KvCache& cache) : model_(model), cache_(cache) { cache.truncate(0); }
+
+  // Logits (1, V) fp32 on the CPU of what follows once `ids` were read as well.
+  at::Tensor read(std::span<const int64_t> ids) {
+    const at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(ids.data(), ids.size()), at::kLong);
+    const at::Tensor logits = model_.next_logits(tokens.to(model_.device()).unsqueeze(0), cache_, direct_);
+    return logits.to(at::kCPU, at::kFloat).contiguous();
+  }
+
+ private:
+  Transformer& model_;
+  KvCache& cache_;
+  DirectRunner direct_;
+};
+
+void check_prompt(std::span<const int64_t> prompt, const KvCache& cache) {
+  if (prompt.empty()) throw UserError("the prompt is empty; give at least one token to go on from");
+  if (static_cast<int64_t>(prompt.size()) > cache.positions()) {
+    throw UserError("the prompt has " + std::to_string(prompt.size()) + " tokens, more than the " +
+                    std::to_string(cache.positions()) + " positions there is room for; shorten it");
+  }
+}
+
+}  // namespace
+
+Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> prompt,
+                   const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
+  check_prompt(prompt, cache);
+  Sampler sampler(options.sampling);
+  Reader reader(model, cache);
+  Generated result;
+  auto start = Clock::now();
+  at::Tensor logits = reader.read(prompt);
+  result.prompt_seconds = seconds_since(start);
+  start = Clock::now();
+  while (static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {
+    if (!result.tokens.empty()) {
+      if (cache.length() == cache.positions()) {
+        result.ending = Ending::positions;
+        break;
+      }
+      logits = reader.read({&result.tokens.back(), 1});
+      ++result.steps;
+    }
+    const int64_t id = sampler({logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())});
+    if (id == options.end_of_text) {
+      result.ending = Ending::end_of_text;
+      break;
+    }
+    result.tokens.push_back(id);
+    if (on_token) on_token(id);
+  }
+  result.step_seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace moelab

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "moe/kv_cache.h"
+#include "moe/transformer.h"
+#include "train/generate/sampler.h"
+
+namespace moelab {
+
+struct GenerateOptions {
+  SamplingOptions sampling;
+  int64_t max_tokens = 200;
+  std::optional<int64_t> end_of_text;  // the token that ends a document; none: nothing ends early
+};
+
+enum class Ending {
+  max_tokens,   // as many as asked for
+  end_of_text,  // the model wrote it; it is not among the tokens
+  positions,    // the cache is full
+};
+
+struct Generated {
+  std::vector<int64_t> tokens;
+  Ending ending = Ending::max_tokens;
+  double prompt_seconds = 0;  // until the logits of the first token
+  int64_t steps = 0;          // forward passes of one token after that
+  double step_seconds = 0;    // of them all, sampling and on_token included
+};
+
+// Continues `prompt` (at least one id), showing each token to `on_token` as it comes. What the cache (batch
+// 1) held before is forgotten. A cache of P positions has room for a prompt of P tokens and one more token,
+// since the last one is never read. Throws UserError for an empty prompt, one longer than the cache and bad
+// options.
+Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> prompt,
+                   const GenerateOptions& options, const std::function<void(int64_t)>& on_token = {});
+
+}  // namespace moelab

@@ -1,0 +1,189 @@
+#include "train/huggingface/convert.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "moe/settings/error.h"
+#include "moe/transformer.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/folder.h"
+#include "train/config/load.h"
+#include "train/config/print.h"
+#include "train/config/resolve.h"
+#include "train/config/validate.h"
+#include "train/huggingface/model_config.h"
+#include "train/huggingface/tensor_names.h"
+#include "train/huggingface/weight_files.h"
+
+namespace moelab {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kSettings = "config.yaml";
+constexpr const char* kTokenizer = "tokenizer.json";
+
+void require_new_folder(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error))) return;
+  throw UserError(folder.string() + ": already exists; give the name of a new folder");
+}
+
+// Has `fill` make the folder under another name; an error leaves nothing of it.
+void fill_and_rename(const fs::path& to, const std::function<void(const fs::path& folder)>& fill) {
+  const fs::path whole = fs::absolute(to / "").lexically_normal().parent_path();
+  const fs::path temporary = temporary_name(whole.parent_path(), whole.filename().string());
+  remove_tree(temporary);
+  try {
+    create_folders(temporary);
+    fill(temporary);
+    sync_folder(temporary);
+    rename_path(temporary, whole);
+    sync_folder(whole.parent_path());
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+bool is_hf_folder(const fs::path& folder) { return fs::exists(folder / "config.json"); }
+
+LoadedCheckpoint open_checkpoint(const fs::path& folder) {
+  if (!fs::is_directory(folder)) throw UserError(folder.string() + ": no such folder");
+  LoadedCheckpoint loaded =
+      fs::exists(folder / kManifestName) ? load_checkpoint(folder) : load_latest(folder);
+  if (!loaded.files.contains(kSettings)) {
+    throw UserError(loaded.path.string() + ": has no " + kSettings + ", which says what model it is");
+  }
+  return loaded;
+}
+
+Settings settings_of(const LoadedCheckpoint& checkpoint) {
+  return load_settings({.config = (checkpoint.path / kSettings).string()});
+}
+
+void read_hf_weights(const fs::path& folder, const HfConfig& config, const std::vector<TensorEntry>& into) {
+  const HfWeights weights(folder);
+  std::vector<TensorEntry> views = hf_views(into, config.family, config.model);
+  at::Tensor head;
+  if (config.model.tie_embeddings && weights.has("lm_head.weight")) {
+    // some programs write the tied head out
+    head = at::empty_like(views.front().tensor);
+    views.push_back({"lm_head.weight", head});
+  }
+  weights.restore(views);
+  if (head.defined() && !at::equal(head, views.front().tensor)) {
+    throw UserError(folder.string() + ": lm_head.weight is not the embedding, but config.json ties them");
+  }
+}
+
+// Uninitialised fp32 weights of the model, by our names.
+std::vector<TensorEntry> empty_weights(const ModelSettings& model) {
+  TransformerOptions options;
+  options.device = c10::kMeta;
+  const Transformer shapes(model, {}, options);
+  std::vector<TensorEntry> weights;
+  for (const Parameter& parameter : shapes.parameters()) {
+    weights.push_back({parameter.name, at::empty(parameter.value.sizes(), at::TensorOptions(at::kFloat))});
+  }
+  return weights;
+}
+
+Settings training_settings(const HfConfig& config) {
+  Settings settings = unresolve(load_settings({.config = config.model.preset}));
+  const ModelSettings published = settings.model;
+  settings.model = config.model;
+  settings.model.balance_loss = published.balance_loss;
+  settings.model.z_loss = published.z_loss;
+  settings.train.sequence = std::min(settings.train.sequence, config.max_positions);
+  settings = resolve(std::move(settings));
+  validate(settings);
+  return settings;
+}
+
+// Each row-major tensor of a file, without a copy; valid as long as the file.
+std::vector<TensorEntry> mapped_tensors(const SafetensorsFile& file) {
+  std::vector<TensorEntry> entries;
+  for (const SafetensorsInfo& info : file.header().tensors) {
+    // from_blob wants a mutable pointer; nobody writes through it.
+    auto* data = const_cast<std::byte*>(file.bytes(info).data());
+    entries.push_back(
+        {info.name, at::from_blob(data, info.shape, at::TensorOptions(to_scalar_type(info.type)))});
+  }
+  return entries;
+}
+
+// By name, the settings that decide which function of the tokens the model is.
+nlohmann::ordered_json function_settings(const ModelSettings& model) {
+  Settings settings;
+  settings.model = model;
+  nlohmann::ordered_json values = settings_json(resolve(std::move(settings)))["model"];
+  for (const char* training : {"preset", "capacity_factor", "dispatch", "z_loss", "balance_loss"}) {
+    values.erase(training);
+  }
+  return values;
+}
+
+void require_same_model(const fs::path& from, const ModelSettings& there, const ModelSettings& here) {
+  const nlohmann::ordered_json theirs = function_settings(there), ours = function_settings(here);
+  std::string differences;
+  for (const auto& [name, value] : theirs.items()) {
+    if (value == ours.at(name)) continue;
+    differences += (differences.empty() ? "model." : ", model.") + name + "=" + value.dump() + " (here " +
+                   ours.at(name).dump() + ")";
+  }
+  if (differences.empty()) return;
+  throw UserError("train.init=" + from.string() + ": another model than this run's; it has " + differences);
+}
+
+}  // namespace
+
+fs::path import_huggingface(const fs::path& from, const fs::path& to, const std::string& commit) {
+  if (!is_hf_folder(from)) {
+    throw UserError(from.string() + ": no config.json there; give the folder of a Hugging Face model");
+  }
+  require_new_folder(to);
+  const HfConfig config = read_hf_config(from);
+  CheckpointContent content;
+  content.files[kSettings] = print_settings(training_settings(config));
+  content.model = empty_weights(config.model);
+  read_hf_weights(from, config, content.model);
+  if (fs::exists(from / kTokenizer)) {
+    content.files[kTokenizer] = read_text_file(from / kTokenizer, kMaxCheckpointText);
+  }
+  content.commit = commit;
+  write_checkpoint(to, content, 1);
+  return to / step_name(content.state.step);
+}
+
+void export_huggingface(const fs::path& from, const fs::path& to, int64_t max_shard_bytes) {
+  const LoadedCheckpoint checkpoint = open_checkpoint(from);
+  const Settings settings = settings_of(checkpoint);
+  const HfFamily family = family_of(settings.model);
+  require_new_folder(to);
+  fill_and_rename(to, [&](const fs::path& folder) {
+    write_hf_weights(folder, hf_views(mapped_tensors(checkpoint.model), family, settings.model),
+                     max_shard_bytes);
+    write_text_file(folder / "config.json", hf_config_text(family, settings.model, settings.train.sequence));
+    const auto tokenizer = checkpoint.files.find(kTokenizer);
+    if (tokenizer != checkpoint.files.end()) write_text_file(folder / kTokenizer, tokenizer->second);
+  });
+}
+
+void load_initial_weights(const fs::path& from, const ModelSettings& model,
+                          const std::vector<TensorEntry>& into) {
+  if (is_hf_folder(from)) {
+    const HfConfig config = read_hf_config(from);
+    require_same_model(from, config.model, model);
+    read_hf_weights(from, config, into);
+    return;
+  }
+  const LoadedCheckpoint checkpoint = open_checkpoint(from);
+  require_same_model(from, settings_of(checkpoint).model, model);
+  restore(checkpoint.model, into);
+}
+
+}  // namespace moelab

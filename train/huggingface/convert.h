@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/safetensors_file.h"
+#include "train/config/settings.h"
+
+// Between Hugging Face folders and checkpoints. Weights keep their bits (16-bit ones as the fp32 numbers that
+// they are), a tokenizer.json travels along. All functions throw UserError.
+namespace moelab {
+
+// Makes the checkpoint to/step-0 of the folder `from`: weights, settings for training on (dropless, fp32, the
+// recipe of the family's published preset), no optimizer state. `to` must not exist, or be empty. Returns the
+// checkpoint's folder.
+std::filesystem::path import_huggingface(const std::filesystem::path& from, const std::filesystem::path& to,
+                                         const std::string& commit);
+
+// Makes the Hugging Face folder `to`, which must not exist or be empty, of a checkpoint: step-N, or a folder
+// of such, whose newest is taken. A crash leaves nothing under that name.
+void export_huggingface(const std::filesystem::path& from, const std::filesystem::path& to,
+                        int64_t max_shard_bytes = 5'000'000'000);
+
+// Fills the fp32 weights of a model from a checkpoint (as above) or a Hugging Face folder. Every setting that
+// shapes the function must agree; those that don't are named.
+void load_initial_weights(const std::filesystem::path& from, const ModelSettings& model,
+                          const std::vector<TensorEntry>& into);
+
+}  // namespace moelab

@@ -1,0 +1,16 @@
+#pragma once
+#include <vector>
+
+#include "train/checkpoint/safetensors_file.h"
+#include "train/huggingface/model_config.h"
+
+namespace moelab {
+
+// The tensors of a Hugging Face file, each a view into one of `ours` (all of the model's parameters, of any
+// type, row-major): reading into the views fills our tensors, writing them out exports these. Queries, keys
+// and values are rows of our qkv, an expert's gate and up the halves of its part of w13; the names are those
+// of files (one expert a tensor), which transformers 4 and 5 share.
+std::vector<TensorEntry> hf_views(const std::vector<TensorEntry>& ours, HfFamily family,
+                                  const ModelSettings& model);
+
+}  // namespace moelab

@@ -1,0 +1,152 @@
+#include <ATen/ATen.h>
+
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "kernels/memory/report.h"
+#include "moe/settings/error.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/folder.h"
+#include "train/config/load.h"
+#include "train/generate/generate.h"
+#include "train/run/commands.h"
+#include "train/run/open_run.h"
+#include "train/run/trainer.h"
+#include "train/tokenizer/tokenizer.h"
+
+namespace moelab {
+namespace fs = std::filesystem;
+namespace {
+
+LoadedCheckpoint open_checkpoint(const fs::path& from) {
+  if (fs::exists(from / kManifestName)) return load_checkpoint(from);
+  for (const fs::path& folder : {from / "checkpoints", from}) {
+    if (fs::is_directory(folder) && !list_checkpoints(folder).empty()) return load_latest(folder);
+  }
+  throw UserError("--from " + from.string() +
+                  ": no checkpoint there; give the folder of one (runs/NAME/checkpoints/step-N) or of a run "
+                  "(runs/NAME)");
+}
+
+// What ends a document: the names that scripts/prepare_data.py looks for, or the zero byte of a bytes
+// tokenizer.
+std::optional<int64_t> end_of_text(const Tokenizer& tokenizer) {
+  for (const char* name :
+       {"<|endoftext|>", "<|end_of_text|>", "<|eot|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"}) {
+    const std::vector<int64_t> ids = tokenizer.encode(name);
+    if (ids.size() == 1) return ids[0];
+  }
+  return tokenizer.vocab_size() == 256 ? std::optional<int64_t>(0) : std::nullopt;
+}
+
+// A checkpoint's model, settings and tokenizer, and the texts that it writes.
+class TextRun {
+ public:
+  explicit TextRun(const GenerateCall& call)
+      : call_(call),
+        prompt_(call.prompt_file.empty() ? call.prompt : read_text(call.prompt_file)),
+        checkpoint_(open_checkpoint(call.from)),
+        settings_(load_settings(
+            {.config = (checkpoint_.path / "config.yaml").string(), .overrides = call.overrides})),
+        tokenizer_(Tokenizer::load(checkpoint_.path)),
+        ids_(tokenizer_.encode(prompt_)),
+        positions_(needed_positions()),
+        model_(settings_.model, settings_.attention, model_options()),
+        cache_(settings_.model, 1, positions_, compute(), model_.device()) {
+    restore(checkpoint_.model, model_state(model_));
+    round_masters(model_);
+    for (Parameter& parameter : model_.parameters()) parameter.master.reset();
+  }
+
+  void write_all() {
+    for (int64_t sample = 0; sample < call_.samples; ++sample) {
+      if (call_.samples > 1) std::cout << fmt::format("--- sample {} of {}\n", sample + 1, call_.samples);
+      report(write(sample));
+    }
+  }
+
+ private:
+  c10::ScalarType compute() const {
+    return settings_.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat;
+  }
+
+  TransformerOptions model_options() const {
+    TransformerOptions options;
+    options.device = open_device(settings_);
+    options.compute = compute();
+    return options;
+  }
+
+  // Of the cache: the last token is written but never read.
+  int64_t needed_positions() const {
+    const auto prompt = static_cast<int64_t>(ids_.size());
+    if (prompt == 0)
+      throw UserError("the prompt is empty; give --prompt TEXT or --prompt-file FILE with text");
+    if (tokenizer_.vocab_size() > settings_.model.vocab) {
+      throw UserError(fmt::format("{}: tokenizer.json has {} ids, the model only model.vocab={}",
+                                  checkpoint_.path.string(), tokenizer_.vocab_size(), settings_.model.vocab));
+    }
+    if (prompt > settings_.train.sequence) {
+      throw UserError(fmt::format(
+          "the prompt has {} tokens, the model has learned train.sequence={} positions; shorten it, or "
+          "add train.sequence={} for text of lower quality past them",
+          prompt, settings_.train.sequence, prompt + call_.max_tokens));
+    }
+    return std::min(settings_.train.sequence, prompt + call_.max_tokens - 1);
+  }
+
+  Generated write(int64_t sample) {
+    StreamingDecoder decoder(tokenizer_);
+    GenerateOptions options{call_.sampling, call_.max_tokens, end_of_text(tokenizer_)};
+    options.sampling.stream += static_cast<uint64_t>(sample);
+    print(prompt_);
+    Generated generated =
+        generate(model_, cache_, ids_, options, [&](int64_t id) { print(decoder.push(id)); });
+    print(decoder.finish() + "\n");
+    return generated;
+  }
+
+  static void print(const std::string& text) {
+    if (!(std::cout << text << std::flush)) throw UserError("cannot write to standard output");
+  }
+
+  void report(const Generated& g) const {
+    const ModelSettings& m = settings_.model;
+    const std::string speed =
+        g.steps > 0 ? fmt::format("{:.1f} tokens/s after the first", double(g.steps) / g.step_seconds) : "";
+    std::cerr << fmt::format(
+        "{} tokens ({}){}{}; prompt of {} tokens in {:.3f} s; KV cache {} = 2 x {} layers x {} positions x "
+        "{} "
+        "heads x {} x {} bytes\n",
+        g.tokens.size(), ending(g.ending), speed.empty() ? "" : ", ", speed, ids_.size(), g.prompt_seconds,
+        human_bytes(KvCache::bytes(m, 1, positions_, compute())), m.layers, positions_, m.kv(), m.head(),
+        c10::elementSize(compute()));
+  }
+
+  std::string ending(Ending ending) const {
+    if (ending == Ending::end_of_text) return "the text ended";
+    if (ending == Ending::max_tokens) return fmt::format("--max-tokens {}", call_.max_tokens);
+    return fmt::format("train.sequence={} reached", settings_.train.sequence);
+  }
+
+  const GenerateCall& call_;
+  std::string prompt_;
+  LoadedCheckpoint checkpoint_;
+  Settings settings_;
+  Tokenizer tokenizer_;
+  std::vector<int64_t> ids_;
+  int64_t positions_;  // that the cache has room for
+  Transformer model_;
+  KvCache cache_;
+};
+
+}  // namespace
+
+int generate_command(const GenerateCall& call) {
+  check_sampling(call.sampling);
+  TextRun(call).write_all();
+  return 0;
+}
+
+}  // namespace moelab

@@ -1,0 +1,82 @@
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "train/techniques/claims.h"
+#include "train/techniques/techniques.h"
+
+namespace moelab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Claim& claim_of(std::string_view id) {
+  if (const Claim* claim = find_claim(id)) return *claim;
+  throw std::logic_error("techniques: no claim " + std::string(id));
+}
+
+std::string settings_line(const Preset::Pairs& settings) {
+  std::string line;
+  for (const auto& [key, value] : settings)
+    line += (line.empty() ? "" : " ") + std::string(key) + "=" + std::string(value);
+  return line;
+}
+
+// "memory_saved_percent 40-50, every 4"
+std::string figures_line(const Json& figures) {
+  std::string line;
+  for (const auto& [name, value] : figures.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>()
+                             : value.is_array() && value.size() == 2 && value[0].is_number()
+                                 ? value[0].dump() + "-" + value[1].dump()
+                                 : value.dump();
+    line += (line.empty() ? "" : ", ") + name + " " + text;
+  }
+  return line;
+}
+
+std::string claim_lines(std::string_view id) {
+  const Claim& claim = claim_of(id);
+  std::string lines = "    " + claim.id + ": " + claim.text + "\n";
+  if (!claim.figures.empty()) lines += "      " + figures_line(claim.figures) + "\n";
+  if (!claim.arithmetic.empty()) lines += "      but " + claim.arithmetic + "\n";
+  return lines;
+}
+
+Json claim_json(std::string_view id) {
+  const Claim& claim = claim_of(id);
+  return {{"id", claim.id},
+          {"guide", claim.guide},
+          {"text", claim.text},
+          {"figures", claim.figures},
+          {"arithmetic", claim.arithmetic.empty() ? Json(nullptr) : Json(claim.arithmetic)}};
+}
+
+Json technique_json(const Technique& technique) {
+  Json settings = Json::object(), stated = Json::array();
+  for (const auto& [key, value] : technique.settings) settings[std::string(key)] = value;
+  for (const std::string_view id : technique.claims) stated.push_back(claim_json(id));
+  return {{"name", technique.name},     {"title", technique.title}, {"settings", settings},
+          {"trades", technique.trades}, {"parts", technique.parts}, {"claims", stated}};
+}
+
+}  // namespace
+
+std::string techniques_text() {
+  std::string text =
+      "Each technique changes the settings of the first row. Claims are what published guides say.\n";
+  for (const Technique& technique : techniques()) {
+    text += "\n" + std::string(technique.name) + ": " + std::string(technique.title) + "\n";
+    text += "  " + settings_line(technique.settings) + "\n";
+    text += "  " + std::string(technique.trades) + "\n";
+    for (const std::string_view id : technique.claims) text += claim_lines(id);
+  }
+  return text;
+}
+
+std::string techniques_json() {
+  Json rows = Json::array();
+  for (const Technique& technique : techniques()) rows.push_back(technique_json(technique));
+  return Json{{"schema", 1}, {"techniques", rows}}.dump(2) + "\n";
+}
+
+}  // namespace moelab

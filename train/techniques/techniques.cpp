@@ -1,0 +1,120 @@
+#include "train/techniques/techniques.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace moelab {
+namespace {
+
+// A new technique is one entry here. `settings` are changes to the first row's.
+std::vector<Technique> single_techniques() {
+  return {
+      {"baseline",
+       "fp32, S x S scores, one-hot dispatch",
+       {{"precision.compute", "fp32"},
+        {"attention.kernel", "materialised"},
+        {"model.dispatch", "onehot"},
+        {"activations.checkpoint", "none"},
+        {"train.micro_batch", "8"},
+        {"train.accumulation", "1"}},
+       "Nothing: it is the textbook's way, which the others are held against.",
+       {"vibee.attention_materialised", "vibee.checkpoint_none", "vibee.breakdown_7b_fp32"}},
+      {"flash_attention",
+       "flash attention",
+       {{"attention.kernel", "flash"}},
+       "Scores are computed a second time in backward and never stored.",
+       {"ava.flash_attention", "vibee.attention_flash", "ava.formula_flash_attention"}},
+      {"capacity",
+       "capacity buffers",
+       {{"model.dispatch", "capacity"}},
+       "Tokens beyond an expert's capacity are dropped in training.",
+       {"parrot.memory_of_moe", "parrot.if_still_too_large"}},
+      {"dropless",
+       "dropless dispatch",
+       {{"model.dispatch", "dropless"}},
+       "Groups of uneven size, known only once the router has chosen; no token is dropped.",
+       {"parrot.memory_of_moe"}},
+      {"bf16",
+       "bf16 compute, fp32 masters",
+       {{"precision.compute", "bf16"}},
+       "Products and activations round to 8 bits of precision, and weights exist twice.",
+       {"nemo.mixed_precision", "ava.mixed_precision", "parrot.mixed_precision", "vibee.precision_7b"}},
+      {"recompute_full",
+       "every block recomputed",
+       {{"activations.checkpoint", "full"}},
+       "The forward pass of every block runs a second time.",
+       {"vibee.checkpoint_all", "ava.gradient_checkpointing", "parrot.gradient_checkpointing",
+        "verl.gradient_checkpointing"}},
+      {"recompute_half",
+       "half of the blocks recomputed",
+       {{"activations.checkpoint", "ratio"}, {"activations.ratio", "0.5"}},
+       "The forward pass of every other block runs a second time.",
+       {"vibee.checkpoint_half"}},
+      {"recompute_every_4",
+       "every fourth block recomputed",
+       {{"activations.checkpoint", "every"}, {"activations.every", "4"}},
+       "The forward pass of blocks 0, 4, 8, … runs a second time.",
+       {"nemo.gradient_checkpointing", "nemo.activation_checkpointing"}},
+      {"accumulation",
+       "a quarter of the micro-batch, accumulated",
+       {{"train.micro_batch", "2"}, {"train.accumulation", "4"}},
+       "Products of a quarter of the rows, and gradients that must be kept between them.",
+       {"ava.smaller_batch"}},
+  };
+}
+
+const Technique& named(const std::vector<Technique>& rows, std::string_view name) {
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const Technique& row) { return row.name == name; });
+  if (found == rows.end()) throw std::logic_error("techniques: no row " + std::string(name));
+  return *found;
+}
+
+// A row that is several others at once: `whole` names them.
+Technique together(const std::vector<Technique>& rows, Technique whole) {
+  for (const std::string_view part : whole.parts)
+    whole.settings = changed(std::move(whole.settings), named(rows, part).settings);
+  return whole;
+}
+
+std::vector<Technique> make_techniques() {
+  std::vector<Technique> rows = single_techniques();
+  rows.push_back(together(rows, {"recommended",
+                                 "all of them together",
+                                 {},
+                                 "What its parts trade.",
+                                 {"ava.all_defaults_combined", "parrot.moe_nano"},
+                                 {"flash_attention", "capacity", "bf16", "recompute_full", "accumulation"}}));
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<Technique>& techniques() {
+  static const std::vector<Technique> table = make_techniques();
+  return table;
+}
+
+const Technique* find_technique(std::string_view name) {
+  for (const Technique& technique : techniques())
+    if (technique.name == name) return &technique;
+  return nullptr;
+}
+
+Preset::Pairs changed(Preset::Pairs pairs, const Preset::Pairs& changes) {
+  for (const auto& change : changes) {
+    const auto known = std::find_if(pairs.begin(), pairs.end(),
+                                    [&](const auto& pair) { return pair.first == change.first; });
+    if (known == pairs.end())
+      pairs.push_back(change);
+    else
+      known->second = change.second;
+  }
+  return pairs;
+}
+
+Preset::Pairs over_baseline(const Technique& technique) {
+  return changed(techniques().front().settings, technique.settings);
+}
+
+}  // namespace moelab

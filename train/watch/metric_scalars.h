@@ -1,0 +1,14 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "train/watch/event_file.h"
+
+namespace moelab {
+
+// The numbers of one line of metrics.jsonl under the names that TensorBoard shows them by: loss/…, experts/…,
+// memory/… (bytes; the step's peak by kind as memory/peak_by_kind/KIND), speed/… and optim/…. What is null or
+// missing there is left out.
+std::vector<Scalar> metric_scalars(const nlohmann::ordered_json& line);
+
+}  // namespace moelab
