@@ -49,29 +49,49 @@ struct Shape {
   }
 };
 
-// oneDNN compiles a kernel for each shape that it meets and keeps 1024 of them. The rows of an expert differ
-// at every step, so bf16 products are cut where whole blocks end: few shapes, all of them kept. Without the
-// cut half of a step of moe-micro went into compiling.
-constexpr int64_t kRowBlock = 64;
+// oneDNN compiles a kernel for each shape that it meets, and each takes half a megabyte. The rows of an
+// expert differ at every step, so bf16 products come in whole blocks of rows and one last block, or half of
+// one: few shapes. Without that, half of a step of moe-micro went into compiling.
+struct RowBlocks {
+  static constexpr int64_t kBlock = 128, kHalf = kBlock / 2;
+  int64_t whole, tail = 0;  // rows in whole blocks, and of the last product, which holds those behind
 
-int64_t whole_blocks(const Tensor& rows) {
-  const int64_t n = rows.size(0), whole = n / kRowBlock * kRowBlock;
-  return rows.scalar_type() == at::kFloat || whole == 0 ? n : whole;
-}
+  explicit RowBlocks(const Tensor& rows) : whole(rows.size(0)) {
+    const int64_t n = whole;
+    if (rows.scalar_type() == at::kFloat || n <= kHalf) return;
+    whole = n < kBlock ? kHalf : n / kBlock * kBlock;
+    if (whole < n) tail = n - whole <= kHalf ? kHalf : kBlock;
+  }
+};
 
-// out (n, B) = rows (n, A) by weights (A, B)
+// out (n, B) = rows (n, A) by weights (A, B). The last block overlaps the whole ones.
 void multiply_rows(Tensor out, const Tensor& rows, const Tensor& weights) {
-  const int64_t whole = whole_blocks(rows), rest = rows.size(0) - whole;
-  Tensor head = out.narrow(0, 0, whole), tail = out.narrow(0, whole, rest);
-  at::mm_out(head, rows.narrow(0, 0, whole), weights);
-  if (rest > 0) at::mm_out(tail, rows.narrow(0, whole, rest), weights);
+  const RowBlocks blocks(rows);
+  const auto multiply = [&](int64_t first, int64_t n) {
+    Tensor part = out.narrow(0, first, n);
+    at::mm_out(part, rows.narrow(0, first, n), weights);
+  };
+  multiply(0, blocks.whole);
+  if (blocks.tail > 0) multiply(rows.size(0) - blocks.tail, blocks.tail);
 }
 
-// out (A, B) = a (n, A) transposed by b (n, B)
-void multiply_transposed(Tensor out, const Tensor& a, const Tensor& b) {
-  const int64_t whole = whole_blocks(a), rest = a.size(0) - whole;
-  at::mm_out(out, a.narrow(0, 0, whole).t(), b.narrow(0, 0, whole));
-  if (rest > 0) at::addmm_out(out, out, a.narrow(0, whole, rest).t(), b.narrow(0, whole, rest));
+// The rows from `first` on, and zeros, `n` in all, in `scratch`.
+Tensor padded_rows(const Tensor& rows, int64_t first, int64_t n, const Tensor& scratch) {
+  const int64_t rest = rows.size(0) - first;
+  Tensor block = scratch.narrow(0, 0, n * rows.size(1)).view({n, rows.size(1)});
+  block.narrow(0, 0, rest).copy_(rows.narrow(0, first, rest));
+  block.narrow(0, rest, n - rest).zero_();
+  return block;
+}
+
+// out (A, B) = a (n, A) transposed by b (n, B); scratch for a block of rows of each.
+void multiply_transposed(Tensor out, const Tensor& a, const Tensor& b, const Tensor& scratch_a,
+                         const Tensor& scratch_b) {
+  const RowBlocks blocks(a);
+  at::mm_out(out, a.narrow(0, 0, blocks.whole).t(), b.narrow(0, 0, blocks.whole));
+  if (blocks.tail == 0) return;
+  at::addmm_out(out, out, padded_rows(a, blocks.whole, blocks.tail, scratch_a).t(),
+                padded_rows(b, blocks.whole, blocks.tail, scratch_b));
 }
 
 enum class Pass { forward, forward_without_backward, backward };
@@ -82,6 +102,7 @@ struct Scratch {
     Tensor rows_MD, rows2_MD;  // gathered or produced rows
     Tensor act_MF;             // activation, or its gradient
     Tensor h_M2F;              // pre-activation that no backward will read
+    Tensor tail_a, tail_b;     // the last block of rows of both factors of a product
     Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
   };
   Tensor route_R;  // (R) int32: the route t*K + k in each row, -1 for an empty row
@@ -101,6 +122,12 @@ struct Scratch {
     lane.act_MF = rows_buffer(x, widest, s.F, Kind::activation_experts);
     if (pass == Pass::forward_without_backward) {
       lane.h_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
+    }
+    if (pass == Pass::backward && x.scalar_type() != at::kFloat) {
+      lane.tail_a =
+          rows_buffer(x, RowBlocks::kBlock, std::max(s.D, 2 * s.F), Kind::activation_experts).view({-1});
+      lane.tail_b =
+          rows_buffer(x, RowBlocks::kBlock, std::max(s.D, s.F), Kind::activation_experts).view({-1});
     }
     KindScope scope(Kind::routing);
     lane.scale_M = at::empty({widest}, f32);
@@ -302,9 +329,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
       using scalar_t = decltype(zero);
       swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), scale, dscale,
                            n, s.F);
-      multiply_transposed(dw2_e, out, act);
+      multiply_transposed(dw2_e, out, act, lane.tail_a, lane.tail_b);
       gather_rows(x, route + first, n, s.K, in);
-      multiply_transposed(dw13_e, pre, in);
+      multiply_transposed(dw13_e, pre, in, lane.tail_a, lane.tail_b);
       multiply_rows(out, pre, w13[e]);
       turn.await();
       scatter_add(out.const_data_ptr<scalar_t>(), route + first, nullptr, n, s.K, s.D,

@@ -1,13 +1,13 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/ParallelGuard.h>
-#include <malloc.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
 #include "kernels/memory/allocators.h"
+#include "kernels/memory/block_cache.h"
 
 namespace moelab {
 namespace {
@@ -47,6 +47,23 @@ class ScratchSites {
 ScratchSites scratch_sites;
 thread_local bool raw_free_next = false;  // raw_deleter() was just asked for on this thread
 
+BlockCache& large_blocks() {
+  static BlockCache* cache = new BlockCache;  // blocks outlive main
+  return *cache;
+}
+
+// `bytes` count the header. Null when the system has no more.
+void* system_allocate(size_t bytes) {
+  if (bytes >= BlockCache::kSmallest) return large_blocks().allocate(bytes);
+  void* memory = nullptr;
+  return posix_memalign(&memory, kAlign, bytes) == 0 ? memory : nullptr;
+}
+
+void system_free(void* memory, size_t bytes) {
+  if (bytes >= BlockCache::kSmallest) return large_blocks().release(memory, bytes);
+  std::free(memory);
+}
+
 Header* header_of(void* data) { return static_cast<Header*>(data) - 1; }
 
 void free_block(void* data) {
@@ -55,8 +72,9 @@ void free_block(void* data) {
   if (data == nullptr) return;
   Header* header = header_of(data);
   if (raw) scratch_sites.learn(header->site);
-  header->block.ledger->release(header->block.bytes, header->block.kind);
-  std::free(header);
+  const size_t bytes = header->block.bytes;
+  header->block.ledger->release(bytes, header->block.kind);
+  system_free(header, bytes + kAlign);
 }
 
 Kind kind_for(const void* site) {
@@ -74,8 +92,8 @@ class CpuAllocator final : public c10::Allocator {
     const void* site = __builtin_return_address(0);
     Ledger& ledger = cpu_ledger(HomeScope::current());
     const BlockInfo block = charge_block(ledger, bytes, kind_for(site));
-    void* memory = nullptr;
-    if (bytes > SIZE_MAX - kAlign || posix_memalign(&memory, kAlign, bytes + kAlign) != 0) {
+    void* memory = bytes > SIZE_MAX - kAlign ? nullptr : system_allocate(bytes + kAlign);
+    if (memory == nullptr) {
       ledger.release(bytes, block.kind);
       ledger.note_refusal(bytes);
       throw_refusal(ledger);
@@ -92,20 +110,10 @@ class CpuAllocator final : public c10::Allocator {
   }
 };
 
-// By default glibc maps blocks of 32 MiB and more afresh and gives the top of its heap back, so that every
-// step pays for page faults and zeroing again: to allocate 64 MiB, touch each page and free them took 29.7
-// ms; with freed memory kept it takes 0.13 ms (Xeon with AMX, glibc 2.36). M_MMAP_THRESHOLD cannot be set
-// above 32 MiB.
-void keep_freed_memory() {
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-}
-
 }  // namespace
 
 void install_cpu_allocator() {
   static CpuAllocator* allocator = new CpuAllocator;  // blocks outlive main
-  keep_freed_memory();
   c10::SetCPUAllocator(allocator, 100);
 }
 

@@ -112,7 +112,7 @@ Ledger& meta_ledger(Home home = Home::device);
 
 // Installs the CPU and the meta allocator in LibTorch; call it first thing in main, before any tensor exists,
 // and install_meta_kernels() (kernels/meta/aten_meta.h) beside it when a dry run is to follow. Refusals throw
-// c10::OutOfMemoryError. Safe to repeat. It also sets malloc to keep freed blocks (see cpu_allocator.cpp).
+// c10::OutOfMemoryError. Safe to repeat.
 void install_allocators();
 
 // While one lives on this thread, new blocks are charged to `kind`. The innermost wins. On threads that never

@@ -24,6 +24,9 @@ inline const std::vector<MoeCase>& moe_cases() {
   static const std::vector<MoeCase> cases = {
       {"small_dropless", 2, 24, 32, 4, 2, 48, 0, false, at::kFloat, Use::both},
       {"odd_sizes", 3, 7, 19, 5, 3, 13, 0},
+      {"blocks_and_half_of_one", 2, 150, 32, 4, 2, 48, 0},
+      {"blocks_and_most_of_one", 2, 240, 32, 4, 2, 48, 0},
+      {"less_than_a_block", 2, 90, 32, 4, 2, 48, 0},
       {"one_token", 1, 1, 16, 4, 2, 24, 0},
       {"no_tokens", 0, 8, 16, 4, 2, 24, 0},
       {"top_1", 2, 16, 32, 4, 1, 40, 0},

@@ -1,0 +1,89 @@
+#include "kernels/memory/block_cache.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace moelab {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+void* map(size_t size) {
+  void* block = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return block == MAP_FAILED ? nullptr : block;
+}
+
+}  // namespace
+
+size_t BlockCache::mapped_size(size_t bytes) {
+  const size_t step = std::max(kPage, std::bit_floor(bytes) / 8);
+  return bytes > SIZE_MAX - step ? SIZE_MAX : (bytes + step - 1) / step * step;
+}
+
+BlockCache::~BlockCache() { trim(0); }
+
+void* BlockCache::allocate(size_t bytes) {
+  const size_t size = mapped_size(bytes);
+  std::lock_guard lock(mutex_);
+  void* block = take(size);
+  if (block == nullptr) {
+    trim(std::max(most_used_, used_ + size) - used_ - size + slack_);
+    block = map(size);
+    if (block == nullptr) {
+      trim(0);
+      block = map(size);
+    }
+  }
+  if (block == nullptr) return nullptr;
+  used_ += size;
+  most_used_ = std::max(most_used_, used_);
+  return block;
+}
+
+void BlockCache::release(void* block, size_t bytes) {
+  const size_t size = mapped_size(bytes);
+  std::lock_guard lock(mutex_);
+  used_ -= size;
+  kept_ += size;
+  by_size_.emplace(size, by_age_.insert(by_age_.end(), {block, size}));
+  trim(most_used_ - used_ + slack_);
+}
+
+size_t BlockCache::used() const {
+  std::lock_guard lock(mutex_);
+  return used_;
+}
+
+size_t BlockCache::mapped() const {
+  std::lock_guard lock(mutex_);
+  return used_ + kept_;
+}
+
+// A kept block of exactly this size, or null.
+void* BlockCache::take(size_t size) {
+  const auto found = by_size_.find(size);
+  if (found == by_size_.end()) return nullptr;
+  void* block = found->second->block;
+  kept_ -= size;
+  by_age_.erase(found->second);
+  by_size_.erase(found);
+  return block;
+}
+
+// Gives back the longest unused until no more than `allowed` bytes are kept.
+void BlockCache::trim(size_t allowed) {
+  while (kept_ > allowed) unmap(by_age_.begin());
+}
+
+void BlockCache::unmap(ByAge::iterator entry) {
+  auto [it, end] = by_size_.equal_range(entry->size);
+  while (it->second != entry) ++it;
+  by_size_.erase(it);
+  kept_ -= entry->size;
+  munmap(entry->block, entry->size);
+  by_age_.erase(entry);
+}
+
+}  // namespace moelab

@@ -1,0 +1,57 @@
+#pragma once
+#include <cstddef>
+#include <list>
+#include <map>
+#include <mutex>
+
+namespace moelab {
+
+// Large blocks of host memory, mapped one by one, with freed ones kept for the next request of their size.
+// malloc serves them badly: it either gives each back to the system at once (every step pays for page faults
+// and zeroing again) or keeps them in a heap that fragments, so that the process grows to twice what is
+// allocated.
+//
+// A block is kept only while blocks in use and blocks kept together stay within the most that was ever in use
+// plus `slack`: memory that a training step will need again anyway. Past that, the longest unused goes back
+// to the system.
+class BlockCache {
+ public:
+  static constexpr size_t kSmallest = size_t{1} << 17;  // below, malloc does well
+  static constexpr size_t kSlack = size_t{16} << 20;
+
+  explicit BlockCache(size_t slack = kSlack) : slack_(slack) {}
+  BlockCache(const BlockCache&) = delete;
+  BlockCache& operator=(const BlockCache&) = delete;
+  ~BlockCache();  // unmaps what is kept; blocks in use stay mapped
+
+  // At least `bytes` bytes (>= 1), aligned to a page, contents undefined; null when the system has no more.
+  void* allocate(size_t bytes);
+  // `bytes` as it was allocated with.
+  void release(void* block, size_t bytes);
+
+  size_t used() const;    // bytes, sizes rounded as they are mapped
+  size_t mapped() const;  // used and kept
+
+  // The size that a request is mapped with: at most an eighth more, so that requests of nearly one size share
+  // blocks.
+  static size_t mapped_size(size_t bytes);
+
+ private:
+  struct Kept {
+    void* block;
+    size_t size;
+  };
+  using ByAge = std::list<Kept>;  // longest unused first
+
+  void* take(size_t size);
+  void trim(size_t allowed);
+  void unmap(ByAge::iterator entry);
+
+  const size_t slack_;
+  mutable std::mutex mutex_;  // guards everything below
+  ByAge by_age_;
+  std::multimap<size_t, ByAge::iterator> by_size_;
+  size_t used_ = 0, most_used_ = 0, kept_ = 0;
+};
+
+}  // namespace moelab
