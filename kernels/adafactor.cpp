@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "kernels/op_handle.h"
+#include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
 
 namespace moelab {
@@ -42,10 +43,9 @@ Tensor scratch_of(const Tensor& row) { return at::empty(row.sizes(), row.options
 template <class Gradient>
 struct Adafactor {
   Shape shape;
-  float* master;
+  SteppedWeights weights;
   const Gradient* gradient;
   float *row, *column;
-  at::BFloat16* copy;
   double* row_sum;  // scratch, one a row
   float beta, gradient_scale, keep, lr;
 
@@ -139,9 +139,8 @@ struct Adafactor {
       const Vec size(lr / static_cast<float>(std::max(1.0, rms)));
       for_each_vector(shape.columns, [&](int64_t c, int64_t count) {
         const int64_t i = first + c;
-        const Vec weight = load_float(master + i, count) * Vec(keep) - size * direction(r, c, count, inverse);
-        store_float(master + i, weight, count);
-        if (copy != nullptr) store_float(copy + i, weight, count);
+        const Vec weight = weights.load(i, count) * Vec(keep) - size * direction(r, c, count, inverse);
+        weights.store(i, weight, count);
       });
     });
   }
@@ -161,11 +160,10 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& row, c
   const Tensor scratch = scratch_of(row);
   const auto f = [](double x) { return static_cast<float>(x); };
   const Adafactor<Gradient> rule{.shape = shape_of(master),
-                                 .master = master.data_ptr<float>(),
+                                 .weights = SteppedWeights(master, copy, s),
                                  .gradient = gradient.data_ptr<Gradient>(),
                                  .row = row.data_ptr<float>(),
                                  .column = column.data_ptr<float>(),
-                                 .copy = copy ? copy->data_ptr<at::BFloat16>() : nullptr,
                                  .row_sum = scratch.data_ptr<double>(),
                                  .beta = f(1 - std::pow(static_cast<double>(s.step), -0.8)),
                                  .gradient_scale = f(s.gradient_scale),
@@ -178,8 +176,8 @@ void adafactor_cpu(Tensor master, const Tensor& gradient, Tensor row, Tensor col
                    at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   check(master, gradient, row, column, copy);
   const OptimizerStep step = step_from(numbers, counters);
-  gradient.scalar_type() == at::kFloat ? step_cpu<float>(master, gradient, row, column, copy, step)
-                                       : step_cpu<at::BFloat16>(master, gradient, row, column, copy, step);
+  with_element_type(gradient.scalar_type(),
+                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, row, column, copy, step); });
 }
 
 void adafactor_meta(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,

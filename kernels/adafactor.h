@@ -12,10 +12,10 @@ namespace moelab {
 // dimensions, experts, each are a matrix of their own, and a vector is one row. With beta = 1 - step^-0.8:
 //   r = beta r + (1 - beta) mean over columns of (g^2 + 1e-30), c likewise over rows
 //   u = g / sqrt(r c / mean(r));  u /= max(1, rms(u));  master -= lr * (u + weight_decay * master)
-// master fp32 (experts * rows * columns); row fp32 (experts * rows), column fp32 (experts * columns), sizes
-// from their last dimensions; gradient and compute_copy as adamw_. Three sweeps of the gradient come before the
-// update; scratch is one double a row. Results do not depend on the number of threads. betas and eps are not
-// read. Throws c10::Error on other tensors.
+// master (experts * rows * columns); row fp32 (experts * rows), column fp32 (experts * columns), sizes
+// from their last dimensions; master, gradient and compute_copy as adamw_. Three sweeps of the gradient come
+// before the update; scratch is one double a row. Results do not depend on the number of threads. betas and
+// eps are not read. Throws c10::Error on other tensors.
 void adafactor_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& row,
                 const at::Tensor& column, const std::optional<at::Tensor>& compute_copy,
                 const OptimizerStep& step);

@@ -10,6 +10,7 @@
 #include "kernels/adam_rule.h"
 #include "kernels/op_handle.h"
 #include "kernels/quantize.h"
+#include "kernels/stepped_weights.h"
 
 namespace moelab {
 namespace {
@@ -33,30 +34,28 @@ using Block = std::array<float, kQuantBlock>;
 
 // AdamW on a block whose moments lie in m and v.
 template <class Gradient>
-void update_block(float* master, const Gradient* gradient, Block& m, Block& v, at::BFloat16* copy,
+void update_block(const SteppedWeights& weights, const Gradient* gradient, Block& m, Block& v, int64_t first,
                   int64_t count, const AdamWFactors& f) {
   for_each_vector(count, [&](int64_t i, int64_t lanes) {
-    const Vec g = load_float(gradient + i, lanes) * Vec(f.gradient_scale),
-              weight = load_float(master + i, lanes);
+    const Vec g = load_float(gradient + first + i, lanes) * Vec(f.gradient_scale),
+              weight = weights.load(first + i, lanes);
     AdamVectors x{weight, load_float(&m[i], lanes), load_float(&v[i], lanes)};
     x.update(g, f);
     const Vec finite = (g - g) == Vec(0);
-    const Vec new_weight = Vec::blendv(weight, x.weight, finite);
     store_float(&m[i], Vec::blendv(Vec(0), x.m, finite), lanes);
     store_float(&v[i], Vec::blendv(Vec(0), x.v, finite), lanes);
-    store_float(master + i, new_weight, lanes);
-    if (copy != nullptr) store_float(copy + i, new_weight, lanes);
+    weights.store(first + i, Vec::blendv(weight, x.weight, finite), lanes);
   });
 }
 
 template <class Gradient>
 void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState& s,
-              const OptionalTensor& copy, const AdamWFactors& f) {
+              const OptionalTensor& copy, const OptimizerStep& step) {
+  const SteppedWeights weights(master, copy, step);
+  const AdamWFactors f = adamw_factors(step);
   auto *pm = s.m.data_ptr<uint8_t>(), *pv = s.v.data_ptr<uint8_t>();
   float *m_absmax = s.m_absmax.data_ptr<float>(), *v_absmax = s.v_absmax.data_ptr<float>();
-  float* weights = master.data_ptr<float>();
   const Gradient* pg = gradient.data_ptr<Gradient>();
-  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
   const int64_t n = master.numel();
   at::parallel_for(0, quant_blocks(n), kGrainBlocks, [&](int64_t begin, int64_t end) {
     Block m, v;
@@ -64,7 +63,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState&
       const int64_t first = b * kQuantBlock, count = std::min(kQuantBlock, n - first);
       decode_block(BlockCode::dynamic_signed, pm + first, count, m_absmax[b], m.data());
       decode_block(BlockCode::dynamic_unsigned, pv + first, count, v_absmax[b], v.data());
-      update_block(weights + first, pg + first, m, v, pc == nullptr ? nullptr : pc + first, count, f);
+      update_block(weights, pg, m, v, first, count, f);
       m_absmax[b] = encode_block(BlockCode::dynamic_signed, m.data(), count, pm + first);
       v_absmax[b] = encode_block(BlockCode::dynamic_unsigned, v.data(), count, pv + first);
     }
@@ -75,9 +74,9 @@ void adam8bit_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absm
                   OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   const Adam8bitState state{m, m_absmax, v, v_absmax};
   check(master, gradient, state, copy);
-  const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
-  gradient.scalar_type() == at::kFloat ? step_cpu<float>(master, gradient, state, copy, factors)
-                                       : step_cpu<at::BFloat16>(master, gradient, state, copy, factors);
+  const OptimizerStep step = step_from(numbers, counters);
+  with_element_type(gradient.scalar_type(),
+                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, state, copy, step); });
 }
 
 void adam8bit_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,

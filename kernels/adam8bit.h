@@ -10,8 +10,8 @@ namespace moelab {
 // AdamW's rule (kernels/adamw.h) on moments kept in 8 bits, block-wise (Dettmers et al., arXiv 2110.02861;
 // kernels/quantize.h): m in the signed and v in the unsigned dynamic map, blocks of 256 elements of the flat
 // tensor, the last one shorter. Each block is decoded, stepped in fp32 and encoded, nearest to even.
-// master fp32; gradient fp32 or bf16; m, v uint8, as many as master; m_absmax, v_absmax fp32, one a block;
-// compute_copy as adamw_. All zeros is the state before the first step. All contiguous. A gradient element
+// master, gradient, copy as adamw_; m, v uint8, as many as master; m_absmax, v_absmax fp32, one a block;
+// All zeros is the state before the first step. All contiguous. A gradient element
 // that is not finite leaves its weight alone and sets its moments to 0; its neighbours don't notice. Results
 // do not depend on the number of threads. Throws c10::Error on other tensors.
 struct Adam8bitState {

@@ -9,6 +9,7 @@
 
 #include "kernels/adam_rule.h"
 #include "kernels/op_handle.h"
+#include "kernels/stepped_weights.h"
 
 namespace moelab {
 namespace {
@@ -47,27 +48,28 @@ double sum_of_squares(const Gradient* gradient, int64_t n, float scale) {
 
 // One block: its g^2 first, then every weight with the block's one denominator.
 template <class Gradient>
-void update_block(float* master, const Gradient* gradient, float* m, float& v, at::BFloat16* copy, int64_t n,
-                  const AdamWFactors& f) {
-  const double mean = sum_of_squares(gradient, n, f.gradient_scale) / static_cast<double>(n);
+void update_block(const SteppedWeights& weights, const Gradient* gradient, float* m, float& v, int64_t first,
+                  int64_t n, const AdamWFactors& f) {
+  const double mean = sum_of_squares(gradient + first, n, f.gradient_scale) / static_cast<double>(n);
   v = f.beta2 * v + f.rest2 * static_cast<float>(mean);
   const Vec size(f.step_size / (std::sqrt(v) * f.inverse_root + f.eps));
-  for_each_vector(n, [&](int64_t i, int64_t count) {
+  for_each_vector(n, [&](int64_t offset, int64_t count) {
+    const int64_t i = first + offset;
     const Vec g = load_float(gradient + i, count) * Vec(f.gradient_scale);
     const Vec new_m = at::vec::fmadd(load_float(m + i, count), Vec(f.beta1), g * Vec(f.rest1));
-    const Vec weight = load_float(master + i, count) * Vec(f.keep) - size * new_m;
+    const Vec weight = weights.load(i, count) * Vec(f.keep) - size * new_m;
     store_float(m + i, new_m, count);
-    store_float(master + i, weight, count);
-    if (copy != nullptr) store_float(copy + i, weight, count);
+    weights.store(i, weight, count);
   });
 }
 
 template <class Gradient>
 void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
-              const MiniBlocks& blocks, const OptionalTensor& copy, const AdamWFactors& f) {
-  float *p = master.data_ptr<float>(), *pm = m.data_ptr<float>(), *pv = v.data_ptr<float>();
+              const MiniBlocks& blocks, const OptionalTensor& copy, const OptimizerStep& step) {
+  const SteppedWeights weights(master, copy, step);
+  const AdamWFactors f = adamw_factors(step);
+  float *pm = m.data_ptr<float>(), *pv = v.data_ptr<float>();
   const Gradient* pg = gradient.data_ptr<Gradient>();
-  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
   const int64_t width = master.numel() / blocks.rows, split = blocks.heads * blocks.head_rows;
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width));
   at::parallel_for(0, blocks.count(), grain, [&](int64_t begin, int64_t end) {
@@ -75,7 +77,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
       const bool head = b < blocks.heads;
       const int64_t row = head ? b * blocks.head_rows : split + b - blocks.heads;
       const int64_t i = row * width, n = (head ? blocks.head_rows : 1) * width;
-      update_block(p + i, pg + i, pm + i, pv[b], pc == nullptr ? nullptr : pc + i, n, f);
+      update_block(weights, pg, pm, pv[b], i, n, f);
     }
   });
 }
@@ -84,9 +86,9 @@ void adam_mini_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at
                    OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
   check(master, gradient, m, v, b, copy);
-  const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
-  gradient.scalar_type() == at::kFloat ? step_cpu<float>(master, gradient, m, v, b, copy, factors)
-                                       : step_cpu<at::BFloat16>(master, gradient, m, v, b, copy, factors);
+  const OptimizerStep step = step_from(numbers, counters);
+  with_element_type(gradient.scalar_type(),
+                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, m, v, b, copy, step); });
 }
 
 void adam_mini_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,

@@ -20,8 +20,8 @@ struct MiniBlocks {
 // mean of the block's mean g^2:
 //   m = beta1 m + (1 - beta1) g;  v_b = beta2 v_b + (1 - beta2) mean(g^2 over block b)
 //   master -= lr * weight_decay * master + lr * (m / (1 - beta1^step)) / (sqrt(v_b / (1 - beta2^step)) + eps)
-// master and m fp32 of rows x anything; v fp32, one a block; gradient and compute_copy as adamw_. Nothing is
-// allocated; results do not depend on the number of threads. Throws c10::Error on other tensors.
+// master and m (fp32) of rows x anything; v fp32, one a block; master, gradient and copy as adamw_. Nothing
+// is allocated; results do not depend on the number of threads. Throws c10::Error on other tensors.
 void adam_mini_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& m,
                 const at::Tensor& v, const MiniBlocks& blocks, const std::optional<at::Tensor>& compute_copy,
                 const OptimizerStep& step);

@@ -1,9 +1,10 @@
 #pragma once
+#include "kernels/vec.h"
+
 #include <cmath>
 
 #include "kernels/cuda/adamw.h"
 #include "kernels/optimizer_step.h"
-#include "kernels/vec.h"
 
 namespace moelab {
 

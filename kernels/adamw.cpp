@@ -4,11 +4,9 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
-#include <array>
-
 #include "kernels/adam_rule.h"
 #include "kernels/op_handle.h"
-#include "kernels/stochastic.h"
+#include "kernels/stepped_weights.h"
 #ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
@@ -36,38 +34,30 @@ void store_moment(float* to, const Vec& x, int64_t count, uint64_t, int64_t, int
 }
 
 void store_moment(at::BFloat16* to, const Vec& x, int64_t count, uint64_t key, int64_t element, int half) {
-  std::array<float, kLanes> values;
-  store_float(values.data(), x);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t random = random_bits(key, element + i) >> (16 * half);
-    to[i].x = stochastic_bf16(values[static_cast<size_t>(i)], random);
-  }
+  store_stochastic(to, x, count, key, element, half);
 }
 
 // One call's pointers, at its first element.
 template <class Gradient, class Moment>
 struct Pointers {
-  float* master;
+  SteppedWeights weights;
   const Gradient* gradient;
   Moment *m, *v;
-  at::BFloat16* copy;  // may be null
 
   void update(int64_t i, int64_t count, const AdamWFactors& f, uint64_t key) const {
-    AdamVectors x{load_float(master + i, count), load_float(m + i, count), load_float(v + i, count)};
+    AdamVectors x{weights.load(i, count), load_float(m + i, count), load_float(v + i, count)};
     x.update(load_float(gradient + i, count) * Vec(f.gradient_scale), f);
     store_moment(m + i, x.m, count, key, i, 0);
     store_moment(v + i, x.v, count, key, i, 1);
-    store_float(master + i, x.weight, count);
-    if (copy != nullptr) store_float(copy + i, x.weight, count);
+    weights.store(i, x.weight, count);
   }
 };
 
 template <class Gradient, class Moment>
 void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
               const OptionalTensor& copy, const OptimizerStep& step) {
-  const Pointers<Gradient, Moment> all{master.data_ptr<float>(), gradient.data_ptr<Gradient>(),
-                                       m.data_ptr<Moment>(), v.data_ptr<Moment>(),
-                                       copy ? copy->data_ptr<at::BFloat16>() : nullptr};
+  const Pointers<Gradient, Moment> all{SteppedWeights(master, copy, step), gradient.data_ptr<Gradient>(),
+                                       m.data_ptr<Moment>(), v.data_ptr<Moment>()};
   const AdamWFactors factors = adamw_factors(step);
   const uint64_t key = random_key(step.stream, step.step);
   at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -80,11 +70,10 @@ void adamw_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, Option
                at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   check(master, gradient, m, v, copy);
   const OptimizerStep step = step_from(numbers, counters);
-  const auto run = [&](auto g) {
+  with_element_type(gradient.scalar_type(), [&](auto g) {
     m.scalar_type() == at::kFloat ? step_cpu<decltype(g), float>(master, gradient, m, v, copy, step)
                                   : step_cpu<decltype(g), at::BFloat16>(master, gradient, m, v, copy, step);
-  };
-  gradient.scalar_type() == at::kFloat ? run(float{}) : run(at::BFloat16{});
+  });
 }
 
 void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
@@ -96,7 +85,9 @@ void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, Optio
 void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
                 at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   check(master, gradient, m, v, copy);
-  TORCH_CHECK(m.scalar_type() == at::kFloat, "adamw: bf16 moments have no CUDA kernel yet");
+  const bool half = gradient.scalar_type() == at::kHalf || (copy && copy->scalar_type() == at::kHalf);
+  TORCH_CHECK(m.scalar_type() == at::kFloat && master.scalar_type() == at::kFloat && !half,
+              "adamw: bf16 moments, bf16 weights and fp16 have no CUDA kernel yet");
   const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
   C10_CUDA_CHECK(cuda::adamw(master.data_ptr<float>(), gradient.data_ptr(),
                              gradient.scalar_type() == at::kBFloat16, m.data_ptr<float>(),

@@ -8,6 +8,7 @@
 #include <limits>
 #include <tuple>
 
+#include "kernels/blocked_attention.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
 
@@ -68,9 +69,11 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
 }
 
-// One implementation for all devices: CPU, CUDA and Meta differ in the library's call alone.
+// One implementation for all devices: CPU, CUDA and Meta differ in the library's call alone. Blocked
+// attention goes before it where it can: the library's bf16 kernels leave a CPU's matrix unit mostly idle.
 std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
   const KindScope kind(Kind::attention);
+  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads);
   const Packed in(qkv, heads, kv_heads);
   auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2));
   return {out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * qkv.size(3)}), logsumexp};
@@ -86,12 +89,15 @@ void accumulate(Tensor sum, Tensor gradient, bool first) {
   }
 }
 
-// The CPU's kernel sums a group's gradients in the compute dtype, which costs bf16 up to half its accuracy.
-// So a group's query heads are taken one at a time, each beside all key/value heads, and the sum is ours, in
-// fp32; keys and values are never expanded.
+// The library's CPU kernel sums a group's gradients in the compute dtype, which costs bf16 up to half its
+// accuracy. So a group's query heads are taken one at a time, each beside all key/value heads, and the sum is
+// ours, in fp32; keys and values are never expanded.
 Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& logsumexp,
                       int64_t heads, int64_t kv_heads) {
   const KindScope kind(Kind::attention);
+  if (has_blocked_attention(qkv)) {
+    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads);
+  }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   const int64_t passes = is_cuda_flash(qkv) ? 1 : heads / kv_heads;
   const auto of_pass = [&](const Tensor& x,
@@ -126,7 +132,9 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
         "moelab::flash_attention_forward");
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [out, logsumexp] = op.call(qkv, heads, kv_heads);
-    context->save_for_backward({qkv, out, logsumexp});
+    context->save_for_backward({qkv, out});
+    // Not among the saved variables: in backward it is an exponent, and a policy that rounds would ruin it.
+    context->saved_data["logsumexp"] = logsumexp;
     context->saved_data["heads"] = heads;
     context->saved_data["kv_heads"] = kv_heads;
     return out;
@@ -138,7 +146,8 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
     static const auto op = operator_handle<Signature>("moelab::flash_attention_backward");
     const auto saved = context->get_saved_variables();
     at::AutoDispatchBelowADInplaceOrView guard;
-    Tensor dqkv = op.call(grads[0].contiguous(), saved[0], saved[1], saved[2],
+    const Tensor logsumexp = context->saved_data["logsumexp"].toTensor();
+    Tensor dqkv = op.call(grads[0].contiguous(), saved[0], saved[1], logsumexp,
                           context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt());
     return {dqkv, Tensor(), Tensor()};
   }

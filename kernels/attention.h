@@ -11,7 +11,7 @@ enum class AttentionPath { flash, materialised };
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135); qkv, the result and one fp32 a row
 // and
 //   head are saved; the gradient is one tensor of qkv's shape, keys and values summed over their group in
-//   fp32.
+//   fp32. By blocked_attention.h where that serves, by LibTorch's kernels elsewhere.
 // materialised: the textbook's baseline, scores (B, heads, S, S), softmax in fp32; autograd saves what it
 // saves.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path);

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/swiglu.h"
 #include "kernels/expert_block.h"
+#include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
 
@@ -31,23 +32,26 @@ void check(const Tensor& x, const Tensor& w13, const Tensor& w2) {
       "dense block: x and weights must be contiguous and of one dtype");
 }
 
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& w13, const Tensor& w2) {
-  check(x, w13, w2);
-  const int64_t F = w2.size(1);
-  Tensor y = at::empty_like(x), h = hidden(x, 2 * F), act = hidden(x, F);
-  at::mm_out(h, x, w13.t());
-  with_element_type(x.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    swiglu_rows(h.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), x.size(0), F);
-  });
-  at::mm_out(y, act, w2.t());
-  return {y, h};
+// A product's factor, in fp8 where asked for.
+Tensor factor(const Tensor& x, bool fp8, Fp8Format format, Fp8Scale scale) {
+  return fp8 ? fp8_rounded(x, format, scale) : x;
 }
+constexpr auto kForward = Fp8Format::e4m3, kGradient = Fp8Format::e5m2;
+constexpr auto kRow = Fp8Scale::by_row, kColumn = Fp8Scale::by_column;
 
-std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& w13, const Tensor& w2) {
+// Forward and backward serve the CPU and meta, where products compute nothing.
+std::tuple<Tensor, Tensor> block_forward(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8) {
   check(x, w13, w2);
   const int64_t F = w2.size(1);
   Tensor y = at::empty_like(x), h = hidden(x, 2 * F), act = hidden(x, F);
+  at::mm_out(h, factor(x, fp8, kForward, kRow), factor(w13, fp8, kForward, kRow).t());
+  if (!x.is_meta()) {
+    with_element_type(x.scalar_type(), [&](auto zero) {
+      using scalar_t = decltype(zero);
+      swiglu_rows(h.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), x.size(0), F);
+    });
+  }
+  at::mm_out(y, factor(act, fp8, kForward, kRow), factor(w2, fp8, kForward, kRow).t());
   return {y, h};
 }
 
@@ -58,37 +62,34 @@ std::tuple<Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, const Ten
 }
 
 // dx, dw13, dw2; h is overwritten with its gradient.
-std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const Tensor& x, const Tensor& w13,
-                                                const Tensor& w2, const Tensor& h) {
+std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor& x, const Tensor& w13,
+                                                  const Tensor& w2, const Tensor& h, bool fp8) {
   const int64_t F = w2.size(1);
   auto gradients = allocate_gradients(x, w13, w2);
   auto& [dx, dw13, dw2] = gradients;
   Tensor act = hidden(x, F);
-  at::mm_out(act, dy, w2);
-  with_element_type(x.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    swiglu_backward_rows(h.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), nullptr, nullptr,
-                         x.size(0), F);
-  });
-  at::mm_out(dw2, dy.t(), act);
-  at::mm_out(dw13, h.t(), x);
-  at::mm_out(dx, h, w13);
-  return gradients;
-}
-
-std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x, const Tensor& w13,
-                                                 const Tensor& w2, const Tensor&) {
-  auto gradients = allocate_gradients(x, w13, w2);
-  Tensor act = hidden(x, w2.size(1));
+  at::mm_out(act, factor(dy, fp8, kGradient, kRow), factor(w2, fp8, kForward, kColumn));
+  if (!x.is_meta()) {
+    with_element_type(x.scalar_type(), [&](auto zero) {
+      using scalar_t = decltype(zero);
+      swiglu_backward_rows(h.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), nullptr, nullptr,
+                           x.size(0), F);
+    });
+  }
+  at::mm_out(dw2, factor(dy, fp8, kGradient, kColumn).t(), factor(act, fp8, kForward, kColumn));
+  at::mm_out(dw13, factor(h, fp8, kGradient, kColumn).t(), factor(x, fp8, kForward, kColumn));
+  at::mm_out(dx, factor(h, fp8, kGradient, kRow), factor(w13, fp8, kForward, kColumn));
   return gradients;
 }
 
 struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& w13,
-                        const Tensor& w2) {
+                        const Tensor& w2, bool fp8) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, h] = operator_handle<decltype(forward_cpu)>("moelab::dense_block_forward").call(x, w13, w2);
+    auto [y, h] =
+        operator_handle<decltype(block_forward)>("moelab::dense_block_forward").call(x, w13, w2, fp8);
     ctx->save_for_backward({x, w13, w2, h});
+    ctx->saved_data["fp8"] = fp8;
     return y;
   }
 
@@ -96,32 +97,33 @@ struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
                                                  torch::autograd::variable_list dy) {
     const auto saved = ctx->get_saved_variables();
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [dx, dw13, dw2] = operator_handle<decltype(backward_cpu)>("moelab::dense_block_backward")
-                               .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3]);
+    auto [dx, dw13, dw2] = operator_handle<decltype(block_backward)>("moelab::dense_block_backward")
+                               .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3],
+                                     ctx->saved_data["fp8"].toBool());
     saved[3].unsafeGetTensorImpl()->bump_version();  // h is gone: a second backward must not use it
-    return {dx, dw13, dw2};
+    return {dx, dw13, dw2, Tensor()};
   }
 };
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def("dense_block_forward(Tensor x, Tensor w13, Tensor w2) -> (Tensor, Tensor)");
+  m.def("dense_block_forward(Tensor x, Tensor w13, Tensor w2, bool fp8) -> (Tensor, Tensor)");
   m.def(
-      "dense_block_backward(Tensor dy, Tensor x, Tensor w13, Tensor w2, Tensor(a!) h) -> (Tensor, Tensor, "
-      "Tensor)");
+      "dense_block_backward(Tensor dy, Tensor x, Tensor w13, Tensor w2, Tensor(a!) h, bool fp8) -> (Tensor, "
+      "Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
-  m.impl("dense_block_forward", forward_cpu);
-  m.impl("dense_block_backward", backward_cpu);
+  m.impl("dense_block_forward", block_forward);
+  m.impl("dense_block_backward", block_backward);
 }
 TORCH_LIBRARY_IMPL(moelab, Meta, m) {
-  m.impl("dense_block_forward", forward_meta);
-  m.impl("dense_block_backward", backward_meta);
+  m.impl("dense_block_forward", block_forward);
+  m.impl("dense_block_backward", block_backward);
 }
 
-Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2) {
-  return DenseBlockFunction::apply(x, w13, w2);
+Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8) {
+  return DenseBlockFunction::apply(x, w13, w2, fp8);
 }
 
 }  // namespace moelab

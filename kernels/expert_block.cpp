@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/cpu/swiglu.h"
+#include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
 
@@ -104,6 +105,25 @@ struct Scratch {
     Tensor h_M2F;              // pre-activation that no backward will read
     Tensor tail_a, tail_b;     // the last block of rows of both factors of a product
     Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
+    Tensor weight;             // with fp8: room for the larger weight, rounded, and …
+    Tensor gradient_M2F;       // … for the gradient of the pre-activation
+
+    // The factors of a product; with fp8 rounded, rows where they lie.
+    void round(const Tensor& rows, Fp8Format format, Fp8Scale scale) const {
+      if (weight.defined()) fp8_round_out(rows, rows, format, scale);
+    }
+    Tensor rounded(const Tensor& w, Fp8Scale scale) const {
+      if (!weight.defined()) return w;
+      const Tensor to = weight.narrow(0, 0, w.numel()).view(w.sizes());
+      fp8_round_out(to, w, Fp8Format::e4m3, scale);
+      return to;
+    }
+    Tensor rounded_gradient(const Tensor& rows) const {
+      if (!weight.defined()) return rows;
+      const Tensor to = gradient_M2F.narrow(0, 0, rows.size(0));
+      fp8_round_out(to, rows, Fp8Format::e5m2, Fp8Scale::by_row);
+      return to;
+    }
   };
   Tensor route_R;  // (R) int32: the route t*K + k in each row, -1 for an empty row
   Tensor sum_TD;   // fp32; the result itself when that is fp32
@@ -114,7 +134,7 @@ struct Scratch {
     return at::empty({rows, width}, x.options());
   }
 
-  static Lane lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass) {
+  static Lane lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass, bool fp8) {
     const auto f32 = x.options().dtype(at::kFloat);
     Lane lane;
     lane.rows_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
@@ -129,14 +149,20 @@ struct Scratch {
       lane.tail_b =
           rows_buffer(x, RowBlocks::kBlock, std::max(s.D, s.F), Kind::activation_experts).view({-1});
     }
+    if (fp8) {
+      lane.weight = rows_buffer(x, 2 * s.F, s.D, Kind::activation_experts).view({-1});
+      if (pass == Pass::backward)
+        lane.gradient_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
+    }
     KindScope scope(Kind::routing);
     lane.scale_M = at::empty({widest}, f32);
     if (pass == Pass::backward) lane.dscale_M = at::empty({widest}, f32);
     return lane;
   }
 
-  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass) {
-    for (int64_t i = lane_count(s.E); i > 0; --i) lanes.push_back(lane(x, s, widest, pass));
+  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass,
+          bool fp8) {
+    for (int64_t i = lane_count(s.E); i > 0; --i) lanes.push_back(lane(x, s, widest, pass, fp8));
     {
       KindScope scope(Kind::routing);
       route_R = at::empty({rows}, x.options().dtype(at::kInt));
@@ -253,10 +279,10 @@ void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const
 
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
                                        const Tensor& offsets, const Tensor& w13, const Tensor& w2,
-                                       int64_t rows, int64_t widest, bool keep) {
+                                       int64_t rows, int64_t widest, bool keep, bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto [y, h] = allocate_results(x, s, rows, keep);
-  Scratch scratch(x, y, s, rows, widest, forward_pass(keep));
+  Scratch scratch(x, y, s, rows, widest, forward_pass(keep), fp8);
   invert_routes(row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
@@ -266,13 +292,15 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
                 Tensor in = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
                 Tensor pre = keep ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
                 gather_rows(x, route + first, n, s.K, in);
-                multiply_rows(pre, in, w13[e].t());
+                lane.round(in, Fp8Format::e4m3, Fp8Scale::by_row);
+                multiply_rows(pre, in, lane.rounded(w13[e], Fp8Scale::by_row).t());
                 float* scale = lane.scale_M.template mutable_data_ptr<float>();
                 gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
                 with_element_type(x.scalar_type(), [&](auto zero) {
                   using scalar_t = decltype(zero);
                   swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
-                  multiply_rows(in, act, w2[e].t());
+                  lane.round(act, Fp8Format::e4m3, Fp8Scale::by_row);
+                  multiply_rows(in, act, lane.rounded(w2[e], Fp8Scale::by_row).t());
                   turn.await();
                   scatter_add(in.const_data_ptr<scalar_t>(), route + first, scale, n, s.K, s.D,
                               scratch.sum_TD.mutable_data_ptr<float>());
@@ -284,10 +312,10 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
 
 std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weights, const Tensor&, const Tensor&,
                                         const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest,
-                                        bool keep) {
+                                        bool keep, bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto [y, h] = allocate_results(x, s, rows, keep);
-  Scratch scratch(x, y, s, rows, widest, forward_pass(keep));
+  Scratch scratch(x, y, s, rows, widest, forward_pass(keep), fp8);
   return {y, h};
 }
 
@@ -302,11 +330,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, c
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const Tensor& x,
                                                         const Tensor& weights, const Tensor& row_TK,
                                                         const Tensor& offsets, const Tensor& w13,
-                                                        const Tensor& w2, const Tensor& h, int64_t widest) {
+                                                        const Tensor& w2, const Tensor& h, int64_t widest,
+                                                        bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto gradients = allocate_gradients(x, weights, w13, w2);
   auto& [dx, dweights, dw13, dw2] = gradients;
-  Scratch scratch(x, dx, s, h.size(0), widest, Pass::backward);
+  Scratch scratch(x, dx, s, h.size(0), widest, Pass::backward, fp8);
   invert_routes(row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   dweights.zero_();
@@ -321,7 +350,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
     Tensor in = lane.rows_MD.narrow(0, 0, n), out = lane.rows2_MD.narrow(0, 0, n);
     Tensor act = lane.act_MF.narrow(0, 0, n), pre = h.narrow(0, first, n);
     gather_rows(dy, route + first, n, s.K, out);
-    multiply_rows(act, out, w2[e]);  // dA'
+    lane.round(out, Fp8Format::e5m2, Fp8Scale::by_row);
+    multiply_rows(act, out, lane.rounded(w2[e], Fp8Scale::by_column));  // dA'
     float *scale = lane.scale_M.template mutable_data_ptr<float>(),
           *dscale = lane.dscale_M.template mutable_data_ptr<float>();
     gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
@@ -329,10 +359,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
       using scalar_t = decltype(zero);
       swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), scale, dscale,
                            n, s.F);
+      if (fp8) gather_rows(dy, route + first, n, s.K, out);
+      lane.round(out, Fp8Format::e5m2, Fp8Scale::by_column);
+      lane.round(act, Fp8Format::e4m3, Fp8Scale::by_column);
       multiply_transposed(dw2_e, out, act, lane.tail_a, lane.tail_b);
+      multiply_rows(out, lane.rounded_gradient(pre), lane.rounded(w13[e], Fp8Scale::by_column));
       gather_rows(x, route + first, n, s.K, in);
+      lane.round(pre, Fp8Format::e5m2, Fp8Scale::by_column);
+      lane.round(in, Fp8Format::e4m3, Fp8Scale::by_column);
       multiply_transposed(dw13_e, pre, in, lane.tail_a, lane.tail_b);
-      multiply_rows(out, pre, w13[e]);
       turn.await();
       scatter_add(out.const_data_ptr<scalar_t>(), route + first, nullptr, n, s.K, s.D,
                   scratch.sum_TD.mutable_data_ptr<float>());
@@ -349,22 +384,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x,
                                                          const Tensor& weights, const Tensor&, const Tensor&,
                                                          const Tensor& w13, const Tensor& w2, const Tensor& h,
-                                                         int64_t widest) {
+                                                         int64_t widest, bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto gradients = allocate_gradients(x, weights, w13, w2);
-  Scratch scratch(x, std::get<0>(gradients), s, h.size(0), widest, Pass::backward);
+  Scratch scratch(x, std::get<0>(gradients), s, h.size(0), widest, Pass::backward, fp8);
   return gradients;
 }
 
 struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& weights,
                         const Tensor& row_TK, const Tensor& offsets, const Tensor& w13, const Tensor& w2,
-                        int64_t rows, int64_t widest, bool keep) {
+                        int64_t rows, int64_t widest, bool keep, bool fp8) {
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [y, h] = operator_handle<decltype(forward_cpu)>("moelab::expert_block_forward")
-                      .call(x, weights, row_TK, offsets, w13, w2, rows, widest, keep);
+                      .call(x, weights, row_TK, offsets, w13, w2, rows, widest, keep, fp8);
     ctx->save_for_backward({x, weights, row_TK, offsets, w13, w2, h});
     ctx->saved_data["widest"] = widest;
+    ctx->saved_data["fp8"] = fp8;
     return y;
   }
 
@@ -375,9 +411,9 @@ struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
     auto [dx, dweights, dw13, dw2] =
         operator_handle<decltype(backward_cpu)>("moelab::expert_block_backward")
             .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
-                  ctx->saved_data["widest"].toInt());
+                  ctx->saved_data["widest"].toInt(), ctx->saved_data["fp8"].toBool());
     saved[6].unsafeGetTensorImpl()->bump_version();  // H is gone: a second backward must not use it
-    return {dx, dweights, Tensor(), Tensor(), dw13, dw2, Tensor(), Tensor(), Tensor()};
+    return {dx, dweights, Tensor(), Tensor(), dw13, dw2, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -386,10 +422,10 @@ struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "expert_block_forward(Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, Tensor w2, "
-      "int rows, int widest, bool keep) -> (Tensor, Tensor)");
+      "int rows, int widest, bool keep, bool fp8) -> (Tensor, Tensor)");
   m.def(
       "expert_block_backward(Tensor dy, Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, "
-      "Tensor w2, Tensor(a!) h, int widest) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor w2, Tensor(a!) h, int widest, bool fp8) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("expert_block_forward", forward_cpu);
@@ -401,11 +437,11 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
 }
 
 Tensor expert_block(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
-                    const Tensor& w2) {
+                    const Tensor& w2, bool fp8) {
   const bool keep = at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() ||
                                                    w13.requires_grad() || w2.requires_grad());
   return ExpertBlockFunction::apply(x, weights, routes.row_TK, routes.offsets_E1, w13, w2, routes.rows,
-                                    routes.widest, keep);
+                                    routes.widest, keep, fp8);
 }
 
 }  // namespace moelab

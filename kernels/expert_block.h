@@ -10,7 +10,7 @@ namespace moelab {
 //   y_t = sum_k weights_tk * W2_e (silu(G) * U),   [G; U] = W13_e x_t,   e the expert of route (t, k)
 //
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows of `routes`.
-//   x_TD            fp32 or bf16
+//   x_TD            fp32, bf16 or fp16
 //   weights_TK      fp32; routes whose row is -1 contribute nothing
 //   w13_E2FD        gate rows, then up rows of each expert, dtype of x
 //   w2_EDF          dtype of x
@@ -22,12 +22,15 @@ namespace moelab {
 // written over H, so a second backward through the same graph throws. Experts go through scratch
 // buffers of `routes.widest` rows, so no (R, D) buffer exists: on up to four threads side by side, each in
 // buffers of its own, on more one after another. Every sum has a fixed order, whatever the number of threads.
+// With `fp8` the factors of every product are rounded as fp8_linear's are (kernels/fp8.h), an expert's rows
+// and weights apart.
 at::Tensor expert_block(const at::Tensor& x_TD, const at::Tensor& weights_TK, const Routes& routes,
-                        const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF);
+                        const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, bool fp8 = false);
 
 // The same block with one expert for all tokens and no weights: the dense SwiGLU feed-forward (and shared
 // experts).
 //   w13_2FD, w2_DF; keeps x and H (T, 2F).
-at::Tensor dense_block(const at::Tensor& x_TD, const at::Tensor& w13_2FD, const at::Tensor& w2_DF);
+at::Tensor dense_block(const at::Tensor& x_TD, const at::Tensor& w13_2FD, const at::Tensor& w2_DF,
+                       bool fp8 = false);
 
 }  // namespace moelab

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/element_of.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
 #include "kernels/vec.h"
@@ -41,7 +42,7 @@ struct Buffers {
   Tensor dx;             // (T, D) as x; undefined when not wanted
   Tensor dw;             // (V, D) fp32, or as the weight when there is one chunk; undefined when not wanted
   Tensor logits;         // (V * R) as x: the logits of a chunk, then their gradient
-  Tensor slab;           // (rows, D) bf16: a part of one chunk's dW; undefined where products go into dw
+  Tensor slab;           // (rows, D) as x: a part of one chunk's dW; undefined where products go into dw
   Tensor partial_max;    // (P, R) fp32
   Tensor partial_sum;    // (P, R) fp32: sum of exp(logit - partial maximum)
   Tensor token_max;      // (R) fp32
@@ -82,10 +83,11 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   TORCH_CHECK(x.dim() == 2 && weight.dim() == 2 && weight.size(1) == x.size(1) && weight.size(0) > 0,
               "linear_cross_entropy: x ", x.sizes(), " and weight ", weight.sizes(),
               " must be (T, D) and (V, D)");
-  TORCH_CHECK(x.scalar_type() == weight.scalar_type() &&
-                  (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
-              "linear_cross_entropy: x and weight must both be fp32 or both bf16, not ", x.scalar_type(),
-              " and ", weight.scalar_type());
+  const auto dtype = x.scalar_type();
+  TORCH_CHECK(
+      weight.scalar_type() == dtype && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf),
+      "linear_cross_entropy: x and weight must both be fp32, both bf16 or both fp16, not ", dtype, " and ",
+      weight.scalar_type());
   TORCH_CHECK(targets.dim() == 1 && targets.size(0) == x.size(0) && targets.scalar_type() == at::kLong,
               "linear_cross_entropy: targets must be (T) int64, not ", targets.sizes(), " ",
               targets.scalar_type());
@@ -95,14 +97,15 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
 
 // What one chunk's softmax works on; the same for the CPU and for CUDA.
 CrossEntropyChunk chunk_of(const Buffers& b, const Tensor& logits_VR, const Tensor& targets, int64_t first,
-                           bool gradient) {
+                           bool gradient, double gradient_scale) {
   return {.logits = logits_VR.data_ptr(),
-          .bf16 = logits_VR.scalar_type() == at::kBFloat16,
+          .element = cuda::element_of(logits_VR),
           .gradient = gradient,
           .vocabulary = b.V,
           .tokens = logits_VR.size(1),
           .targets = targets.data_ptr<int64_t>() + first,
           .inverse_count = b.inverse_count.data_ptr<double>(),
+          .gradient_scale = gradient_scale,
           .partial_max = b.partial_max.data_ptr<float>(),
           .partial_sum = b.partial_sum.data_ptr<float>(),
           .token_max = b.token_max.data_ptr<float>(),
@@ -128,11 +131,13 @@ struct CpuBackend {
   // sum += part, or sum = part for the first.
   static void accumulate(Tensor sum, const Tensor& part, bool first) {
     float* to = sum.data_ptr<float>();
-    const at::BFloat16* from = part.data_ptr<at::BFloat16>();
-    at::parallel_for(0, sum.numel(), 16384, [&](int64_t begin, int64_t end) {
-      for_each_vector(end - begin, [&](int64_t i, int64_t count) {
-        const Vec value = load_float(from + begin + i, count);
-        store_float(to + begin + i, first ? value : load_float(to + begin + i, count) + value, count);
+    with_element_type(part.scalar_type(), [&](auto zero) {
+      const auto* from = part.data_ptr<decltype(zero)>();
+      at::parallel_for(0, sum.numel(), 16384, [&](int64_t begin, int64_t end) {
+        for_each_vector(end - begin, [&](int64_t i, int64_t count) {
+          const Vec value = load_float(from + begin + i, count);
+          store_float(to + begin + i, first ? value : load_float(to + begin + i, count) + value, count);
+        });
       });
     });
   }
@@ -169,7 +174,8 @@ void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tens
 using Results = std::tuple<Tensor, Tensor, Tensor>;
 
 template <class Backend>
-Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx, bool needs_dw) {
+Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx, bool needs_dw,
+                double gradient_scale) {
   const KindScope kind(Kind::loss_head);
   check(x, weight, targets);
   Buffers b(x, weight, needs_dx, needs_dw);
@@ -180,7 +186,7 @@ Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
     const Tensor x_RD = x.narrow(0, first, R);
     Tensor logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
     at::mm_out(logits_VR, weight, x_RD.t());
-    Backend::softmax(chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw));
+    Backend::softmax(chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw, gradient_scale));
     if (needs_dx) {
       Tensor dx_RD = b.dx.narrow(0, first, R);
       at::mm_out(dx_RD, logits_VR.t(), weight);
@@ -192,7 +198,7 @@ Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
 }
 
 Results forward_meta(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
-                     bool needs_dw) {
+                     bool needs_dw, double) {
   const KindScope kind(Kind::loss_head);
   check(x, weight, targets);
   return Buffers(x, weight, needs_dx, needs_dw).results();
@@ -210,11 +216,9 @@ void scale_elements(T* p, int64_t n, float factor) {
 void scale_cpu(Tensor gradient, const Tensor& factor) {
   const float f = *factor.data_ptr<float>();
   if (f == 1) return;
-  if (gradient.scalar_type() == at::kFloat) {
-    scale_elements(gradient.data_ptr<float>(), gradient.numel(), f);
-  } else {
-    scale_elements(gradient.data_ptr<at::BFloat16>(), gradient.numel(), f);
-  }
+  with_element_type(gradient.scalar_type(), [&](auto zero) {
+    scale_elements(gradient.data_ptr<decltype(zero)>(), gradient.numel(), f);
+  });
 }
 
 void scale_meta(Tensor, const Tensor&) {}
@@ -248,13 +252,13 @@ struct CudaBackend {
 void scale_cuda(Tensor gradient, const Tensor& factor) { gradient.mul_(factor); }
 #endif
 
-using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool);
+using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool, double);
 
 Results call_forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
-                     bool needs_dw) {
+                     bool needs_dw, double gradient_scale) {
   static const auto op = operator_handle<ForwardSignature>("moelab::linear_cross_entropy");
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(x, weight, targets, needs_dx, needs_dw);
+  return op.call(x, weight, targets, needs_dx, needs_dw, gradient_scale);
 }
 
 void call_scale(const Tensor& gradient, const Tensor& factor) {
@@ -265,12 +269,15 @@ void call_scale(const Tensor& gradient, const Tensor& factor) {
 
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Tensor& targets) {
-    auto [loss, dx, dw] = call_forward(x, weight, targets, x.requires_grad(), weight.requires_grad());
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Tensor& targets,
+                        double gradient_scale) {
+    auto [loss, dx, dw] =
+        call_forward(x, weight, targets, x.requires_grad(), weight.requires_grad(), gradient_scale);
     // Not save_for_backward: these are gradients, no activation policy is to pack them.
     ctx->saved_data["dx"] = std::move(dx);
     ctx->saved_data["dw"] = std::move(dw);
     ctx->saved_data["dtype"] = weight.scalar_type();
+    ctx->saved_data["gradient_scale"] = gradient_scale;
     return loss;
   }
 
@@ -283,13 +290,15 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     Tensor dx = std::move(ctx->saved_data["dx"]).toTensor();
     Tensor dw = std::move(ctx->saved_data["dw"]).toTensor();
     const at::ScalarType dtype = ctx->saved_data["dtype"].toScalarType();
+    const double scale = ctx->saved_data["gradient_scale"].toDouble();
     ctx->saved_data.clear();
-    if (dx.defined()) call_scale(dx, gradients[0]);
+    const Tensor rest = scale == 1 ? gradients[0] : gradients[0] / scale;
+    if (dx.defined()) call_scale(dx, rest);
     if (dw.defined()) {
-      call_scale(dw, gradients[0]);
+      call_scale(dw, rest);
       dw = dw.to(dtype);
     }
-    return {std::move(dx), std::move(dw), Tensor()};
+    return {std::move(dx), std::move(dw), Tensor(), Tensor()};
   }
 };
 
@@ -303,18 +312,18 @@ int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t e
   return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), kMultiple) * kMultiple;
 }
 
-Tensor linear_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T) {
+Tensor linear_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T,
+                            double gradient_scale) {
   if (at::GradMode::is_enabled() && (x_TD.requires_grad() || weight_VD.requires_grad())) {
-    return LinearCrossEntropy::apply(x_TD, weight_VD, targets_T);
+    return LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale);
   }
-  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false));
+  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false, 1));
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
-      "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw) -> "
-      "(Tensor, "
-      "Tensor, Tensor)");
+      "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw, "
+      "float gradient_scale) -> (Tensor, Tensor, Tensor)");
   m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor factor) -> ()");
 }
 

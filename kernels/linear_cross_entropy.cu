@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <math_constants.h>
 
 #include "kernels/cuda/cross_entropy.h"
@@ -13,8 +14,10 @@ constexpr int kRows = 16;
 
 __device__ float to_float(float x) { return x; }
 __device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ float to_float(__half x) { return __half2float(x); }
 __device__ void put(float* p, float x) { *p = x; }
 __device__ void put(__nv_bfloat16* p, float x) { *p = __float2bfloat16_rn(x); }
+__device__ void put(__half* p, float x) { *p = __float2half_rn(x); }
 
 // The larger; a NaN stays, on either side.
 __device__ float larger(float a, float b) { return a != a || a >= b ? a : b; }
@@ -69,11 +72,11 @@ __global__ void join_kernel(CrossEntropyChunk c, int64_t parts) {
   const bool ignored = target == kIgnoredTarget;
   if (!ignored && (target < 0 || target >= c.vocabulary)) __trap();
   const double logit = ignored ? 0 : to_float(static_cast<const T*>(c.logits)[target * c.tokens + token]);
-  const double inverse_count = *c.inverse_count;
+  const double factor = *c.inverse_count * c.gradient_scale;
   c.row_loss[token] = ignored ? 0 : log(sum) + top - logit;
   c.token_max[token] = top;
-  c.token_scale[token] = ignored ? 0 : float(inverse_count / sum);
-  c.token_target[token] = float((exp(logit - top) / sum - 1) * inverse_count);
+  c.token_scale[token] = ignored ? 0 : float(factor / sum);
+  c.token_target[token] = float((exp(logit - top) / sum - 1) * factor);
 }
 
 template <class T>
@@ -103,7 +106,15 @@ cudaError_t launch(const CrossEntropyChunk& c, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t cross_entropy_chunk(const CrossEntropyChunk& chunk, cudaStream_t stream) {
-  return chunk.bf16 ? launch<__nv_bfloat16>(chunk, stream) : launch<float>(chunk, stream);
+  switch (chunk.element) {
+    case Element::f32:
+      return launch<float>(chunk, stream);
+    case Element::bf16:
+      return launch<__nv_bfloat16>(chunk, stream);
+    case Element::f16:
+      return launch<__half>(chunk, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace moelab::cuda

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "kernels/op_handle.h"
+#include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
 
 namespace moelab {
@@ -50,19 +51,19 @@ struct Sgd {
 
 template <class Rule, class Gradient>
 void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const OptionalTensor& copy,
-              const Factors& f) {
-  float *p = master.data_ptr<float>(), *pm = m.data_ptr<float>();
+              const OptimizerStep& step) {
+  const SteppedWeights weights(master, copy, step);
+  const Factors f = factors_of(step);
+  float* pm = m.data_ptr<float>();
   const Gradient* pg = gradient.data_ptr<Gradient>();
-  at::BFloat16* pc = copy ? copy->data_ptr<at::BFloat16>() : nullptr;
   at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
     for_each_vector(end - begin, [&](int64_t offset, int64_t count) {
       const int64_t i = begin + offset;
       Vec moment = load_float(pm + i, count);
       const Vec u = Rule::direction(load_float(pg + i, count) * Vec(f.gradient_scale), moment, f);
-      const Vec weight = load_float(p + i, count) * Vec(f.keep) - Vec(f.lr) * u;
+      const Vec weight = weights.load(i, count) * Vec(f.keep) - Vec(f.lr) * u;
       store_float(pm + i, moment, count);
-      store_float(p + i, weight, count);
-      if (pc != nullptr) store_float(pc + i, weight, count);
+      weights.store(i, weight, count);
     });
   });
 }
@@ -71,9 +72,9 @@ template <class Rule>
 void momentum_cpu(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
                   at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   check(master, gradient, m, copy);
-  const Factors factors = factors_of(step_from(numbers, counters));
-  gradient.scalar_type() == at::kFloat ? step_cpu<Rule, float>(master, gradient, m, copy, factors)
-                                       : step_cpu<Rule, at::BFloat16>(master, gradient, m, copy, factors);
+  const OptimizerStep step = step_from(numbers, counters);
+  with_element_type(gradient.scalar_type(),
+                    [&](auto g) { step_cpu<Rule, decltype(g)>(master, gradient, m, copy, step); });
 }
 
 void momentum_meta(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy, at::ArrayRef<double>,

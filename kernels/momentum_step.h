@@ -13,7 +13,7 @@ namespace moelab {
 // and then master -= lr * (u + weight_decay * master). eps, step and, for sgd, beta2 are not read.
 enum class MomentumRule { lion, sgd };
 
-// One pass. master and m fp32; gradient fp32 or bf16; compute_copy as adamw_. All contiguous, of one size.
+// One pass. master, gradient and compute_copy as adamw_; m fp32. All contiguous, of one size.
 // Nothing is allocated; results do not depend on the number of threads. Throws c10::Error on other tensors.
 void momentum_step_(MomentumRule rule, const at::Tensor& master, const at::Tensor& gradient,
                     const at::Tensor& m, const std::optional<at::Tensor>& compute_copy,

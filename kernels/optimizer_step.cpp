@@ -1,18 +1,23 @@
 #include "kernels/optimizer_step.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 namespace moelab {
 
 void check_step(const char* rule, const at::Tensor& weights, const at::Tensor& gradient,
                 const std::optional<at::Tensor>& compute_copy) {
-  const auto ok = [&](const at::Tensor& t, at::ScalarType dtype) {
-    return t.scalar_type() == dtype && t.is_contiguous() && t.numel() == weights.numel();
+  const auto ok = [&](const at::Tensor& t, std::initializer_list<at::ScalarType> types) {
+    const bool type = std::find(types.begin(), types.end(), t.scalar_type()) != types.end();
+    return type && t.is_contiguous() && t.numel() == weights.numel();
   };
-  TORCH_CHECK(ok(weights, at::kFloat), rule, ": the weights must be contiguous fp32");
-  TORCH_CHECK(ok(gradient, at::kFloat) || ok(gradient, at::kBFloat16), rule, ": gradient ", gradient.sizes(),
-              " ", gradient.scalar_type(), " must be contiguous fp32 or bf16 of the weights' size ",
+  TORCH_CHECK(ok(weights, {at::kFloat}) || (ok(weights, {at::kBFloat16}) && !compute_copy), rule,
+              ": the weights must be contiguous fp32, or bf16 without a compute copy");
+  TORCH_CHECK(ok(gradient, {at::kFloat, at::kBFloat16, at::kHalf}), rule, ": gradient ", gradient.sizes(),
+              " ", gradient.scalar_type(), " must be contiguous fp32, bf16 or fp16 of the weights' size ",
               weights.sizes());
-  TORCH_CHECK(!compute_copy || ok(*compute_copy, at::kBFloat16), rule,
-              ": the compute copy must be contiguous bf16 of the weights' size");
+  TORCH_CHECK(!compute_copy || ok(*compute_copy, {at::kBFloat16, at::kHalf}), rule,
+              ": the compute copy must be contiguous bf16 or fp16 of the weights' size");
 }
 
 void check_state(const char* rule, const char* name, const at::Tensor& state, at::ScalarType dtype,

@@ -40,8 +40,8 @@ inline OptimizerStep step_from(at::ArrayRef<double> n, at::IntArrayRef c) {
           .stream = c[1]};
 }
 
-// Throws c10::Error unless the tensors are contiguous, of one size and of these types: weights fp32, gradient
-// fp32 or bf16, the copy that the model computes with bf16.
+// Throws c10::Error unless the tensors are contiguous, of one size and of these types: weights fp32, or bf16
+// and then without copy; gradient fp32, bf16 or fp16; the copy that the model computes with bf16 or fp16.
 void check_step(const char* rule, const at::Tensor& weights, const at::Tensor& gradient,
                 const std::optional<at::Tensor>& compute_copy);
 // Throws c10::Error unless `state` is contiguous, of this type and of `elements`.

@@ -20,8 +20,9 @@ using at::Tensor;
 constexpr int64_t kBlock = 65536;
 
 void check(const Tensor& x) {
-  TORCH_CHECK((x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.is_contiguous(),
-              "squared_norm: wants contiguous fp32 or bf16, not ", x.scalar_type(), " with strides ",
+  const auto dtype = x.scalar_type();
+  TORCH_CHECK((dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && x.is_contiguous(),
+              "squared_norm: wants contiguous fp32, bf16 or fp16, not ", x.scalar_type(), " with strides ",
               x.strides());
 }
 
@@ -58,8 +59,10 @@ double sum_of_squares(const T* p, int64_t n) {
 
 double squared_norm_cpu(const Tensor& x) {
   check(x);
-  return x.scalar_type() == at::kFloat ? sum_of_squares(x.data_ptr<float>(), x.numel())
-                                       : sum_of_squares(x.data_ptr<at::BFloat16>(), x.numel());
+  double sum = 0;
+  with_element_type(x.scalar_type(),
+                    [&](auto zero) { sum = sum_of_squares(x.data_ptr<decltype(zero)>(), x.numel()); });
+  return sum;
 }
 
 double squared_norm_meta(const Tensor& x) {

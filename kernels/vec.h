@@ -30,11 +30,23 @@ namespace moelab {
 using Vec = at::vec::Vectorized<float>;
 inline constexpr int64_t kLanes = Vec::size();
 
+#if defined(CPU_CAPABILITY_AVX512) && defined(__AVX512BF16__)
+// A half register of bf16 at a time, in two instructions each way; LibTorch's vector of bf16 is a whole one,
+// half of which would be converted for nothing. Subnormal numbers become zero when they are stored.
+#define MOELAB_NATIVE_BF16 1
+inline __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+#endif
+
 // The first `count` (1..kLanes) elements at p as floats, zeros behind them. T: float, BFloat16, Half.
 template <class T>
 inline Vec load_float(const T* p, int64_t count = kLanes) {
   if constexpr (std::is_same_v<T, float>) {
     return count == kLanes ? Vec::loadu(p) : Vec::loadu(p, count);
+#ifdef MOELAB_NATIVE_BF16
+  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    const __m256i bits = _mm256_maskz_loadu_epi16(first_lanes(count), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+#endif
   } else {
     return at::vec::convert<float>(at::vec::Vectorized<T>::loadu(p, count));
   }
@@ -45,6 +57,11 @@ template <class T>
 inline void store_float(T* p, const Vec& v, int64_t count = kLanes) {
   if constexpr (std::is_same_v<T, float>) {
     v.store(p, static_cast<int>(count));
+#ifdef MOELAB_NATIVE_BF16
+  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    const __m512 lanes = v;
+    _mm256_mask_storeu_epi16(p, first_lanes(count), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(lanes)));
+#endif
   } else {
     at::vec::convert<T>(v).store(p, static_cast<int>(count));
   }

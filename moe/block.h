@@ -15,7 +15,7 @@ struct BlockWeights {
   at::Tensor q_norm, k_norm;    // (d) or (heads*d), (kv*d) fp32; undefined without qk_norm
   at::Tensor out_DW;            // (D, heads*d) compute
   at::Tensor moe_norm_D;        // (D) fp32
-  MoeWeights moe;
+  MoeWeights moe;               // its fp8 holds for the projections here too
 };
 
 // x + attention(norm(x)), then x + moe(norm(x)). `rope` is rope_table's, for the positions of x. With a cache

@@ -41,7 +41,7 @@ void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& route
 
 MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w) {
   const at::Tensor none = at::zeros({}, x_TD.options().dtype(at::kFloat));
-  return {dense_block(x_TD, w.shared13_2FD, w.shared2_DF), none, none};
+  return {dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8), none, none};
 }
 
 }  // namespace
@@ -60,8 +60,8 @@ MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSett
   const bool onehot = training && m.dispatch == Dispatch::onehot;
   at::Tensor y = onehot
                      ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, sequence)
-                     : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF);
-  if (w.shared13_2FD.defined()) y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF));
+                     : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8);
+  if (w.shared13_2FD.defined()) y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8));
   return {y, routed.balance_loss, routed.z_loss};
 }
 

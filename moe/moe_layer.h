@@ -7,7 +7,7 @@
 namespace moelab {
 
 // Axes: T tokens (whole sequences of S), D width, E experts, F expert width, X shared experts.
-// "compute": fp32 or bf16, as the model computes.
+// "compute": fp32, bf16 or fp16, as the model computes.
 struct MoeWeights {
   at::Tensor router_ED;     // (E, D) fp32
   at::Tensor bias_E;        // (E) fp32, sigmoid router only; moved by update_router_bias, not by gradients
@@ -15,6 +15,7 @@ struct MoeWeights {
   at::Tensor w2_EDF;        // (E, D, F) compute
   at::Tensor shared13_2FD;  // (2XF, D) compute; undefined without shared experts. Of a dense model: (2F, D)
   at::Tensor shared2_DF;    // (D, XF) compute; of a dense model (D, F)
+  bool fp8 = false;         // products with these weights, the router's aside, are in fp8 (kernels/fp8.h)
 };
 
 struct MoeOutput {

@@ -8,8 +8,8 @@ namespace moelab {
 // One trained tensor.
 struct Parameter {
   std::string name;
-  at::Tensor value;        // the leaf that the model computes with, fp32 or bf16
-  at::Tensor master;       // fp32: `value` itself, or, with bf16 compute, what `value` is the rounded copy of
+  at::Tensor value;        // the leaf that the model computes with, fp32, bf16 or fp16
+  at::Tensor master;       // fp32: `value` itself, or what a 16-bit `value` is the rounded copy of
   at::Tensor accumulated;  // fp32 gradient summed over micro-batches; undefined: value.grad() holds it
   bool decays = false;     // weight decay applies: a matrix, not a norm or bias
   bool expert = false;

@@ -109,6 +109,7 @@ void Transformer::add_block(int64_t layer) {
   }
   w.out_DW = add_matrix(prefix + "attention_out", {D, heads * d}, residual);
   w.moe_norm_D = add_fp32(prefix + "moe_norm", {D}, 0, 1);
+  w.moe.fp8 = options_.fp8;
   add_feed_forward(prefix, w.moe, residual);
   blocks_.push_back(std::move(w));
 }
@@ -158,9 +159,10 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
 }
 
 LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                               BlockRunner& runner) {
+                               BlockRunner& runner, double loss_scale) {
   const Hidden h = hidden(tokens_BS, training, runner);
-  const at::Tensor loss = linear_cross_entropy(h.x_BSD.flatten(0, 1), head_VD_, targets_BS.flatten());
+  const at::Tensor loss =
+      linear_cross_entropy(h.x_BSD.flatten(0, 1), head_VD_, targets_BS.flatten(), loss_scale);
   return {loss, h.balance_loss, h.z_loss};
 }
 

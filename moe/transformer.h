@@ -14,8 +14,9 @@ namespace moelab {
 
 struct TransformerOptions {
   c10::Device device = c10::kCPU;
-  c10::ScalarType compute = c10::kFloat;  // fp32, or bf16 with fp32 norms and routers
-  bool masters = true;                    // keep the fp32 values behind bf16 weights (training does)
+  c10::ScalarType compute = c10::kFloat;  // fp32, or bf16 or fp16 with fp32 norms and routers
+  bool masters = true;                    // keep the fp32 values behind 16-bit weights (training does)
+  bool fp8 = false;                       // products inside the blocks in fp8, but routers' and attention's
   uint64_t seed = 1;
 };
 
@@ -36,9 +37,10 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training the settings' dispatch
-  // is used and routing is counted; otherwise the model is dropless.
+  // is used and routing is counted; otherwise the model is dropless. `loss_scale` is what backward multiplies
+  // the loss with, for linear_cross_entropy, which computes gradients at once; the losses are unscaled.
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                    BlockRunner& runner);
+                    BlockRunner& runner, double loss_scale = 1);
 
   // Logits (B, S, V) in the compute type, for short texts: the whole tensor is made.
   at::Tensor logits(const at::Tensor& tokens_BS, BlockRunner& runner);

@@ -19,7 +19,7 @@ TEXT
 }
 
 readonly APT_PACKAGES=(g++ cmake ninja-build ccache git python3 python3-venv libcli11-dev libyaml-cpp-dev
-  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev strace)
+  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev liburing-dev strace)
 readonly FORMATTER=clang-format-14  # other versions format differently; the format check skips without it
 
 readonly TORCH=torch==2.11.0

@@ -50,6 +50,7 @@ void declare(CLI::App& app, Options& options) {
       ->type_name("NAME|FILE");
   app.add_option("--only", options.cases.only, "rows of `moelab techniques`; the baseline is run besides")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("NAME,…");
   app.add_option("--rounds", sweep.rounds, "how often each case is run")
       ->capture_default_str()

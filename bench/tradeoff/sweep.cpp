@@ -1,7 +1,6 @@
 #include "bench/tradeoff/sweep.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -11,6 +10,7 @@
 
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
+#include "train/config/shell_line.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;
@@ -31,26 +31,6 @@ std::string clock_text(double seconds) {
   std::ostringstream text;
   text << whole / 60 << ":" << std::setw(2) << std::setfill('0') << whole % 60;
   return text.str();
-}
-
-// One line that a shell takes again.
-std::string shell_line(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) {
-    line += line.empty() ? "" : " ";
-    const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
-      return std::isalnum(c) ||
-             std::string_view("_./=,:+-").find(static_cast<char>(c)) != std::string_view::npos;
-    });
-    if (plain) {
-      line += word;
-      continue;
-    }
-    line += '\'';
-    for (const char c : word) line += c == '\'' ? std::string("'\\''") : std::string{c};
-    line += '\'';
-  }
-  return line;
 }
 
 Json settings_json(const Overrides& settings) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <cmath>
@@ -79,8 +80,8 @@ class CrossEntropyTask {
     const double logit = ignored ? 0 : static_cast<float>(logits_[c_.targets[token] * R_ + token]);
     c_.row_loss[token] = ignored ? 0 : std::log(sum) + top - logit;
     c_.token_max[token] = top;
-    c_.token_scale[token] = ignored ? 0 : static_cast<float>(inverse_count_ / sum);
-    c_.token_target[token] = static_cast<float>((std::exp(logit - top) / sum - 1) * inverse_count_);
+    c_.token_scale[token] = ignored ? 0 : static_cast<float>(gradient_factor_ / sum);
+    c_.token_target[token] = static_cast<float>((std::exp(logit - top) / sum - 1) * gradient_factor_);
   }
 
   void write_gradient(int64_t part, int64_t token, int64_t count) {
@@ -94,15 +95,18 @@ class CrossEntropyTask {
 
   CrossEntropyChunk c_;
   T* logits_;  // (V, R)
-  double inverse_count_ = *c_.inverse_count;
+  double gradient_factor_ = *c_.inverse_count * c_.gradient_scale;
   int64_t V_ = c_.vocabulary, R_ = c_.tokens, parts_ = (V_ + kCrossEntropySplit - 1) / kCrossEntropySplit;
 };
 
 inline void cross_entropy_chunk(const CrossEntropyChunk& chunk) {
-  if (chunk.bf16) {
-    CrossEntropyTask<c10::BFloat16>(chunk).run();
-  } else {
-    CrossEntropyTask<float>(chunk).run();
+  switch (chunk.element) {
+    case cuda::Element::f32:
+      return CrossEntropyTask<float>(chunk).run();
+    case cuda::Element::bf16:
+      return CrossEntropyTask<c10::BFloat16>(chunk).run();
+    case cuda::Element::f16:
+      return CrossEntropyTask<c10::Half>(chunk).run();
   }
 }
 

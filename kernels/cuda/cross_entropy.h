@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cuda/element.h"
+
 namespace moelab {
 
 // Vocabulary rows that one partial maximum and sum cover.
@@ -12,12 +14,13 @@ constexpr int64_t kIgnoredTarget = -1;
 // Softmax cross entropy of a chunk of tokens over transposed logits, on the CPU or on CUDA. R tokens, V
 // vocabulary, P = ceil(V / kCrossEntropySplit).
 struct CrossEntropyChunk {
-  void* logits;  // (V, R) fp32 or bf16, replaced by its gradient when `gradient`
-  bool bf16;
+  void* logits;  // (V, R), replaced by its gradient when `gradient`
+  cuda::Element element;
   bool gradient;
   int64_t vocabulary, tokens;
   const int64_t* targets;       // (R)
   const double* inverse_count;  // (): one over the number of targets of all chunks
+  double gradient_scale;        // multiplies the gradient
   float* partial_max;           // (P, R) scratch
   float* partial_sum;           // (P, R) scratch: sum of exp(logit - partial maximum)
   float* token_max;             // (R) scratch

@@ -18,10 +18,24 @@ void throw_refusal(const Ledger& ledger) {
                    " allocated; ", limit);
 }
 
-void retag(const at::Tensor& tensor, Kind kind) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
+namespace {
+
+// Null when the allocators of this folder did not make it.
+BlockInfo* block_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const c10::DataPtr& data = tensor.storage().data_ptr();
-  BlockInfo* block = tensor.is_meta() ? meta_block(data) : cpu_block(data);
+  return tensor.is_meta() ? meta_block(data) : cpu_block(data);
+}
+
+}  // namespace
+
+Kind kind_of(const at::Tensor& tensor) {
+  const BlockInfo* block = block_of(tensor);
+  return block ? block->kind : KindScope::current();
+}
+
+void retag(const at::Tensor& tensor, Kind kind) {
+  BlockInfo* block = block_of(tensor);
   if (block == nullptr) return;
   block->ledger->retag(block->bytes, block->kind, kind);
   block->kind = kind;

@@ -154,4 +154,7 @@ namespace moelab {
 // happens to tensors whose storage this folder's allocators did not make.
 void retag(const at::Tensor& tensor, Kind kind);
 
+// What that block is booked to; KindScope::current() where this folder's allocators did not make it.
+Kind kind_of(const at::Tensor& tensor);
+
 }  // namespace moelab

@@ -162,7 +162,7 @@ TEST(AdamW, RefusesWrongTensors) {
   const State s = make_state(8);
   EXPECT_THROW(adamw_(s.master, at::zeros({7}), s.m, s.v, std::nullopt, numbers(1)), c10::Error);
   EXPECT_THROW(adamw_(s.master, at::zeros({8}, at::kDouble), s.m, s.v, std::nullopt, numbers(1)), c10::Error);
-  EXPECT_THROW(adamw_(s.copy, at::zeros({8}), s.m, s.v, std::nullopt, numbers(1)), c10::Error);
+  EXPECT_THROW(adamw_(s.copy, at::zeros({8}), s.m, s.v, s.copy, numbers(1)), c10::Error);
   EXPECT_THROW(adamw_(s.master, at::zeros({8}), s.m, s.v, s.m, numbers(1)), c10::Error);
   EXPECT_THROW(adamw_(s.master, at::zeros({16}).slice(0, 0, 16, 2), s.m, s.v, std::nullopt, numbers(1)),
                c10::Error);

@@ -72,6 +72,19 @@ TEST_P(ExpertBlock, AgreesWithFloat64InBf16) {
   }
 }
 
+TEST_P(ExpertBlock, AgreesWithFloat64InFp16) {
+  const MoeInput in = test::make_input(GetParam(), at::kHalf);
+  const Results got = run_block(in, in.routes), want = run_reference(in);
+  for (size_t i = 0; i < 5; ++i) {
+    const at::Tensor reference = want.named()[i].second;
+    const auto tolerance = test::tolerance(at::kHalf, 1, reference.numel() < 16 ? 16 : 4);
+    const double filled = reference.ne(0).to(at::kDouble).mean().item<double>();
+    EXPECT_TRUE(test::close_to(got.named()[i].second, reference, tolerance.relative_norm,
+                               2 * tolerance.worst_in_rms / std::sqrt(std::max(filled, 1e-3))))
+        << got.named()[i].first;
+  }
+}
+
 TEST_P(ExpertBlock, ThreadsChangeNoBit) {
   const MoeInput in = test::make_input(GetParam(), at::kBFloat16);
   const auto with_threads = [&](int threads) {

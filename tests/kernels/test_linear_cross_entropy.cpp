@@ -33,7 +33,7 @@ Results differentiate(const Inputs& in, at::ScalarType dtype, const F& f, double
 // Separate operators: the float64 reference, or the plain formulation in the inputs' own type.
 Tensor separate(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   const Tensor logits = at::linear(x, weight);
-  const Tensor wide = logits.scalar_type() == at::kBFloat16 ? logits.to(at::kFloat) : logits;
+  const Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
   return at::cross_entropy_loss(wide, targets, {}, at::Reduction::Mean, -1, 0.0);
 }
 
@@ -41,8 +41,11 @@ Results reference(const Inputs& in, double scale = 1) {
   return differentiate(in, at::kDouble, separate, scale);
 }
 
-Results ours(const Inputs& in, double scale = 1) {
-  return differentiate(in, in.x.scalar_type(), linear_cross_entropy, scale);
+Results ours(const Inputs& in, double scale = 1, double gradient_scale = 1) {
+  const auto fused = [&](const Tensor& x, const Tensor& weight, const Tensor& targets) {
+    return linear_cross_entropy(x, weight, targets, gradient_scale);
+  };
+  return differentiate(in, in.x.scalar_type(), fused, scale);
 }
 
 // The error may pass that of the plain formulation by a tenth, or lie below the rounding of the result
@@ -97,6 +100,25 @@ TEST(LinearCrossEntropy, ScaledLossScalesGradients) {
     const double tolerance = dtype == at::kFloat ? 1e-5 : 8e-3;
     EXPECT_TRUE(close_to(got.dx, want.dx, tolerance, 1));
     EXPECT_TRUE(close_to(got.dw, want.dw, tolerance, 1));
+  }
+}
+
+// A probability of 1/V over T tokens is below fp16's smallest number: computed at the loss scale it stays.
+TEST(LinearCrossEntropy, LossScaleKeepsSmallFp16Gradients) {
+  for (const int64_t V : {9001, 50021}) {  // one chunk, and several
+    Inputs in = make_input(Case{.T = 600, .D = 24, .V = V, .dtype = at::kHalf});
+    in.targets.remainder_(100);  // the other ids get the small gradients alone
+    constexpr double kScale = 32768;
+    const Results want = reference(in, kScale), got = ours(in, kScale, kScale), late = ours(in, kScale);
+    const auto rare = [](const Results& r) { return r.dw.narrow(0, 100, r.dw.size(0) - 100); };
+    EXPECT_TRUE(close_to(got.dx, want.dx, 4e-3, 1));
+    EXPECT_TRUE(close_to(got.dw, want.dw, 4e-3, 1));
+    EXPECT_TRUE(close_to(rare(got), rare(want), 4e-3, 1));
+    EXPECT_FALSE(close_to(rare(late), rare(want), 4e-3, 1)) << "scaling afterwards is too late";
+    const Results other = ours(in, kScale / 4, kScale), quarter = reference(in, kScale / 4);
+    EXPECT_TRUE(close_to(other.dx, quarter.dx, 4e-3, 1));
+    EXPECT_TRUE(close_to(other.dw, quarter.dw, 4e-3, 1));
+    EXPECT_TRUE(bitwise_equal(got.loss, late.loss));
   }
 }
 

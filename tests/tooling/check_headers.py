@@ -111,7 +111,8 @@ def main() -> int:
         if not with_cuda and any(CUDA.match(name) for name in outside):
             print(f"{header}: needs CUDA, which this build leaves out")
             continue
-        libtorch = sorted(name for name in outside if LIBTORCH.match(name))
+        # What the vector headers mean depends on macros that are set before them.
+        libtorch = sorted(name for name in outside if LIBTORCH.match(name) and "/cpu/vec/" not in name)
         words = flags_for(header, flags)
         # Sources of one folder differ from the next one's in flags that a precompiled header doesn't mind.
         groups.setdefault((tuple(libtorch), tuple(words)), []).append(header)

@@ -3,12 +3,22 @@
 
 namespace moelab {
 
-enum class ComputePrecision { fp32, bf16 };
-constexpr std::array<std::string_view, 2> enum_names(ComputePrecision) { return {"fp32", "bf16"}; }
+enum class ComputePrecision { fp32, bf16, fp16, fp8 };
+constexpr std::array<std::string_view, 4> enum_names(ComputePrecision) {
+  return {"fp32", "bf16", "fp16", "fp8"};
+}
+
+enum class MasterWeights { fp32, none };
+constexpr std::array<std::string_view, 2> enum_names(MasterWeights) { return {"fp32", "none"}; }
 
 enum class CheckpointMode { none, full, every, layers, ratio };
 constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
   return {"none", "full", "every", "layers", "ratio"};
+}
+
+enum class ActivationStorage { keep, int8, fp8, host, nvme };
+constexpr std::array<std::string_view, 5> enum_names(ActivationStorage) {
+  return {"keep", "int8", "fp8", "host", "nvme"};
 }
 
 enum class OptimizerName { adamw, adam8bit, adamw_compact, adam_mini, lion, adafactor, sgd };
@@ -32,10 +42,17 @@ constexpr std::array<std::string_view, 3> enum_names(DeviceChoice) { return {"au
 
 struct PrecisionSettings {
   ComputePrecision compute = ComputePrecision::fp32;
+  MasterWeights master = MasterWeights::fp32;
+  double loss_scale = 0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("compute", self.compute, "type of products and activations; bf16 keeps fp32 master weights");
+    v.field("compute", self.compute,
+            "type of products and activations, all but fp32 with fp32 master weights; fp8: bf16 with the "
+            "blocks' products in fp8");
+    v.field("master", self.master, "what updates add to; none: the bf16 weights, rounded stochastically");
+    v.field("loss_scale", self.loss_scale, "with fp16: factor of the loss; 0: dynamic, from 32768",
+            at_least(0));
   }
 };
 
@@ -44,6 +61,8 @@ struct ActivationSettings {
   int64_t every = 1;
   std::vector<int64_t> layers;
   double ratio = 1.0;
+  ActivationStorage storage = ActivationStorage::keep;
+  int64_t block = 256;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
@@ -51,6 +70,8 @@ struct ActivationSettings {
     v.field("every", self.every, "with checkpoint=every: blocks 0, N, 2N, …", range(1, 4096));
     v.field("layers", self.layers, "with checkpoint=layers: the blocks, e.g. [0, 4, 8]", range(0, 4095));
     v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks, spread evenly", range(0, 1));
+    v.field("storage", self.storage, "form in which what backward needs is held until then");
+    v.field("block", self.block, "with storage=int8 or fp8: elements that share a scale", range(16, 65536));
   }
 };
 
@@ -83,6 +104,19 @@ struct OptimSettings {
     v.field("schedule", self.schedule, "after warm-up: cosine, or wsd (constant, then linear decay)");
     v.field("warmup", self.warmup, "steps of linear warm-up", at_least(0));
     v.field("in_backward", self.in_backward, "step each weight in backward and drop its gradient at once");
+  }
+};
+
+struct PlacementSettings {
+  std::string nvme_path;
+  Bytes nvme_block{1 << 20};
+  int64_t nvme_depth = 4;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("nvme_path", self.nvme_path, "folder on the drive that storage=nvme uses; its file has no name");
+    v.field("nvme_block", self.nvme_block, "bytes of a read or write there, a multiple of 4096");
+    v.field("nvme_depth", self.nvme_depth, "reads or writes under way there at a time", range(1, 4));
   }
 };
 
@@ -207,6 +241,7 @@ struct Settings {
   PrecisionSettings precision;
   ActivationSettings activations;
   OptimSettings optim;
+  PlacementSettings placement;
   TrainSettings train;
   EvalSettings eval;
   DataSettings data;
@@ -222,6 +257,7 @@ struct Settings {
     v.group("precision", self.precision);
     v.group("activations", self.activations);
     v.group("optim", self.optim);
+    v.group("placement", self.placement);
     v.group("train", self.train);
     v.group("eval", self.eval);
     v.group("data", self.data);

@@ -83,6 +83,28 @@ void check_activations(const ActivationSettings& a, int64_t layers) {
           named("activations.layers", a.layers) + " names a block twice");
 }
 
+void check_precision(const PrecisionSettings& p, const ModelSettings& m) {
+  const bool fp8 = p.compute == ComputePrecision::fp8;
+  require(!fp8 || m.dense() || m.dispatch != Dispatch::onehot,
+          "precision.compute=fp8 with model.dispatch=onehot, whose products have no fp8; set "
+          "model.dispatch=capacity or dropless");
+  require(p.master == MasterWeights::fp32 || fp8 || p.compute == ComputePrecision::bf16,
+          named("precision.master", p.master) + " with " + named("precision.compute", p.compute) +
+              "; stochastic rounding is for bf16 weights, set precision.compute=bf16");
+  require(p.loss_scale == 0 || p.compute == ComputePrecision::fp16,
+          named("precision.loss_scale", p.loss_scale) + " with " + named("precision.compute", p.compute) +
+              "; only precision.compute=fp16 needs one");
+}
+
+void check_storage(const Settings& s) {
+  const int64_t block = s.placement.nvme_block.count;
+  require(s.activations.storage != ActivationStorage::nvme || !s.placement.nvme_path.empty(),
+          "activations.storage=nvme with placement.nvme_path=; name a folder on the drive there");
+  require(block >= 4096 && block <= int64_t{1} << 30 && block % 4096 == 0,
+          named("placement.nvme_block", s.placement.nvme_block) +
+              " is not a multiple of 4096 bytes, at most 1GiB, which direct reads and writes need");
+}
+
 void check_optim(const Settings& s) {
   const OptimSettings& o = s.optim;
   require(o.betas.size() == 2, named("optim.betas", o.betas) + " are not two numbers, e.g. [0.9, 0.95]");
@@ -90,9 +112,16 @@ void check_optim(const Settings& s) {
   require(o.state == OptimizerState::fp32 || o.name == OptimizerName::adamw,
           named("optim.state", o.state) + " with " + named("optim.name", o.name) +
               "; only optim.name=adamw has moments of that type");
-  require(o.name != OptimizerName::adamw_compact || s.precision.compute == ComputePrecision::bf16,
+  require(o.name != OptimizerName::adamw_compact || s.precision.compute == ComputePrecision::bf16 ||
+              s.precision.compute == ComputePrecision::fp8,
           "optim.name=adamw_compact with " + named("precision.compute", s.precision.compute) +
               "; its weights are bf16, so it needs precision.compute=bf16");
+  require(o.name != OptimizerName::adamw_compact || s.precision.master == MasterWeights::fp32,
+          "optim.name=adamw_compact with " + named("precision.master", s.precision.master) +
+              "; its 8-bit correction stands in for the masters already, leave precision.master=fp32");
+  require(!o.in_backward || s.precision.compute != ComputePrecision::fp16,
+          "optim.in_backward=true with precision.compute=fp16; the loss scale needs all gradients before any "
+          "is used, set precision.compute=bf16");
   require(!o.in_backward || s.train.accumulation == 1,
           "optim.in_backward=true with " + named("train.accumulation", s.train.accumulation) +
               "; gradients that are dropped at once cannot be summed, set train.accumulation=1");
@@ -112,6 +141,8 @@ void validate(const Settings& settings) {
   check_experts(settings.model);
   check_size(settings);
   check_activations(settings.activations, settings.model.layers);
+  check_precision(settings.precision, settings.model);
+  check_storage(settings);
   check_optim(settings);
   require(settings.eval.every == 0 || settings.eval.batches > 0,
           named("eval.every", settings.eval.every) + " with eval.batches=0, which is no evaluation");

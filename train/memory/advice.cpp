@@ -119,7 +119,7 @@ std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_
     adviser.try_change("attention.kernel=flash",
                        [](Settings& s) { s.attention.kernel = AttentionKernel::flash; });
   }
-  if (settings.precision.compute != ComputePrecision::bf16) {
+  if (settings.precision.compute == ComputePrecision::fp32) {
     adviser.try_change("precision.compute=bf16",
                        [](Settings& s) { s.precision.compute = ComputePrecision::bf16; });
   }

@@ -17,7 +17,8 @@ void round_into_value(const Parameter& p) { p.value.detach().copy_(p.master); }
 
 void prepare_master(Parameter& p, bool keep) {
   const auto dtype = p.value.scalar_type();
-  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "optimizer: ", p.name, " must be fp32 or bf16");
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || (dtype == at::kHalf && keep),
+              "optimizer: ", p.name, " is ", dtype, ", must be fp32, bf16, or fp16 with a master");
   if (dtype == at::kFloat) {
     p.master = p.value;
     return;
@@ -53,7 +54,12 @@ int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes());
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings)
+bool keeps_masters(const Settings& settings) {
+  return settings.precision.master == MasterWeights::fp32 &&
+         make_update_rule(settings.optim)->keeps_masters();
+}
+
+Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters)
     : parameters_(std::move(parameters)),
       rule_(make_update_rule(settings)),
       steps_(parameters_.size(), 0),
@@ -62,7 +68,7 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& set
                .eps = settings.eps,
                .weight_decay = settings.weight_decay} {
   for (Parameter& p : parameters_) {
-    prepare_master(p, rule_->keeps_masters());
+    prepare_master(p, masters && rule_->keeps_masters());
     layouts_.push_back(rule_->layout(p));
     streams_.push_back(stream_of(p.name));
     auto& state = states_.emplace_back();

@@ -18,14 +18,19 @@ struct NamedState {
   at::Tensor tensor;  // the optimizer's own: writing to it changes the state
 };
 
-// The rule of optim.name over all parameters. It keeps the rule's state (Kind::optimizer) and, for a bf16
-// value, its fp32 master (Kind::master) unless the rule does without.
+// Whether 16-bit weights have fp32 masters behind them: not with precision.master=none, nor under a rule that
+// does without.
+bool keeps_masters(const Settings& settings);
+
+// The rule of optim.name over all parameters. It keeps the rule's state (Kind::optimizer) and, for a 16-bit
+// value, its fp32 master (Kind::master) unless there are none.
 class Optimizer {
  public:
   // Takes the parameters, whose tensors it shares with the model. An fp32 value is its own master. For a bf16
-  // value, `master` is its fp32 initial tensor, taken over, and value becomes master rounded; where `master`
-  // is undefined, it is made from value. A rule without masters drops it.
-  Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings);
+  // or fp16 value, `master` is its fp32 initial tensor, taken over, and value becomes master rounded; where
+  // `master` is undefined, it is made from value. Without `masters` (values fp32 or bf16) it is dropped, and
+  // the rule steps the value, as it does itself or with stochastic rounding.
+  Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters = true);
 
   // One step from the gradients that the parameters hold, each multiplied by `gradient_scale`. A parameter
   // without gradient is left alone, its state and its bias correction too. Gradients are kept.
@@ -38,7 +43,7 @@ class Optimizer {
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
   // The fp32 weights of the parameter at `index`: its master itself, or, where there is none, made from the
-  // bf16 value and the state, on the host's ledger.
+  // value and the state, on the host's ledger.
   at::Tensor weights(size_t index) const;
   // Takes fp32 weights, which may be weights(index) written to: rounds or splits them into value and state.
   void set_weights(size_t index, const at::Tensor& fp32);
@@ -48,7 +53,7 @@ class Optimizer {
   // Steps taken by each parameter; they make the bias correction and the random numbers.
   const std::vector<int64_t>& steps() const { return steps_; }
   // After a checkpoint was read into state(): its step counts, one a parameter. Rounds the masters into the
-  // bf16 values anew.
+  // 16-bit values anew.
   void restore_steps(std::vector<int64_t> steps);
 
   // Bytes of the rule's state alone, as its layout says, and with the masters that are not values themselves.

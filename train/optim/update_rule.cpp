@@ -16,9 +16,13 @@ using at::Tensor;
 
 std::vector<int64_t> shape_of(const Parameter& p) { return p.value.sizes().vec(); }
 
-// The bf16 value that follows an fp32 master.
+// What a rule steps: the fp32 weights, or the bf16 ones that have no master.
+const Tensor& stepped(const Parameter& p) { return p.master.defined() ? p.master : p.value; }
+
+// The 16-bit value that follows an fp32 master.
 std::optional<Tensor> compute_copy(const Parameter& p) {
-  return p.value.scalar_type() == at::kFloat ? std::nullopt : std::optional(p.value);
+  const bool follows = p.master.defined() && !p.master.is_same(p.value);
+  return follows ? std::optional(p.value) : std::nullopt;
 }
 
 class AdamWRule : public UpdateRule {
@@ -30,7 +34,7 @@ class AdamWRule : public UpdateRule {
   }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
-    adamw_(p.master, gradient, state[0], state[1], compute_copy(p), numbers);
+    adamw_(stepped(p), gradient, state[0], state[1], compute_copy(p), numbers);
   }
 
  private:
@@ -48,7 +52,7 @@ class Adam8bitRule : public UpdateRule {
   }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
-    adam8bit_(p.master, gradient, {state[0], state[1], state[2], state[3]}, compute_copy(p), numbers);
+    adam8bit_(stepped(p), gradient, {state[0], state[1], state[2], state[3]}, compute_copy(p), numbers);
   }
 };
 
@@ -87,7 +91,7 @@ class AdamMiniRule : public UpdateRule {
   }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
-    adam_mini_(p.master, gradient, state[0], state[1], blocks_of(p), compute_copy(p), numbers);
+    adam_mini_(stepped(p), gradient, state[0], state[1], blocks_of(p), compute_copy(p), numbers);
   }
 
  private:
@@ -105,7 +109,7 @@ class MomentumRuleOf : public UpdateRule {
   std::vector<StateSlot> layout(const Parameter& p) const override { return {{"m", shape_of(p)}}; }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
-    momentum_step_(rule_, p.master, gradient, state[0], compute_copy(p), numbers);
+    momentum_step_(rule_, stepped(p), gradient, state[0], compute_copy(p), numbers);
   }
 
  private:
@@ -122,18 +126,18 @@ class AdafactorRule : public UpdateRule {
   }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
-    adafactor_(p.master, gradient, state[0], state[1], compute_copy(p), numbers);
+    adafactor_(stepped(p), gradient, state[0], state[1], compute_copy(p), numbers);
   }
 };
 
 }  // namespace
 
 Tensor UpdateRule::joined(const Parameter& parameter, const State&) const {
-  TORCH_CHECK(false, "optimizer: ", parameter.name, " has its master to read");
+  return parameter.value.detach().to(at::kFloat);
 }
 
-void UpdateRule::split(const Tensor&, const Parameter& parameter, const State&) const {
-  TORCH_CHECK(false, "optimizer: ", parameter.name, " has its master to write");
+void UpdateRule::split(const Tensor& fp32, const Parameter& parameter, const State&) const {
+  parameter.value.detach().copy_(fp32);
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(const OptimSettings& settings) {

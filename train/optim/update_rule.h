@@ -33,8 +33,9 @@ class UpdateRule {
   virtual void step(const Parameter& parameter, const at::Tensor& gradient, const State& state,
                     const OptimizerStep& numbers) const = 0;
 
-  // False: a bf16 weight has no fp32 master; what it lacks is in the state, and these two convert.
+  // False: a bf16 weight has no fp32 master; what it lacks is in the state.
   virtual bool keeps_masters() const { return true; }
+  // Between fp32 and a bf16 weight without master, with its state; by default its value is all there is.
   virtual at::Tensor joined(const Parameter& parameter, const State& state) const;
   virtual void split(const at::Tensor& fp32, const Parameter& parameter, const State& state) const;
 };

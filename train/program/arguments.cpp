@@ -188,20 +188,4 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
 
 std::string program_help() { return Parser().help(); }
 
-std::string command_line(int argc, const char* const* argv) {
-  std::string line;
-  for (int i = 0; i < argc; ++i) {
-    const std::string text = argv[i];
-    line += i > 0 ? " " : "";
-    if (!text.empty() && text.find_first_of(" \t\n'\"\\$`*?[]{}()<>|&;#~!") == text.npos) {
-      line += text;
-      continue;
-    }
-    line += '\'';
-    for (char c : text) line += c == '\'' ? std::string("'\\''") : std::string{c};
-    line += '\'';
-  }
-  return line;
-}
-
 }  // namespace moelab

@@ -28,7 +28,4 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
 // The text of `moelab --help`.
 std::string program_help();
 
-// The command line as one line that a shell takes again.
-std::string command_line(int argc, const char* const* argv);
-
 }  // namespace moelab

@@ -7,6 +7,7 @@
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "train/config/print.h"
+#include "train/config/shell_line.h"
 #include "train/program/arguments.h"
 #include "train/run/commands.h"
 #include "train/techniques/techniques.h"
@@ -52,7 +53,7 @@ int main(int argc, char** argv) {
       return 2;
     }
     const std::optional<moelab::Arguments> arguments = moelab::parse_arguments(argc, argv);
-    return arguments ? moelab::run(*arguments, moelab::command_line(argc, argv)) : 0;
+    return arguments ? moelab::run(*arguments, moelab::shell_line({argv, argv + argc})) : 0;
   } catch (const moelab::UserError& error) {
     std::cerr << "moelab: " << error.what() << "\n";
     return 2;

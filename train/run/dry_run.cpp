@@ -20,11 +20,12 @@ Batch meta_batch(int64_t rows, int64_t sequence) {
 DryRun dry_run(const Settings& settings) {
   install_allocators();
   install_meta_kernels();
-  Ledger &device = meta_ledger(), &host = meta_ledger(Home::host);
+  Ledger &device = meta_ledger(), &host = meta_ledger(Home::host), &nvme = meta_ledger(Home::nvme);
   const int64_t before = device.allocated(), host_before = host.allocated();
   device.enter_phase(Phase::init);
   device.reset_peaks();
   host.reset_peaks();
+  nvme.reset_peaks();
   const auto batches = [&](int64_t, int64_t, int64_t rows) {
     return meta_batch(rows, settings.train.sequence);
   };
@@ -44,6 +45,7 @@ DryRun dry_run(const Settings& settings) {
   }
   result.by_kind_at_peak = device.by_kind_at_peak();
   result.host_peak = host.peak() - host_before;
+  result.nvme_peak = nvme.peak();
   result.state = trainer.state_bytes();
   return result;
 }

@@ -15,6 +15,7 @@ struct DryRun {
   std::array<int64_t, kPhases> phase_peak{};
   KindBytes by_kind_at_peak{};
   int64_t host_peak = 0;  // batches and what else lies outside the budget
+  int64_t nvme_peak = 0;
   Trainer::StateBytes state;
 };
 

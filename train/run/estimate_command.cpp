@@ -4,8 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/memory/report.h"
+#include "train/config/convert.h"
 #include "train/config/print.h"
-#include "train/optim/update_rule.h"
+#include "train/optim/optimizer.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/dry_run.h"
@@ -26,6 +27,7 @@ void print_json(const Settings& settings, const DryRun& run) {
       {"peak_bytes_by_phase", phases},
       {"peak_bytes_by_kind", kinds},
       {"host_bytes", run.host_peak},
+      {"nvme_bytes", run.nvme_peak},
       {"state_bytes",
        {{"parameters", run.state.parameters},
         {"gradients", run.state.gradients},
@@ -36,14 +38,14 @@ void print_json(const Settings& settings, const DryRun& run) {
 
 void print_text(const Settings& settings, const DryRun& run) {
   const ModelSettings& m = settings.model;
-  const bool bf16 = settings.precision.compute == ComputePrecision::bf16;
-  const bool masters = bf16 && make_update_rule(settings.optim)->keeps_masters();
+  const std::string compute = value_text(settings.precision.compute);
+  const bool wide = settings.precision.compute == ComputePrecision::fp32;
+  const std::string stored = settings.precision.compute == ComputePrecision::fp16 ? "fp16" : "bf16";
+  const bool masters = !wide && keeps_masters(settings);
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch,
                            settings.train.sequence, settings.train.accumulation,
-                           masters ? "bf16 with fp32 masters"
-                           : bf16  ? "bf16"
-                                   : "fp32");
+                           compute + (masters ? " with fp32 masters" : ""));
   std::cout << fmt::format("predicted peak {}, from a dry run of the training step\n\nby phase\n",
                            human_bytes(run.peak));
   for (size_t i = 0; i < kPhases; ++i) {
@@ -59,13 +61,11 @@ void print_text(const Settings& settings, const DryRun& run) {
     std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
   };
   state("weights", run.state.parameters,
-        masters ? "2 P (bf16) + 4 P (fp32 masters)"
-        : bf16  ? "2 P (bf16)"
-                : "4 P");
+        wide ? "4 P" : ("2 P (" + stored + ")" + (masters ? " + 4 P (fp32 masters)" : "")).c_str());
   state("gradients", run.state.gradients,
-        settings.optim.in_backward                 ? "the largest, consumed in backward"
-        : bf16 && settings.train.accumulation == 1 ? "2 P"
-                                                   : "4 P");
+        settings.optim.in_backward                  ? "the largest, consumed in backward"
+        : !wide && settings.train.accumulation == 1 ? "2 P"
+                                                    : "4 P");
   state("optimizer", run.state.optimizer, state_formula(settings.optim).c_str());
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",

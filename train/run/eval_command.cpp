@@ -9,6 +9,7 @@
 
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/precision/compute_type.h"
 #include "train/run/commands.h"
 #include "train/run/open_run.h"
 #include "train/run/trainer.h"
@@ -24,7 +25,8 @@ int eval_command(const Settings& settings, const std::string& checkpoint, const 
       checkpoint.empty() ? load_latest(settings.checkpoint.dir) : load_checkpoint(checkpoint);
   TransformerOptions options;
   options.device = device;
-  options.compute = settings.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat;
+  options.compute = compute_type(settings.precision);
+  options.fp8 = settings.precision.compute == ComputePrecision::fp8;
   Transformer model(settings.model, settings.attention, options);
   restore(loaded.model, model_state(model));
   round_masters(model);

@@ -10,6 +10,7 @@
 #include "train/checkpoint/folder.h"
 #include "train/config/load.h"
 #include "train/generate/generate.h"
+#include "train/precision/compute_type.h"
 #include "train/run/commands.h"
 #include "train/run/open_run.h"
 #include "train/run/trainer.h"
@@ -67,14 +68,13 @@ class TextRun {
   }
 
  private:
-  c10::ScalarType compute() const {
-    return settings_.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat;
-  }
+  c10::ScalarType compute() const { return compute_type(settings_.precision); }
 
   TransformerOptions model_options() const {
     TransformerOptions options;
     options.device = open_device(settings_);
     options.compute = compute();
+    options.fp8 = settings_.precision.compute == ComputePrecision::fp8;
     return options;
   }
 

@@ -16,6 +16,7 @@
 #include "train/config/print.h"
 #include "train/huggingface/convert.h"
 #include "train/memory/advice.h"
+#include "train/precision/compute_type.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/flops.h"
@@ -113,6 +114,10 @@ class TrainRun {
     restore(checkpoint.optimizer, trainer_->optimizer_state());
     const auto state = nlohmann::json::parse(checkpoint.state.json);
     trainer_->restored(state.at("optimizer_steps").get<std::vector<int64_t>>());
+    if (state.contains("loss_scale")) {
+      const auto& scale = state["loss_scale"];
+      trainer_->loss_scale().restore({scale.at("scale"), scale.at("good_steps")});
+    }
     first_step_ = checkpoint.state.step;
     tokens_ = checkpoint.state.tokens;
     std::cout << "resumed from " << checkpoint.path.string() << " after step " << first_step_ << "\n";
@@ -161,8 +166,10 @@ class TrainRun {
   void save() {
     if (!writer_ || saved_step_ == step_) return;
     CheckpointContent content;
-    content.state = {step_, tokens_,
-                     nlohmann::json{{"optimizer_steps", trainer_->optimizer().steps()}}.dump()};
+    const LossScale::State& scale = trainer_->loss_scale().state();
+    const nlohmann::json state = {{"optimizer_steps", trainer_->optimizer().steps()},
+                                  {"loss_scale", {{"scale", scale.scale}, {"good_steps", scale.good_steps}}}};
+    content.state = {step_, tokens_, state.dump()};
     content.model = trainer_->weights();
     content.optimizer = trainer_->optimizer_state();
     content.files["config.yaml"] = print_settings(settings_);
@@ -189,8 +196,7 @@ class TrainRun {
     ending_.peaks = monitor_.run_peaks();
     ending_.predicted = predicted_;
     if (trainer_) ending_.state = trainer_->state_bytes();
-    const bool bf16 = settings_.precision.compute == ComputePrecision::bf16;
-    ending_.gemm_rate = measure_gemm_rate(bf16 ? at::kBFloat16 : at::kFloat, device_);
+    ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
     record_->finish(ending_);
     if (!out_of_memory_) print_end(settings_, step_, ending_, record_->median_tokens_per_second());
     return out_of_memory_ ? 3 : 0;

@@ -10,6 +10,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
 #include "train/optim/schedule.h"
+#include "train/precision/compute_type.h"
 
 namespace moelab {
 namespace {
@@ -17,14 +18,15 @@ namespace {
 TransformerOptions model_options(const Settings& settings, c10::Device device) {
   TransformerOptions options;
   options.device = device;
-  options.compute = settings.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat;
+  options.compute = compute_type(settings.precision);
   options.seed = static_cast<uint64_t>(settings.train.seed);
-  options.masters = make_update_rule(settings.optim)->keeps_masters();
+  options.masters = keeps_masters(settings);
+  options.fp8 = settings.precision.compute == ComputePrecision::fp8;
   return options;
 }
 
 // Runs after autograd has accumulated a parameter's gradient: books its bytes as gradients, and over several
-// micro-batches of bf16 gradients sums them in fp32 instead.
+// micro-batches of 16-bit gradients sums them in fp32 instead.
 struct GradientHook : torch::autograd::PostAccumulateGradHook {
   GradientHook(Parameter& parameter, bool sum_in_fp32) : parameter(parameter), sum_in_fp32(sum_in_fp32) {}
 
@@ -94,8 +96,10 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       device_(device),
       batches_(std::move(batches)),
       model_(settings.model, settings.attention, model_options(settings, device)),
-      optimizer_(model_.parameters(), settings.optim),
-      recompute_(recomputed_layers(settings.activations, settings.model.layers)) {
+      optimizer_(model_.parameters(), settings.optim, keeps_masters(settings)),
+      recompute_(recomputed_layers(settings.activations, settings.model.layers)),
+      saved_(make_tensor_store(settings, device), model_.parameters()),
+      loss_scale_(settings.precision) {
   hook_gradients();
 }
 
@@ -127,13 +131,15 @@ void Trainer::check_budget() const {
 
 LossParts Trainer::forward(const Batch& batch) {
   enter(Phase::forward);
-  return model_.forward(batch.tokens, batch.targets, true, recompute_);
+  const SavedTensors::Scope scope(saved_);
+  return model_.forward(batch.tokens, batch.targets, true, recompute_, loss_scale_.value());
 }
 
 void Trainer::backward(const LossParts& parts) {
   enter(Phase::backward);
   KindScope kind(Kind::activations);
   at::Tensor objective = model_.objective(parts).div(static_cast<double>(settings_.train.accumulation));
+  if (loss_scale_.value() != 1) objective = objective.mul(loss_scale_.value());
   torch::autograd::backward({objective}, {});
 }
 
@@ -168,12 +174,16 @@ void Trainer::update(StepReport& report) {
   at::NoGradGuard no_grad;
   const bool in_backward = settings_.optim.in_backward;
   report.lr = lr_;
-  report.gradient_norm = in_backward ? consumed_norm() : gradient_norm(optimizer_.parameters());
+  report.loss_scale = loss_scale_.value();
+  report.gradient_norm =
+      in_backward ? consumed_norm() : gradient_norm(optimizer_.parameters()) / report.loss_scale;
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (!report.skipped) {
-    if (!in_backward) optimizer_.step(lr_, clip_scale(report.gradient_norm, settings_.optim.clip));
+    const double clip = clip_scale(report.gradient_norm, settings_.optim.clip);
+    if (!in_backward) optimizer_.step(lr_, clip / report.loss_scale);
     model_.update_router_biases();
   }
+  loss_scale_.update(report.skipped);
   drop_gradients();
 }
 

@@ -7,10 +7,12 @@
 #include "kernels/memory/ledger.h"
 #include "moe/transformer.h"
 #include "train/activations/recompute.h"
+#include "train/activations/saved_tensors.h"
 #include "train/checkpoint/safetensors_file.h"
 #include "train/config/settings.h"
 #include "train/data/token_stream.h"
 #include "train/optim/optimizer.h"
+#include "train/precision/loss_scale.h"
 
 namespace moelab {
 
@@ -20,7 +22,8 @@ struct StepReport {
   double balance_loss = 0;
   double z_loss = 0;
   double lr = 0;
-  double gradient_norm = 0;       // before clipping
+  double loss_scale = 1;          // that the step was taken at
+  double gradient_norm = 0;       // before clipping, without the loss scale
   double load_max_over_mean = 1;  // busiest expert over the mean, averaged over the layers
   double load_entropy = 0;        // of the routes over the experts, nats, averaged over the layers
   double dropped_fraction = 0;    // of all routes
@@ -71,6 +74,8 @@ class Trainer {
   void restored(std::vector<int64_t> optimizer_steps) {
     optimizer_.restore_steps(std::move(optimizer_steps));
   }
+  // fp16's, whose state a checkpoint holds too.
+  LossScale& loss_scale() { return loss_scale_; }
 
   // Bytes by formula, as allocated: weights with masters, gradients once all exist (with optim.in_backward
   // the largest), optimizer state.
@@ -99,6 +104,8 @@ class Trainer {
   Transformer model_;
   Optimizer optimizer_;
   RecomputeRunner recompute_;
+  SavedTensors saved_;
+  LossScale loss_scale_;
   double lr_ = 0;  // of the step under way
   static constexpr double kNotConsumed = -1;
   std::vector<double> consumed_norms_;  // squared, of the gradients stepped in backward, one a parameter

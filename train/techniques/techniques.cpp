@@ -63,6 +63,96 @@ std::vector<Technique> single_techniques() {
   };
 }
 
+std::vector<Technique> precision_techniques() {
+  return {
+      {"fp16",
+       "fp16 compute with a dynamic loss scale, fp32 masters",
+       {{"precision.compute", "fp16"}},
+       "Steps whose gradients pass 65504 at the loss scale are skipped, and weights exist twice.",
+       {"nemo.mixed_precision", "ava.mixed_precision", "parrot.mixed_precision"}},
+      {"bf16_without_masters",
+       "bf16 weights without masters",
+       {{"precision.compute", "bf16"}, {"precision.master", "none"}},
+       "Weights keep 8 bits of precision between steps, rounded stochastically.",
+       {"ava.static_100m_fp16", "vibee.precision_7b"}},
+      {"fp8",
+       "fp8 products, bf16 activations, fp32 masters",
+       {{"precision.compute", "fp8"}, {"model.dispatch", "capacity"}},
+       "Factors of the blocks' products round to 4 bits of precision, gradients to 3.",
+       {"vibee.precision_7b", "ava.gpu_h100_80"}},
+  };
+}
+
+std::vector<Technique> activation_techniques() {
+  return {
+      {"int8_activations",
+       "saved activations in int8",
+       {{"activations.storage", "int8"}},
+       "Backward reads them rounded, and each is coded and decoded once.",
+       {"vibee.int8_activations"}},
+      {"fp8_activations",
+       "saved activations in fp8",
+       {{"activations.storage", "fp8"}},
+       "As in int8, with 4 significant bits at every magnitude.",
+       {"vibee.int8_activations"}},
+      {"host_activations",
+       "saved activations in host memory",
+       {{"activations.storage", "host"}},
+       "Each is copied there and back; host memory holds them instead.",
+       {"verl.activation_offload", "vibee.offload_cpu", "ava.cpu_offload"}},
+      {"nvme_activations",
+       "saved activations in a file",
+       {{"activations.storage", "nvme"}, {"placement.nvme_path", "."}},
+       "Each is written to the drive and read back, which backward waits for.",
+       {"vibee.offload_nvme"}},
+  };
+}
+
+std::vector<Technique> optimizer_techniques() {
+  return {
+      {"bf16_moments",
+       "AdamW with bf16 moments",
+       {{"optim.state", "bf16"}},
+       "Moments are rounded stochastically.",
+       {"vibee.adamw_bytes", "ava.optimizer_states"}},
+      {"adam8bit",
+       "8-bit Adam",
+       {{"optim.name", "adam8bit"}},
+       "Moments are rounded to 256 values a block.",
+       {"vibee.adam8bit_bytes", "ava.optimizer_states", "vibee.fits_7b_on_24gb"}},
+      {"adamw_compact",
+       "compact AdamW: bf16 weights with an 8-bit correction, 8-bit moments",
+       {{"precision.compute", "bf16"}, {"optim.name", "adamw_compact"}},
+       "Weights have 16 significant bits between steps, moments 8.",
+       {"vibee.adamw_bytes", "ava.optimizer_states"}},
+      {"adam_mini",
+       "Adam-mini",
+       {{"optim.name", "adam_mini"}},
+       "The weights of a head or output share one second moment.",
+       {"vibee.adam_mini_bytes"}},
+      {"lion",
+       "Lion",
+       {{"optim.name", "lion"}},
+       "Steps follow the momentum's sign alone; another learning rate suits it.",
+       {"vibee.lion_bytes"}},
+      {"adafactor",
+       "Adafactor",
+       {{"optim.name", "adafactor"}},
+       "The second moment is a product of row and column means, and there is no first one.",
+       {"ava.optimizer_states", "ava.static_100m_fp16"}},
+      {"sgd",
+       "SGD with momentum",
+       {{"optim.name", "sgd"}},
+       "No second moment, so that every weight learns at the same rate.",
+       {"ava.optimizer_states"}},
+      {"step_in_backward",
+       "each weight stepped in backward",
+       {{"optim.in_backward", "true"}},
+       "Each gradient is clipped by its own norm, and cannot be accumulated.",
+       {"vibee.breakdown_7b_fp32"}},
+  };
+}
+
 const Technique& named(const std::vector<Technique>& rows, std::string_view name) {
   const auto found =
       std::find_if(rows.begin(), rows.end(), [&](const Technique& row) { return row.name == name; });
@@ -79,6 +169,14 @@ Technique together(const std::vector<Technique>& rows, Technique whole) {
 
 std::vector<Technique> make_techniques() {
   std::vector<Technique> rows = single_techniques();
+  for (const auto& more : {precision_techniques(), activation_techniques(), optimizer_techniques()})
+    rows.insert(rows.end(), more.begin(), more.end());
+  rows.push_back(together(rows, {"int8_recompute",
+                                 "every block recomputed, its input saved in int8",
+                                 {},
+                                 "What its parts trade.",
+                                 {"vibee.int8_activations_and_checkpointing"},
+                                 {"recompute_full", "int8_activations"}}));
   rows.push_back(together(rows, {"recommended",
                                  "all of them together",
                                  {},

@@ -25,6 +25,7 @@ inline std::vector<AdamWCase> adamw_cases() {
     cases.push_back({"small", 70001, dtype, Use::both});
     cases.push_back({"moe_micro_experts", 4 * 3 * 1024 * 384, dtype, Use::bench});
   }
+  cases.push_back({"odd_size", 1003, at::kHalf});
   return cases;
 }
 

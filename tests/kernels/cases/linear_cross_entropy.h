@@ -17,7 +17,9 @@ struct LinearCrossEntropyCase {
 };
 
 inline std::vector<LinearCrossEntropyCase> linear_cross_entropy_cases() {
-  std::vector<LinearCrossEntropyCase> cases = {{.name = "one_id", .T = 300, .D = 16, .V = 1}};
+  std::vector<LinearCrossEntropyCase> cases = {
+      {.name = "one_id", .T = 300, .D = 16, .V = 1},
+      {.name = "odd_sizes", .T = 37, .D = 33, .V = 1237, .dtype = at::kHalf}};
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const auto add = [&](LinearCrossEntropyCase c) {
       c.dtype = dtype;

@@ -93,7 +93,14 @@ Settings random_settings(unsigned seed) {
   s.optim.min_lr = std::min(s.optim.lr, s.optim.min_lr);
   if (s.optim.name != OptimizerName::adamw) s.optim.state = OptimizerState::fp32;
   if (s.optim.name == OptimizerName::adamw_compact) s.precision.compute = ComputePrecision::bf16;
+  if (s.precision.compute == ComputePrecision::fp16) s.optim.in_backward = false;
+  if (s.precision.compute != ComputePrecision::fp16) s.precision.loss_scale = 0;
+  const bool fp8 = s.precision.compute == ComputePrecision::fp8;
+  if (fp8) s.model.dispatch = Dispatch::capacity;
+  const bool bare = fp8 || s.precision.compute == ComputePrecision::bf16;
+  if (!bare || s.optim.name == OptimizerName::adamw_compact) s.precision.master = MasterWeights::fp32;
   if (s.optim.in_backward) s.train.accumulation = 1;
+  s.placement.nvme_path += "drive", s.placement.nvme_block = {4096 * (1 + int64_t{seed})};
   s.eval.batches += 1;
   s.memory.target = 0.1, s.memory.warning = 0, s.memory.critical = 0, s.memory.emergency = 0;
   for (char& c : s.run.name) c = c == '/' ? '_' : c;

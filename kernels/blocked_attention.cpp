@@ -1,0 +1,372 @@
+#include "kernels/blocked_attention.h"
+
+#include "kernels/cpu/words.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "kernels/memory/ledger.h"
+
+// Axes: B batch, S sequence, H query heads, K key/value heads, hd width of a head; of a block M queries and N
+// keys.
+//
+// Scores stand transposed, (N, M), a query a column: its maximum, sum and logsumexp are then lanes of a
+// vector, and keys and values are read where they lie.
+namespace moelab {
+namespace {
+
+using at::BFloat16;
+using at::Tensor;
+namespace blas = at::native::cpublas;
+
+constexpr int64_t kBlock = 128;  // queries, and keys: one shape of product for all but the last keys
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+struct Shape {
+  int64_t B, S, H, K, hd, M, N;
+  int64_t padded;  // S rounded up to whole key blocks
+  int64_t stride;  // from a position of qkv to the next
+  float scale;
+  Shape(const Tensor& qkv, int64_t heads, int64_t kv_heads)
+      : B(qkv.size(0)),
+        S(qkv.size(1)),
+        H(heads),
+        K(kv_heads),
+        hd(qkv.size(3)),
+        M(std::clamp(round_up(S, kTile), kTile, kBlock)),
+        N(M),
+        padded(round_up(S, N)),
+        stride((H + 2 * K) * hd),
+        scale(1 / std::sqrt(static_cast<float>(hd))) {}
+};
+
+// Hands out aligned pieces of one allocation; without a base it only counts.
+class Arena {
+ public:
+  explicit Arena(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(int64_t count) {
+    std::byte* at = base_ ? base_ + used_ : nullptr;
+    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return reinterpret_cast<T*>(at);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+// What kLanes queries, from column m of a block on, see of its keys. `ahead`: the first key's position less
+// the first query's.
+struct Sight {
+  int64_t ahead, m;
+  Vec query;
+  Sight(int64_t ahead, int64_t m) : ahead(ahead), m(m), query(Vec::arange(static_cast<float>(m), 1.0f)) {}
+  // The keys that some of them see, in pairs.
+  int64_t rows(int64_t N) const { return std::clamp<int64_t>(round_up(m + kLanes - ahead, 2), 0, N); }
+  bool all(int64_t n) const { return ahead + n <= m; }
+  Vec lanes(int64_t n) const { return query >= Vec(static_cast<float>(ahead + n)); }
+};
+
+// exp(scale · score - shift) of key n, zero for those that do not see it.
+Vec weight(const Sight& sight, const float* score, int64_t n, float scale, const Vec& shift) {
+  const Vec seen = at::vec::fmsub(Vec::loadu(score), Vec(scale), shift).exp_u20();
+  return sight.all(n) ? seen : seen & sight.lanes(n);
+}
+
+// Pieces that both passes want for a block of queries.
+struct QueryBlock {
+  int32_t* q_transposed;  // (hd / 2, M) words
+  float* scores;          // (N, M)
+  float* result;          // (hd, M): the sum over keys
+  float* rows;            // (M, hd)
+  QueryBlock(Arena& arena, const Shape& s)
+      : q_transposed(arena.take<int32_t>(s.hd / 2 * s.M)),
+        scores(arena.take<float>(s.N * s.M)),
+        result(arena.take<float>(s.hd * s.M)),
+        rows(arena.take<float>(s.M * s.hd)) {}
+};
+
+// Where a task finds its sequence, key/value head, and heads.
+struct Task {
+  const Shape& s;
+  int64_t b, g;
+  const BFloat16* qkv;
+  Task(const Shape& s, int64_t index, const Tensor& qkv)
+      : s(s), b(index / s.K), g(index % s.K), qkv(qkv.const_data_ptr<BFloat16>() + b * s.S * s.stride) {}
+  int64_t first_head() const { return g * (s.H / s.K); }
+  int64_t end_head() const { return first_head() + s.H / s.K; }
+  const BFloat16* query(int64_t h, int64_t position) const { return qkv + position * s.stride + h * s.hd; }
+  const BFloat16* key(int64_t position) const { return query(s.H + g, position); }
+  const BFloat16* value(int64_t position) const { return query(s.H + s.K + g, position); }
+  int64_t row(int64_t h, int64_t position) const { return (b * s.H + h) * s.S + position; }  // of (B, H, S)
+  // of a tensor (B, S, H * hd)
+  int64_t result_offset(int64_t h, int64_t position) const { return ((b * s.S + position) * s.H + h) * s.hd; }
+};
+
+// words as the library's right operand
+const BFloat16* operand(const int32_t* words) { return reinterpret_cast<const BFloat16*>(words); }
+
+// scores (N, M) = rows (N, hd) by words (hd / 2, M); rows past the sequence are zeros.
+void multiply_keys(const Shape& s, const BFloat16* rows, int64_t count, const int32_t* words, float* scores) {
+  blas::brgemm(count, s.M, s.hd, s.stride, s.M, s.M, false, rows, operand(words), scores);
+  std::fill(scores + count * s.M, scores + s.N * s.M, 0.0f);
+}
+
+// run(scratch, task) for each sequence and key/value head; lanes take them as they come.
+template <class Scratch, class Run>
+void for_tasks(const Tensor& qkv, const Shape& s, const Run& run) {
+  Arena counted(nullptr);
+  Scratch{counted, s};
+  const int64_t tasks = s.B * s.K, lanes = std::min<int64_t>(at::get_num_threads(), tasks);
+  const KindScope kind(Kind::scratch);
+  const Tensor memory = at::empty({lanes, counted.used()}, qkv.options().dtype(at::kByte));
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, lanes, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t lane = begin; lane < end; ++lane) {
+      Arena arena(static_cast<std::byte*>(memory.mutable_data_ptr()) + lane * counted.used());
+      Scratch scratch(arena, s);
+      for (int64_t i; (i = next.fetch_add(1)) < tasks;) run(scratch, Task(s, i, qkv));
+    }
+    blas::brgemm_release();
+  });
+}
+
+struct ForwardScratch : QueryBlock {
+  BFloat16* v_transposed;      // (hd, padded)
+  int32_t* weights;            // (N / 2, M) words
+  float *maximum, *sum, *fix;  // (M): of a query's scores so far; what the last block changes the result by
+  ForwardScratch(Arena& arena, const Shape& s)
+      : QueryBlock(arena, s),
+        v_transposed(arena.take<BFloat16>(s.hd * s.padded)),
+        weights(arena.take<int32_t>(s.N / 2 * s.M)),
+        maximum(arena.take<float>(s.M)),
+        sum(arena.take<float>(s.M)),
+        fix(arena.take<float>(s.M)) {}
+};
+
+// The highest scaled score that each query sees, or `before` where that is higher.
+Vec highest(const Shape& s, const Sight& sight, const float* scores, const Vec& before) {
+  Vec result = before;
+  const int64_t rows = sight.rows(s.N);
+  for (int64_t n = 0; n < rows; ++n) {
+    const Vec higher = at::vec::maximum(result, Vec::loadu(scores + n * s.M + sight.m) * Vec(s.scale));
+    result = sight.all(n) ? higher : Vec::blendv(result, higher, sight.lanes(n));
+  }
+  return result;
+}
+
+// scores -> weights of one block, against the maximum so far.
+void online_softmax(const Shape& s, const ForwardScratch& f, int64_t ahead) {
+  for (int64_t m = 0; m < s.M; m += kLanes) {
+    const Sight sight(ahead, m);
+    const Vec before = Vec::loadu(f.maximum + m), maximum = highest(s, sight, f.scores, before);
+    const auto row = [&](int64_t n) { return weight(sight, f.scores + n * s.M + m, n, s.scale, maximum); };
+    const int64_t rows = sight.rows(s.N);
+    Vec sum(0.0f);
+    for (int64_t n = 0; n < rows; n += 2) {
+      const Vec even = row(n), odd = row(n + 1);
+      sum = sum + (even + odd);
+      store_words(f.weights + n / 2 * s.M + m, even, odd);
+    }
+    for (int64_t n = rows; n < s.N; n += 2) VecWord(0).store(f.weights + n / 2 * s.M + m);
+    const Vec fix = (before - maximum).exp_u20();
+    fix.store(f.fix + m);
+    (Vec::loadu(f.sum + m) * fix + sum).store(f.sum + m);
+    maximum.store(f.maximum + m);
+  }
+}
+
+void multiply_columns(float* matrix, int64_t rows, int64_t columns, const float* factor) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      (Vec::loadu(matrix + r * columns + c) * Vec::loadu(factor + c)).store(matrix + r * columns + c);
+    }
+  }
+}
+
+void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t i, BFloat16* out,
+                     float* lse) {
+  const Shape& s = t.s;
+  const int64_t queries = std::min(s.M, s.S - i), end = i + queries;
+  pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed);
+  std::fill_n(f.maximum, s.M, -std::numeric_limits<float>::max());
+  std::fill_n(f.sum, s.M, 0.0f);
+  for (int64_t j = 0; j < end; j += s.N) {
+    multiply_keys(s, t.key(j), std::min(s.N, s.S - j), f.q_transposed, f.scores);
+    online_softmax(s, f, j - i);
+    if (j > 0) multiply_columns(f.result, s.hd, s.M, f.fix);
+    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > 0, f.v_transposed + j, operand(f.weights), f.result);
+  }
+  const auto inverse = [&](int64_t r) { return 1 / f.sum[r]; };
+  store_transposed(f.result, s.M, queries, s.hd, f.rows, inverse, out + t.result_offset(h, i), s.H * s.hd);
+  for (int64_t m = 0; m < queries; ++m) lse[t.row(h, i + m)] = f.maximum[m] + std::log(f.sum[m]);
+}
+
+struct BackwardScratch : QueryBlock {
+  BFloat16* k_transposed;                           // (hd, padded)
+  float *dk, *dv;                                   // (S, hd), over the queries of a group
+  int32_t *q_pairs, *dout_transposed, *dout_pairs;  // words (M / 2, hd), (hd / 2, M), (M / 2, hd)
+  float *lse, *delta;                               // (M)
+  float* dweights;                                  // (N, M)
+  BFloat16 *weights, *dscores;                      // (N, M)
+  int32_t* dscores_pairs;                           // (N / 2, M) words
+  BackwardScratch(Arena& arena, const Shape& s)
+      : QueryBlock(arena, s),
+        k_transposed(arena.take<BFloat16>(s.hd * s.padded)),
+        dk(arena.take<float>(s.S * s.hd)),
+        dv(arena.take<float>(s.S * s.hd)),
+        q_pairs(arena.take<int32_t>(s.M / 2 * s.hd)),
+        dout_transposed(arena.take<int32_t>(s.hd / 2 * s.M)),
+        dout_pairs(arena.take<int32_t>(s.M / 2 * s.hd)),
+        lse(arena.take<float>(s.M)),
+        delta(arena.take<float>(s.M)),
+        dweights(arena.take<float>(s.N * s.M)),
+        weights(arena.take<BFloat16>(s.N * s.M)),
+        dscores(arena.take<BFloat16>(s.N * s.M)),
+        dscores_pairs(arena.take<int32_t>(s.N / 2 * s.M)) {}
+};
+
+// weights from scores, and the gradient of the scores (but for the scale): weight · (dweight - delta).
+void softmax_backward(const Shape& s, const BackwardScratch& f, int64_t ahead) {
+  for (int64_t m = 0; m < s.M; m += kLanes) {
+    const Sight sight(ahead, m);
+    const Vec lse = Vec::loadu(f.lse + m), delta = Vec::loadu(f.delta + m);
+    const auto row = [&](int64_t n) {
+      const int64_t at = n * s.M + m;
+      const Vec w = weight(sight, f.scores + at, n, s.scale, lse);
+      const Vec d = w * (Vec::loadu(f.dweights + at) - delta);
+      store_float(f.weights + at, w);
+      store_float(f.dscores + at, d);
+      return d;
+    };
+    const int64_t rows = sight.rows(s.N);
+    for (int64_t n = 0; n < rows; n += 2) {
+      const Vec even = row(n), odd = row(n + 1);
+      store_words(f.dscores_pairs + n / 2 * s.M + m, even, odd);
+    }
+    for (int64_t n = rows; n < s.N; ++n) {
+      store_float(f.weights + n * s.M + m, Vec(0.0f));
+      store_float(f.dscores + n * s.M + m, Vec(0.0f));
+      VecWord(0).store(f.dscores_pairs + n / 2 * s.M + m);
+    }
+  }
+}
+
+struct Inputs {
+  const BFloat16 *grad, *out;
+  const float* lse;
+};
+
+// What the block's queries bring. Columns past the sequence are zeros, with a logsumexp of zero: their
+// weights are one, and everything that these are multiplied by is zero.
+void load_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int64_t h, int64_t i,
+                  int64_t queries) {
+  const Shape& s = t.s;
+  const int64_t stride = s.H * s.hd;
+  const BFloat16 *grad = in.grad + t.result_offset(h, i), *out = in.out + t.result_offset(h, i);
+  pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed);
+  pack_pairs(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_pairs);
+  pack_transposed(grad, stride, queries, s.M, s.hd, f.dout_transposed);
+  pack_pairs(grad, stride, queries, s.M, s.hd, f.dout_pairs);
+  std::fill_n(f.lse, s.M, 0.0f);
+  std::fill_n(f.delta, s.M, 0.0f);
+  for (int64_t m = 0; m < queries; ++m) {
+    f.lse[m] = in.lse[t.row(h, i + m)];
+    Vec sum(0.0f);
+    for (int64_t c = 0; c < s.hd; c += kLanes) {
+      sum = sum + load_float(grad + m * stride + c) * load_float(out + m * stride + c);
+    }
+    f.delta[m] = horizontal_sum(sum);
+  }
+}
+
+void backward_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int64_t h, int64_t i,
+                      BFloat16* dq) {
+  const Shape& s = t.s;
+  const int64_t queries = std::min(s.M, s.S - i), end = i + queries;
+  load_queries(f, t, in, h, i, queries);
+  for (int64_t j = 0; j < end; j += s.N) {
+    const int64_t keys = std::min(s.N, s.S - j);
+    multiply_keys(s, t.key(j), keys, f.q_transposed, f.scores);
+    multiply_keys(s, t.value(j), keys, f.dout_transposed, f.dweights);
+    softmax_backward(s, f, j - i);
+    blas::brgemm(keys, s.hd, s.M, s.M, s.hd, s.hd, true, f.weights, operand(f.dout_pairs), f.dv + j * s.hd);
+    blas::brgemm(keys, s.hd, s.M, s.M, s.hd, s.hd, true, f.dscores, operand(f.q_pairs), f.dk + j * s.hd);
+    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > 0, f.k_transposed + j, operand(f.dscores_pairs),
+                 f.result);
+  }
+  const auto scale = [&](int64_t) { return s.scale; };
+  store_transposed(f.result, s.M, queries, s.hd, f.rows, scale, dq, s.stride);
+}
+
+void store_rows(const float* from, const Shape& s, float factor, BFloat16* to) {
+  for (int64_t r = 0; r < s.S; ++r) {
+    for (int64_t c = 0; c < s.hd; c += kLanes) {
+      store_float(to + r * s.stride + c, load_float(from + r * s.hd + c) * Vec(factor));
+    }
+  }
+}
+
+void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BFloat16* dqkv) {
+  const Shape& s = t.s;
+  transpose_rows(t.key(0), s.stride, s.S, s.padded, s.hd, f.k_transposed);
+  std::fill_n(f.dk, s.S * s.hd, 0.0f);
+  std::fill_n(f.dv, s.S * s.hd, 0.0f);
+  const auto gradient_of = [&](const BFloat16* part) {
+    return dqkv + (part - t.query(0, 0)) + t.b * s.S * s.stride;
+  };
+  for (int64_t h = t.first_head(); h < t.end_head(); ++h) {
+    for (int64_t i = 0; i < s.S; i += s.M) backward_queries(f, t, in, h, i, gradient_of(t.query(h, i)));
+  }
+  store_rows(f.dk, s, s.scale, gradient_of(t.key(0)));
+  store_rows(f.dv, s, 1, gradient_of(t.value(0)));
+}
+
+}  // namespace
+
+bool has_blocked_attention(const Tensor& qkv) {
+  return qkv.scalar_type() == at::kBFloat16 && (qkv.is_cpu() || qkv.is_meta()) && qkv.size(3) % kTile == 0 &&
+         blas::could_pack(at::kBFloat16);
+}
+
+std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
+  const Shape s(qkv, heads, kv_heads);
+  Tensor out = at::empty({s.B, s.S, s.H * s.hd}, qkv.options());
+  Tensor lse = at::empty({s.B, s.H, s.S}, qkv.options().dtype(at::kFloat));
+  if (qkv.is_meta() || qkv.numel() == 0) return {out, lse};
+  auto* to = out.mutable_data_ptr<BFloat16>();
+  auto* lse_to = lse.mutable_data_ptr<float>();
+  for_tasks<ForwardScratch>(qkv, s, [&](const ForwardScratch& f, const Task& t) {
+    transpose_rows(t.value(0), s.stride, s.S, s.padded, s.hd, f.v_transposed);
+    for (int64_t h = t.first_head(); h < t.end_head(); ++h) {
+      for (int64_t i = 0; i < s.S; i += s.M) forward_queries(f, t, h, i, to, lse_to);
+    }
+  });
+  return {out, lse};
+}
+
+Tensor blocked_attention_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                                  int64_t heads, int64_t kv_heads) {
+  const Shape s(qkv, heads, kv_heads);
+  Tensor dqkv = at::empty_like(qkv);
+  if (qkv.is_meta() || qkv.numel() == 0) return dqkv;
+  TORCH_CHECK(grad.is_contiguous() && out.is_contiguous() && lse.is_contiguous(),
+              "blocked_attention_backward: contiguous tensors");
+  const Inputs in{grad.const_data_ptr<BFloat16>(), out.const_data_ptr<BFloat16>(),
+                  lse.const_data_ptr<float>()};
+  auto* to = dqkv.mutable_data_ptr<BFloat16>();
+  for_tasks<BackwardScratch>(qkv, s,
+                             [&](const BackwardScratch& f, const Task& t) { backward_task(f, t, in, to); });
+  return dqkv;
+}
+
+}  // namespace moelab

@@ -1,0 +1,81 @@
+#pragma once
+#include "kernels/vec.h"
+
+#include <ATen/cpu/vec/functional.h>
+#include <c10/util/BFloat16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+// Matrices of bf16 as a matrix unit's products want them: the right operand in words, (rows / 2, columns)
+// pairs of rows 2r and 2r + 1. Widths are multiples of kTile.
+namespace moelab {
+
+inline constexpr int64_t kTile = 32;
+using VecWord = at::vec::Vectorized<int32_t>;
+
+// words (rows / 2, width) of `count` rows of `width`, zeros up to `rows`.
+inline void pack_pairs(const at::BFloat16* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
+                       int32_t* words) {
+  for (int64_t r = 0; r < rows; r += 2, words += width) {
+    const auto* even = reinterpret_cast<const uint16_t*>(from + r * stride);
+    if (r + 1 < count) {
+      const uint16_t* odd = even + stride;
+#pragma omp simd
+      for (int64_t c = 0; c < width; ++c) words[c] = even[c] | static_cast<int32_t>(odd[c]) << 16;
+    } else if (r < count) {
+      std::copy_n(even, width, words);
+    } else {
+      std::fill_n(words, width, 0);
+    }
+  }
+}
+
+// words (width / 2, rows) of the transpose of `count` rows of `width`, zeros up to `rows`: words stay whole.
+inline void pack_transposed(const at::BFloat16* from, int64_t stride, int64_t count, int64_t rows,
+                            int64_t width, int32_t* words) {
+  if (count < rows) std::fill_n(words, width / 2 * rows, 0);
+  at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(from), stride / 2,
+                                reinterpret_cast<float*>(words), rows, static_cast<int>(count),
+                                static_cast<int>(width / 2));
+}
+
+// to (width, padded), of S rows of `width`, zeros up to `padded`.
+inline void transpose_rows(const at::BFloat16* from, int64_t stride, int64_t S, int64_t padded, int64_t width,
+                           at::BFloat16* to) {
+  if (S < padded) std::fill_n(to, width * padded, at::BFloat16(0));
+  for (int64_t s = 0; s < S; s += kTile) {
+    for (int64_t c = 0; c < width; c += kTile) {
+      at::vec::transpose_mxn<at::BFloat16>(from + s * stride + c, stride, to + c * padded + s, padded,
+                                           static_cast<int>(std::min(kTile, S - s)), kTile);
+    }
+  }
+}
+
+// to (count, width) = from (width, M) transposed, row r times factor(r); `rows` (M, width) is scratch.
+template <class F>
+inline void store_transposed(const float* from, int64_t M, int64_t count, int64_t width, float* rows,
+                             const F& factor, at::BFloat16* to, int64_t stride) {
+  at::vec::transpose_mxn<float>(from, M, rows, width, static_cast<int>(width), static_cast<int>(M));
+  for (int64_t r = 0; r < count; ++r) {
+    const Vec f(factor(r));
+    for (int64_t c = 0; c < width; c += kLanes) {
+      store_float(to + r * stride + c, load_float(rows + r * width + c) * f);
+    }
+  }
+}
+
+// bf16 in the upper half of each lane, rounded to nearest even. The NaN of arithmetic stay what they are.
+inline VecWord rounded_bits(const Vec& v) {
+  const VecWord bits = at::vec::cast<int32_t>(v);
+  const VecWord odd = (bits >> VecWord(16)) & VecWord(1);
+  return bits + VecWord(0x7fff) + odd;
+}
+
+// Two rows of bf16 as words.
+inline void store_words(int32_t* to, const Vec& even, const Vec& odd) {
+  const VecWord low = (rounded_bits(even) >> VecWord(16)) & VecWord(0xffff);
+  (low | (rounded_bits(odd) & VecWord(static_cast<int32_t>(0xffff0000)))).store(to);
+}
+
+}  // namespace moelab

@@ -1,0 +1,147 @@
+#include "kernels/fp8.h"
+
+#include "kernels/vec.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kGrain = 16384;  // elements a task
+
+struct Format {
+  float largest;
+  float precision;  // distance of neighbours over the power of two below them
+  float smallest;   // distance of neighbours around 0
+};
+
+Format format_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? Format{448, 0x1p-3f, 0x1p-9f} : Format{57344, 0x1p-2f, 0x1p-16f};
+}
+
+// x to the nearest fp8 number; x is in the format's range.
+Vec rounded(const Vec& x, const Format& f) {
+  const Vec power = x & Vec(std::bit_cast<float>(0x7F800000u));
+  const Vec step = at::vec::maximum(power * Vec(f.precision), Vec(f.smallest));
+  const Vec shift = step * Vec(0x1.8p23f);          // the last place of x + shift is step: the sum rounds
+  return ((x + shift) - shift) | (x & Vec(-0.0f));  // a negative number stays one at 0
+}
+
+// The smallest power of two that brings `most` into the format; NaN for what is not finite.
+float scale_of(float most, const Format& f) {
+  if (!std::isfinite(most)) return std::nanf("");
+  int exponent = 0;
+  const double fraction = std::frexp(double{most} / f.largest, &exponent);
+  return most == 0 ? 1 : std::ldexp(1.0f, fraction == 0.5 ? exponent - 1 : exponent);
+}
+
+// |x|; NaN where `most` or x is: at::vec's maximum keeps it.
+Vec larger(const Vec& most, const Vec& x) { return at::vec::maximum(most, x.abs()); }
+
+template <class T>
+void round_row(const T* from, T* to, int64_t columns, const Format& f) {
+  Vec most(0);
+  for_each_vector(columns, [&](int64_t c, int64_t n) { most = larger(most, load_float(from + c, n)); });
+  std::array<float, kLanes> lanes;
+  store_float(lanes.data(), most);
+  float all = 0;
+  for (const float lane : lanes) all = std::isnan(all) || lane <= all ? all : lane;
+  const float scale = scale_of(all, f);
+  for_each_vector(columns, [&](int64_t c, int64_t n) {
+    store_float(to + c, rounded(load_float(from + c, n) * Vec(1 / scale), f) * Vec(scale), n);
+  });
+}
+
+// `n` columns side by side, a lane each.
+template <class T>
+void round_strip(const T* from, T* to, int64_t rows, int64_t columns, int64_t n, const Format& f) {
+  Vec most(0);
+  for (int64_t r = 0; r < rows; ++r) most = larger(most, load_float(from + r * columns, n));
+  std::array<float, kLanes> lanes;
+  store_float(lanes.data(), most);
+  for (float& lane : lanes) lane = scale_of(lane, f);
+  const Vec scale = load_float(lanes.data()), inverse = Vec(1) / scale;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t i = r * columns;
+    store_float(to + i, rounded(load_float(from + i, n) * inverse, f) * scale, n);
+  }
+}
+
+template <class T>
+void round_all(const T* from, T* to, int64_t rows, int64_t columns, const Format& f, Fp8Scale scale) {
+  if (scale == Fp8Scale::by_row) {
+    at::parallel_for(0, rows, kGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) round_row(from + r * columns, to + r * columns, columns, f);
+    });
+    return;
+  }
+  const int64_t strips = (columns + kLanes - 1) / kLanes;
+  at::parallel_for(0, strips, kGrain / (kLanes * std::max<int64_t>(rows, 1)) + 1,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t s = begin; s < end; ++s) {
+                       const int64_t c = s * kLanes;
+                       round_strip(from + c, to + c, rows, columns, std::min(kLanes, columns - c), f);
+                     }
+                   });
+}
+
+class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({x, weight});
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    const Tensor factor = fp8_rounded(x.flatten(0, -2), Fp8Format::e4m3, Fp8Scale::by_row);
+    return at::mm(factor, fp8_rounded(weight, Fp8Format::e4m3, Fp8Scale::by_row).t()).view(shape);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto saved = context->get_saved_variables();
+    const Tensor dy = gradients[0].flatten(0, -2).contiguous(), x = saved[0].flatten(0, -2);
+    Tensor dx, dw;
+    {
+      const Tensor factor = fp8_rounded(dy, Fp8Format::e5m2, Fp8Scale::by_row);
+      dx = at::mm(factor, fp8_rounded(saved[1], Fp8Format::e4m3, Fp8Scale::by_column));
+    }
+    const Tensor factor = fp8_rounded(dy, Fp8Format::e5m2, Fp8Scale::by_column);
+    dw = at::mm(factor.t(), fp8_rounded(x, Fp8Format::e4m3, Fp8Scale::by_column));
+    return {dx.view(saved[0].sizes()), dw};
+  }
+};
+
+}  // namespace
+
+void fp8_round_out(const Tensor& to, const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && to.is_contiguous() && to.sizes() == x.sizes() &&
+                  to.scalar_type() == x.scalar_type(),
+              "fp8_round: contiguous matrices of one shape and type, not ", x.sizes(), " and ", to.sizes());
+  if (x.is_meta()) return;
+  TORCH_CHECK(x.is_cpu(), "fp8_round: on the CPU alone");
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    round_all(x.const_data_ptr<T>(), to.mutable_data_ptr<T>(), x.size(0), x.size(1), format_of(format),
+              scale);
+  });
+}
+
+Tensor fp8_rounded(const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  const Tensor to = at::empty(x.sizes(), x.options());
+  fp8_round_out(to, x, format, scale);
+  return to;
+}
+
+Tensor fp8_linear(const Tensor& x, const Tensor& weight) { return Fp8Linear::apply(x, weight); }
+
+}  // namespace moelab

@@ -1,0 +1,64 @@
+#pragma once
+#include "kernels/vec.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+
+#include "kernels/optimizer_step.h"
+#include "kernels/stochastic.h"
+
+namespace moelab {
+
+// The first `count` lanes of x at `to`, each rounded stochastically with `half` (0 or 1) of the 32 bits that
+// (key, element) draws; `element` is the first lane's.
+inline void store_stochastic(at::BFloat16* to, const Vec& x, int64_t count, uint64_t key, int64_t element,
+                             int half) {
+  std::array<float, kLanes> values;
+  store_float(values.data(), x);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t random = random_bits(key, element + i) >> (16 * half);
+    to[i].x = stochastic_bf16(values[static_cast<size_t>(i)], random);
+  }
+}
+
+// What an update rule reads and writes as fp32, however it is stored: fp32 weights, beside them perhaps the
+// bf16 or fp16 copy that the model computes with (rounded to nearest), or bf16 weights alone, which are
+// rounded stochastically: to nearest, steps below half of a weight's last place would all be lost. Its
+// tensors must have passed check_step.
+class SteppedWeights {
+ public:
+  SteppedWeights(const at::Tensor& weights, const std::optional<at::Tensor>& copy, const OptimizerStep& step)
+      // moments rounded stochastically use the step's own key
+      : key_(mix64(random_key(step.stream, step.step))) {
+    if (weights.scalar_type() == at::kFloat) {
+      fp32_ = weights.data_ptr<float>();
+      if (copy && copy->scalar_type() == at::kHalf) half_ = copy->data_ptr<at::Half>();
+      if (copy && copy->scalar_type() == at::kBFloat16) set_bf16(*copy);
+    } else {
+      set_bf16(weights);
+    }
+  }
+
+  Vec load(int64_t i, int64_t count) const {
+    return fp32_ != nullptr ? load_float(fp32_ + i, count) : load_float(bf16_ + i, count);
+  }
+
+  void store(int64_t i, const Vec& weight, int64_t count) const {
+    if (fp32_ == nullptr) return store_stochastic(bf16_ + i, weight, count, key_, i, 0);
+    store_float(fp32_ + i, weight, count);
+    if (bf16_ != nullptr) store_float(bf16_ + i, weight, count);
+    if (half_ != nullptr) store_float(half_ + i, weight, count);
+  }
+
+ private:
+  void set_bf16(const at::Tensor& t) { bf16_ = t.data_ptr<at::BFloat16>(); }
+
+  float* fp32_ = nullptr;
+  at::BFloat16* bf16_ = nullptr;
+  at::Half* half_ = nullptr;
+  uint64_t key_;
+};
+
+}  // namespace moelab

@@ -1,0 +1,216 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/adafactor.h"
+#include "kernels/adam8bit.h"
+#include "kernels/adam_mini.h"
+#include "kernels/adamw.h"
+#include "kernels/momentum_step.h"
+#include "kernels/quantize.h"
+#include "tests/kernels/reference.h"
+
+// The forms that a rule's weights come in: with an fp16 copy, and as bf16 alone. test_update_rules.cpp holds
+// the rules on fp32 weights against float64.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using test::bitwise_equal;
+using State = std::vector<Tensor>;
+
+struct Rule {
+  const char* name;
+  State (*make_state)(int64_t rows, int64_t columns);
+  void (*step)(const Tensor& weights, const Tensor& gradient, const State& state,
+               const std::optional<Tensor>& copy, const OptimizerStep& numbers);
+};
+
+std::vector<Rule> rules() {
+  const auto two = [](int64_t rows, int64_t columns) {
+    return State{at::zeros({rows, columns}), at::zeros({rows, columns})};
+  };
+  const auto narrow = [](int64_t rows, int64_t columns) {
+    return State{at::zeros({rows, columns}, at::kBFloat16), at::zeros({rows, columns}, at::kBFloat16)};
+  };
+  const auto coded = [](int64_t rows, int64_t columns) {
+    const int64_t blocks = quant_blocks(rows * columns);
+    return State{at::zeros({rows, columns}, at::kByte), at::zeros({blocks}),
+                 at::zeros({rows, columns}, at::kByte), at::zeros({blocks})};
+  };
+  const auto one = [](int64_t rows, int64_t columns) { return State{at::zeros({rows, columns})}; };
+  return {
+      {"adamw", two,
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) { adamw_(w, g, s[0], s[1], copy, n); }},
+      {"adamw, bf16 moments", narrow,
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) { adamw_(w, g, s[0], s[1], copy, n); }},
+      {"adam8bit", coded,
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) {
+         adam8bit_(w, g, {s[0], s[1], s[2], s[3]}, copy, n);
+       }},
+      {"adam_mini",
+       [](int64_t rows, int64_t columns) {
+         return State{at::zeros({rows, columns}), at::zeros({MiniBlocks{rows, 2, 3}.count()})};
+       },
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) {
+         adam_mini_(w, g, s[0], s[1], {w.size(0), 2, 3}, copy, n);
+       }},
+      {"lion", one,
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) { momentum_step_(MomentumRule::lion, w, g, s[0], copy, n); }},
+      {"sgd", one,
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) { momentum_step_(MomentumRule::sgd, w, g, s[0], copy, n); }},
+      {"adafactor",
+       [](int64_t rows, int64_t columns) {
+         return State{at::zeros({rows}), at::zeros({columns})};
+       },
+       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) { adafactor_(w, g, s[0], s[1], copy, n); }},
+  };
+}
+
+OptimizerStep numbers(int64_t step, double lr = 1e-3) {
+  return {.lr = lr,
+          .beta1 = 0.9,
+          .beta2 = 0.98,
+          .weight_decay = 0.1,
+          .step = step,
+          .gradient_scale = 1.0 / 1024,
+          .stream = 42};
+}
+
+Tensor gradient(int64_t rows, int64_t columns, int64_t step) {
+  at::manual_seed(100 + step);
+  return at::randn({rows, columns}) * 10;
+}
+
+constexpr int64_t kRows = 21, kColumns = 53;
+
+Tensor weights() {
+  at::manual_seed(5);
+  return at::randn({kRows, kColumns}) * 0.3;
+}
+
+TEST(SteppedWeights, Fp16GradientsAndCopiesOfEveryRule) {
+  for (const Rule& rule : rules()) {
+    const Tensor half = weights(), wide = half.clone(), copy = half.to(at::kHalf);
+    const State half_state = rule.make_state(kRows, kColumns), wide_state = rule.make_state(kRows, kColumns);
+    for (int64_t step = 1; step <= 3; ++step) {
+      const Tensor g = gradient(kRows, kColumns, step).to(at::kHalf);
+      rule.step(half, g, half_state, copy, numbers(step));
+      rule.step(wide, g.to(at::kFloat), wide_state, std::nullopt, numbers(step));
+      EXPECT_TRUE(bitwise_equal(half, wide)) << rule.name;
+      EXPECT_TRUE(bitwise_equal(copy, half.to(at::kHalf))) << rule.name;
+    }
+  }
+}
+
+// The distance between the bf16 numbers around x.
+Tensor bf16_step(const Tensor& x) {
+  const auto [mantissa, exponent] = at::frexp(x.to(at::kDouble));
+  return at::ldexp(at::ones_like(mantissa), exponent - 8);
+}
+
+TEST(SteppedWeights, Bf16OnesAreTheFp32UpdateRoundedToOneOfItsNeighbours) {
+  for (const Rule& rule : rules()) {
+    const Tensor bf16 = weights().to(at::kBFloat16);
+    const State state = rule.make_state(kRows, kColumns), wide_state = rule.make_state(kRows, kColumns);
+    double up = 0, inexact = 0;
+    for (int64_t step = 1; step <= 4; ++step) {
+      const Tensor g = gradient(kRows, kColumns, step).to(at::kBFloat16), wide = bf16.to(at::kFloat);
+      rule.step(wide, g, wide_state, std::nullopt, numbers(step));
+      rule.step(bf16, g, state, std::nullopt, numbers(step));
+      const Tensor off = bf16.to(at::kDouble) - wide.to(at::kDouble);
+      EXPECT_TRUE(off.abs().lt(bf16_step(wide)).all().item<bool>()) << rule.name;
+      up += off.gt(0).sum().item<double>();
+      inexact += off.ne(0).sum().item<double>();
+      for (size_t i = 0; i < state.size(); ++i)
+        EXPECT_TRUE(bitwise_equal(state[i], wide_state[i])) << rule.name;
+    }
+    // both ways alike: a fair coin's four deviations
+    EXPECT_NEAR(up / inexact, 0.5, 4 * 0.5 / std::sqrt(inexact)) << rule.name;
+  }
+}
+
+TEST(SteppedWeights, RoundingIsUnbiased) {
+  constexpr int64_t n = 200000;
+  for (const double lr : {1e-4, 1e-3, 2.7e-3}) {
+    const Tensor bf16 = at::ones({n}, at::kBFloat16), exact = at::ones({1});
+    const Tensor g = at::full({n}, 8.0f);
+    adamw_(exact, g.narrow(0, 0, 1), at::zeros({1}), at::zeros({1}), std::nullopt, numbers(1, lr));
+    adamw_(bf16, g, at::zeros({n}), at::zeros({n}), std::nullopt, numbers(1, lr));
+    const double want = exact.item<double>(), step = 0x1p-8;  // of bf16 just below 1
+    // each draw deviates by half a step at most, so four deviations of the mean are
+    const double bound = 4 * step / 2 / std::sqrt(static_cast<double>(n));
+    EXPECT_NEAR(bf16.to(at::kDouble).mean().item<double>(), want, bound) << lr;
+    EXPECT_GT(std::abs(exact.to(at::kBFloat16).item<double>() - want), bound) << lr;  // nearest is not
+  }
+}
+
+// A hundred steps of a fiftieth of a weight's last place: to nearest, none would move it.
+TEST(SteppedWeights, SmallStepsAddUp) {
+  constexpr int64_t n = 20000, kSteps = 100;
+  const Tensor bf16 = at::full({n}, 1.25, at::kBFloat16), g = at::full({n}, 1024.0f);
+  const double lr = 0x1p-7 / 50;
+  OptimizerStep step = numbers(1, lr);
+  step.beta1 = 0;
+  step.weight_decay = 0;
+  for (step.step = 1; step.step <= kSteps; ++step.step) {
+    momentum_step_(MomentumRule::sgd, bf16, g, at::zeros({n}), std::nullopt, step);
+  }
+  // each of the steps deviates by half a place at most
+  const double bound = 4 * 0x1p-7 / 2 * std::sqrt(static_cast<double>(kSteps) / n);
+  EXPECT_LT(bound, 0.1 * kSteps * lr);
+  EXPECT_NEAR(bf16.to(at::kDouble).mean().item<double>(), 1.25 - kSteps * lr, bound);
+}
+
+TEST(SteppedWeights, WeightsAndMomentsDrawApart) {
+  constexpr int64_t n = 100000;
+  const Tensor w = at::ones({n}, at::kBFloat16), m = at::zeros({n}, at::kBFloat16), v = at::zeros_like(m);
+  OptimizerStep step = numbers(1, 2e-3);
+  step.weight_decay = 0;
+  adamw_(w, at::full({n}, 10.23f), m, v, std::nullopt, step);
+  for (const Tensor& moment : {m, v}) {
+    const auto centred = [](const Tensor& x) {
+      const Tensor wide = x.to(at::kDouble);
+      return (wide - wide.mean()) / wide.std();
+    };
+    // four deviations of the correlation of independent draws
+    EXPECT_LT(std::abs((centred(w) * centred(moment)).mean().item<double>()), 4 / std::sqrt(double(n)));
+  }
+}
+
+TEST(SteppedWeights, ThreadsChangeNoBit) {
+  for (const Rule& rule : rules()) {
+    std::vector<Tensor> results;
+    for (const int threads : {1, 2}) {
+      const test::ThreadScope scope(threads);
+      at::manual_seed(1);
+      const Tensor w = at::randn({500, 200}).to(at::kBFloat16);
+      const State state = rule.make_state(500, 200);
+      for (int64_t step = 1; step <= 2; ++step) {
+        rule.step(w, gradient(500, 200, step), state, std::nullopt, numbers(step));
+      }
+      results.push_back(w);
+    }
+    EXPECT_TRUE(bitwise_equal(results[0], results[1])) << rule.name;
+  }
+}
+
+TEST(SteppedWeights, Bf16OnesTakeNoCopy) {
+  for (const Rule& rule : rules()) {
+    const Tensor w = weights().to(at::kBFloat16), g = gradient(kRows, kColumns, 1);
+    const State state = rule.make_state(kRows, kColumns);
+    EXPECT_THROW(rule.step(w, g, state, w.clone(), numbers(1)), c10::Error) << rule.name;
+    EXPECT_THROW(rule.step(weights().to(at::kHalf), g, state, std::nullopt, numbers(1)), c10::Error)
+        << rule.name;
+  }
+}
+
+}  // namespace
+}  // namespace moelab

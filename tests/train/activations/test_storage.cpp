@@ -1,0 +1,313 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "kernels/memory/ledger.h"
+#include "moe/settings/error.h"
+#include "moe/transformer.h"
+#include "tests/kernels/reference.h"
+#include "train/activations/recompute.h"
+#include "train/activations/saved_tensors.h"
+#include "train/config/load.h"
+
+// Gradients of a whole model on real text, with what autograd saved held in each form.
+namespace moelab {
+namespace {
+
+namespace fs = std::filesystem;
+using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
+using Overrides = std::vector<std::string>;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "moelab-storage-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string name() const { return path_.string(); }
+  bool empty() const { return fs::is_empty(path_); }
+
+ private:
+  fs::path path_;
+};
+
+// The bytes of this source file as tokens: (batch, sequence).
+std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
+  std::ifstream in(__FILE__, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const int64_t B = s.train.micro_batch, S = s.train.sequence;
+  const HomeScope outside(Home::host);
+  at::Tensor tokens = at::empty({B, S}, at::kLong), targets = at::empty({B, S}, at::kLong);
+  for (int64_t i = 0; i < B * S; ++i) {
+    tokens.data_ptr<int64_t>()[i] = static_cast<unsigned char>(text.at(i % (text.size() - 1)));
+    targets.data_ptr<int64_t>()[i] = static_cast<unsigned char>(text.at(i % (text.size() - 1) + 1));
+  }
+  return {tokens, targets};
+}
+
+Settings settings_with(Overrides overrides) {
+  overrides.insert(overrides.begin(), {"train.sequence=128", "train.micro_batch=4"});
+  return load_settings({.config = "moe-pico", .overrides = overrides});
+}
+
+// A model and the batch, under settings that may change between two backward passes but for the model's.
+class Model {
+ public:
+  explicit Model(const Settings& s)
+      : model_(s.model, s.attention,
+               {.compute = s.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat}),
+        batch_(text_batch(s)) {
+    use(s);
+  }
+
+  void use(const Settings& s) {
+    settings_ = s;
+    saved_ = std::make_unique<SavedTensors>(make_tensor_store(s, at::kCPU), model_.parameters());
+  }
+
+  Gradients gradients() {
+    backward(forward());
+    Gradients all;
+    for (Parameter& parameter : model_.parameters()) {
+      all.emplace_back(parameter.name, parameter.value.grad());
+      parameter.value.mutable_grad().reset();
+    }
+    return all;
+  }
+
+  at::Tensor forward() {
+    RecomputeRunner runner(recomputed_layers(settings_.activations, settings_.model.layers));
+    const SavedTensors::Scope scope(*saved_);
+    return model_.objective(model_.forward(batch_.first, batch_.second, true, runner));
+  }
+  void backward(const at::Tensor& objective) { torch::autograd::backward({objective}, {}); }
+
+  // A few steps of plain descent, so that gradients are those of a model that has learnt something.
+  void descend(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const Gradients all = gradients();
+      at::NoGradGuard no_grad;
+      for (size_t p = 0; p < all.size(); ++p) model_.parameters()[p].value.sub_(all[p].second, 0.3);
+    }
+  }
+
+  const SavedTensors& saved() const { return *saved_; }
+
+ private:
+  Settings settings_;
+  Transformer model_;
+  std::pair<at::Tensor, at::Tensor> batch_;
+  std::unique_ptr<SavedTensors> saved_;
+};
+
+double cosine(const Gradients& a, const Gradients& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const at::Tensor x = a[i].second.to(at::kDouble).flatten(), y = b[i].second.to(at::kDouble).flatten();
+    ab += x.dot(y).item<double>();
+    aa += x.dot(x).item<double>();
+    bb += y.dot(y).item<double>();
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+void expect_equal(const Gradients& a, const Gradients& b, const std::string& where) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(test::bitwise_equal(a[i].second, b[i].second)) << where << ": " << a[i].first;
+  }
+}
+
+// Kernels, dispatches, types and recomputation, each at least once with each of the others' values.
+std::vector<Overrides> variants() {
+  return {
+      {},
+      {"precision.compute=bf16", "activations.checkpoint=full"},
+      {"attention.kernel=materialised", "model.dispatch=onehot", "activations.checkpoint=ratio",
+       "activations.ratio=0.5"},
+      {"attention.kernel=materialised", "precision.compute=bf16", "model.dispatch=dropless"},
+      {"model.experts=0", "model.qk_norm=head"},
+      {"model.dispatch=onehot", "precision.compute=bf16", "model.router=sigmoid", "model.shared_experts=1"}};
+}
+
+std::string text_of(const Overrides& overrides) {
+  std::string text;
+  for (const std::string& one : overrides) text += one + " ";
+  return text;
+}
+
+// A matrix may turn further than all together: early in training the gradients of queries and keys, and of
+// their norms most of all, are small differences of large terms.
+TEST(Storage, CompressedGradientsPointTheSameWay) {
+  for (const Overrides& variant : variants()) {
+    Model model(settings_with(variant));
+    model.descend(5);
+    const Gradients exact = model.gradients();
+    for (const auto& [storage, whole, each] : {std::tuple{"int8", 0.9999, 0.95}, {"fp8", 0.999, 0.5}}) {
+      Overrides overrides = variant;
+      overrides.push_back(std::string("activations.storage=") + storage);
+      model.use(settings_with(overrides));
+      const Gradients got = model.gradients();
+      const double together = cosine(exact, got);
+      EXPECT_GE(together, whole) << text_of(overrides);
+      EXPECT_LT(together, 1 - 1e-9) << text_of(overrides) << "nothing was compressed";
+      for (size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_GE(cosine({exact[i]}, {got[i]}), each) << text_of(overrides) << exact[i].first;
+      }
+    }
+  }
+}
+
+TEST(Storage, OffloadedGradientsAreBitwiseTheSame) {
+  install_allocators();
+  const Folder folder;
+  for (const Overrides& variant : variants()) {
+    Model model(settings_with(variant));
+    const Gradients exact = model.gradients();
+    for (const char* storage : {"host", "nvme"}) {
+      Overrides overrides = variant;
+      overrides.push_back(std::string("activations.storage=") + storage);
+      overrides.push_back("placement.nvme_path=" + folder.name());
+      overrides.push_back("placement.nvme_block=64KiB");
+      model.use(settings_with(overrides));
+      for (int step = 0; step < 3; ++step) {
+        expect_equal(exact, model.gradients(), text_of(overrides) + std::to_string(step));
+      }
+      EXPECT_GT(model.saved().stored_tensors(), 0);
+      EXPECT_TRUE(folder.empty());
+    }
+  }
+}
+
+// A recomputed block stores its input and nothing else, neither in forward nor while it runs again.
+TEST(Storage, ARecomputedBlockStoresItsInputAlone) {
+  const Settings s = settings_with({"activations.storage=int8", "activations.checkpoint=full"});
+  Model model(s);
+  model.gradients();
+  // the inputs of the blocks; input and reciprocal deviations of the last norm
+  EXPECT_EQ(model.saved().stored_tensors(), s.model.layers + 2);
+  const int64_t tokens = s.train.micro_batch * s.train.sequence;
+  EXPECT_EQ(model.saved().stored_bytes(), (s.model.layers + 1) * tokens * s.model.d_model * 4 + tokens * 4);
+}
+
+// Device bytes that forward leaves behind, beyond what is left alone, are those of the formula.
+TEST(Storage, PackedBytesAreThoseOfTheFormula) {
+  install_allocators();
+  Settings keep = settings_with({"model.experts=0"});
+  keep.train.sequence = 256;  // whole blocks only
+  Model model(keep);
+  model.backward(model.forward());  // what the first step makes and keeps
+  const auto held = [&] {
+    const int64_t before = cpu_ledger().allocated();
+    const at::Tensor loss = model.forward();
+    return cpu_ledger().allocated() - before;
+  };
+  Settings host = keep, nvme = keep;
+  host.activations.storage = ActivationStorage::host;
+  model.use(host);
+  const int64_t left_alone = held(), stored = model.saved().stored_bytes();
+  EXPECT_GT(stored, 10 * left_alone);
+  for (const auto storage : {ActivationStorage::int8, ActivationStorage::fp8}) {
+    for (const int64_t block : {256, 64}) {
+      Settings packed = keep;
+      packed.activations.storage = storage;
+      packed.activations.block = block;
+      model.use(packed);
+      EXPECT_EQ(held() - left_alone, stored / 4 + stored / 4 / block * 4) << block;
+      EXPECT_EQ(model.saved().stored_bytes(), stored);
+    }
+  }
+}
+
+TEST(Storage, HostMemoryIsMadeOnceAndNotWasted) {
+  install_allocators();
+  Model model(settings_with({"activations.storage=host"}));
+  Ledger& host = cpu_ledger(Home::host);
+  const int64_t before = host.allocated();
+  model.gradients();
+  EXPECT_EQ(host.allocated(), before) << "the first pass keeps nothing: its slab comes with the second";
+  model.gradients();
+  const int64_t slab = host.allocated() - before;
+  EXPECT_GE(slab, model.saved().stored_bytes());
+  EXPECT_LE(slab, 1.05 * static_cast<double>(model.saved().stored_bytes()));
+  host.set_limit(1);  // refuses every block from here on
+  for (int step = 0; step < 3; ++step) EXPECT_NO_THROW(model.gradients());
+  host.set_limit(0);
+  EXPECT_FALSE(host.refused());
+  model.use(settings_with({}));
+  EXPECT_EQ(host.allocated(), before);
+}
+
+TEST(Storage, NvmeHoldsFourTilesInMemoryAndTheRestInItsFile) {
+  install_allocators();
+  const Folder folder;
+  Model model(settings_with({}));
+  Ledger &host = cpu_ledger(Home::host), &nvme = cpu_ledger(Home::nvme);
+  const int64_t before = host.allocated();
+  host.reset_peaks();
+  nvme.reset_peaks();
+  model.use(settings_with({"activations.storage=nvme", "placement.nvme_path=" + folder.name(),
+                           "placement.nvme_block=128KiB", "placement.nvme_depth=3"}));
+  model.gradients();
+  EXPECT_LE(host.peak() - before, 3 * (128 << 10) + 4096);
+  EXPECT_GE(nvme.peak(), model.saved().stored_bytes());
+  EXPECT_LE(nvme.peak(), 1.05 * static_cast<double>(model.saved().stored_bytes()));
+  EXPECT_EQ(nvme.allocated(), 0);
+}
+
+// A forward pass that is never followed by a backward gives everything back too.
+TEST(Storage, AnAbandonedForwardLeavesNothing) {
+  install_allocators();
+  const Folder folder;
+  for (const char* storage : {"int8", "host", "nvme"}) {
+    Settings s = settings_with(
+        {std::string("activations.storage=") + storage, "placement.nvme_path=" + folder.name()});
+    Model model(s);
+    const int64_t device = cpu_ledger().allocated();
+    { const at::Tensor loss = model.forward(); }
+    const int64_t statistics = cpu_ledger().allocated() - device;
+    for (int i = 0; i < 3; ++i) {
+      const at::Tensor loss = model.forward();
+      EXPECT_GT(cpu_ledger().allocated(), device + statistics);
+    }
+    EXPECT_EQ(cpu_ledger().allocated() - device, statistics) << storage;
+    EXPECT_EQ(cpu_ledger(Home::nvme).allocated(), 0) << storage;
+  }
+}
+
+// Forward may free a tensor and store another while others wait: their places stay their own.
+TEST(Storage, PlacesAreNotGivenTwice) {
+  const Folder folder;
+  for (const char* storage : {"int8", "host", "nvme"}) {
+    const auto store = make_tensor_store(settings_with({std::string("activations.storage=") + storage,
+                                                        "placement.nvme_path=" + folder.name()}),
+                                         at::kCPU);
+    for (int round = 0; round < 3; ++round) {
+      const at::Tensor a = at::full({1000}, 1.0), b = at::full({3000}, 2.0), c = at::full({2000}, 3.0);
+      auto first = store->store(a);
+      const auto second = store->store(b);
+      first.reset();
+      first = store->store(c);
+      at::Tensor got_b = at::zeros_like(b), got_c = at::zeros_like(c);
+      second->read(got_b);
+      first->read(got_c);
+      EXPECT_TRUE(at::equal(got_b, b) && at::equal(got_c, c)) << storage << " " << round;
+    }
+  }
+}
+
+TEST(Storage, NvmeWithoutItsFolderIsAMistake) {
+  EXPECT_THROW(make_tensor_store(settings_with({"activations.storage=nvme", "placement.nvme_path=/nowhere"}),
+                                 at::kCPU),
+               UserError);
+  EXPECT_NO_THROW(make_tensor_store(
+      settings_with({"activations.storage=nvme", "placement.nvme_path=/nowhere"}), at::kMeta));
+}
+
+}  // namespace
+}  // namespace moelab

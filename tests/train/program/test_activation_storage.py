@@ -1,0 +1,119 @@
+"""moelab train with saved activations compressed, on the host or in a file: what it leaves, and how it fails."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> pathlib.Path:
+    """Token ids below 256, without a header."""
+    folder = tmp_path_factory.mktemp("shards")
+    ids = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint16)
+    ids[:30_000].tofile(folder / "train.bin")
+    ids[30_000:].tofile(folder / "val.bin")
+    return folder
+
+
+@pytest.fixture
+def drive(tmp_path) -> pathlib.Path:
+    (tmp_path / "drive").mkdir()
+    return tmp_path / "drive"
+
+
+def command(shards, run, *settings) -> list[str]:
+    return [PROGRAM, "train", "--config", "moe-pico", f"data.path={shards}", f"run.dir={run}", "model.vocab=256",
+            "train.sequence=64", "train.micro_batch=4", "train.steps=4", "eval.batches=0", "checkpoint.keep=0",
+            "run.threads=1", *settings]  # fmt: skip
+
+
+def train(shards, run, *settings, **how) -> subprocess.CompletedProcess:
+    return subprocess.run(command(shards, run, *settings), capture_output=True, text=True, timeout=120, **how)
+
+
+def summary(shards, run, *settings) -> dict:
+    done = train(shards, run, *settings)
+    assert done.returncode == 0, done.stderr
+    return json.loads((run / "summary.json").read_text())
+
+
+def losses(run) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_storage_saves_what_was_predicted(shards, drive, tmp_path):
+    kept = summary(shards, tmp_path / "keep")
+    for storage in ["int8", "fp8", "host", "nvme"]:
+        run = tmp_path / storage
+        got = summary(shards, run, f"activations.storage={storage}", f"placement.nvme_path={drive}")
+        assert got["peak_bytes"] < kept["peak_bytes"]
+        assert abs(got["peak_bytes"] / got["estimated_peak_bytes"] - 1) < 0.01, storage
+        assert (got["nvme_bytes"] > 1 << 20) == (storage == "nvme")
+        assert (got["host_bytes"] - kept["host_bytes"] > 1 << 20) == (storage in ("host", "nvme")), storage
+        assert losses(run)[0] == losses(tmp_path / "keep")[0], "forward is untouched"
+        assert (losses(run) == losses(tmp_path / "keep")) == (storage in ("host", "nvme"))
+    assert list(drive.iterdir()) == []
+
+
+def expect_mistake(done, *expected):
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
+    for text in expected:
+        assert text in done.stderr
+
+
+def test_nvme_without_a_path_names_both_settings(shards, tmp_path):
+    done = train(shards, tmp_path / "run", "activations.storage=nvme")
+    expect_mistake(done, "activations.storage=nvme", "placement.nvme_path")
+    assert not (tmp_path / "run").exists()
+
+
+def test_blocks_that_are_not_aligned_are_refused(shards, tmp_path):
+    expect_mistake(train(shards, tmp_path / "run", "placement.nvme_block=5000"), "placement.nvme_block", "4096")
+
+
+def test_a_folder_that_is_not_there(shards, tmp_path):
+    gone = tmp_path / "gone"
+    done = train(shards, tmp_path / "run", "activations.storage=nvme", f"placement.nvme_path={gone}")
+    expect_mistake(done, str(gone), "No such file or directory")
+    assert not gone.exists() and not (tmp_path / "run").exists()
+
+
+def test_a_drive_that_takes_no_more(shards, drive, tmp_path):
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
+    done = train(shards, tmp_path / "run", "activations.storage=nvme", f"placement.nvme_path={drive}",
+                 preexec_fn=limit)  # fmt: skip
+    expect_mistake(done, str(drive), "EFBIG")
+    assert list(drive.iterdir()) == []
+
+
+def start(shards, drive, run):
+    process = subprocess.Popen(command(shards, run, "activations.storage=nvme", f"placement.nvme_path={drive}"),
+                               stdout=subprocess.DEVNULL)  # fmt: skip
+    until = time.monotonic() + 60
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return process
+
+
+def test_a_run_that_is_killed_leaves_nothing(shards, drive, tmp_path):
+    process = start(shards, drive, tmp_path / "run")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list(drive.iterdir()) == []
+
+
+def test_a_folder_that_vanishes_is_not_missed(shards, drive, tmp_path):
+    process = start(shards, drive, tmp_path / "run")
+    shutil.rmtree(drive)
+    assert process.wait(timeout=60) == 0

@@ -1,0 +1,24 @@
+#pragma once
+#include <filesystem>
+
+#include "train/activations/tensor_store.h"
+
+namespace moelab {
+
+// A file for the activations of a step and the tiles that data pass through.
+class NvmeFile;
+
+// Moves what autograd saved to a file without a name, Home::nvme, and back, bit for bit; writing goes on
+// behind forward. In memory there are `tiles` tiles of tile_bytes, Home::host.
+class NvmeStore : public TensorStore {
+ public:
+  // `device`: the CPU, whose tensors are stored, or meta, for which no file is made. Throws IoError when
+  // `folder` takes no file.
+  NvmeStore(const std::filesystem::path& folder, int64_t tile_bytes, int64_t tiles, c10::Device device);
+  std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
+
+ private:
+  std::shared_ptr<NvmeFile> file_;
+};
+
+}  // namespace moelab

@@ -1,0 +1,144 @@
+#include "train/activations/saved_tensors.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include "kernels/memory/ledger.h"
+
+namespace moelab {
+namespace {
+
+constexpr size_t kSmallestStored = 1024;  // bytes; below, the bookkeeping would weigh more
+
+thread_local SavedTensors* current = nullptr;  // whose scope is open on this thread
+
+const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+// `tensor` itself, or a copy of a view with gaps. A view that repeats elements (expand) is never larger that
+// way than what it is a view of, or it would not be here.
+at::Tensor without_gaps(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? tensor.detach() : tensor.detach().contiguous();
+}
+
+}  // namespace
+
+SavedTensors::Seen::Seen(const at::Tensor& tensor)
+    : storage(tensor.storage().getWeakStorageImpl()),
+      offset(tensor.storage_offset()),
+      version(tensor._version()),
+      type(tensor.scalar_type()),
+      sizes(tensor.sizes().vec()),
+      strides(tensor.strides().vec()) {
+  if (!tensor.is_non_overlapping_and_dense()) return;
+  sizes = {tensor.numel()};
+  strides = {1};
+}
+
+bool SavedTensors::Seen::is_same(const Seen& other) const {
+  return offset == other.offset && version == other.version && type == other.type && sizes == other.sizes &&
+         strides == other.strides;
+}
+
+// What autograd holds in place of one saved tensor. Backward may run on another thread than forward did: all
+// that it needs is in here.
+class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensorHooks(SavedTensors& policy) : policy_(policy) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    if (policy_.leaves_alone(tensor)) {
+      // detached, or an output would keep its own graph alive
+      kept_ = tensor.detach();
+      version_ = tensor._version();
+      return;
+    }
+    options_ = tensor.options();
+    kind_ = kind_of(tensor);
+    pack(tensor);
+  }
+
+  at::Tensor call_unpack_hook() override {
+    if (kept_.defined()) {
+      TORCH_CHECK(kept_._version() == version_, "a tensor that autograd saved was changed in place");
+      return kept_;
+    }
+    KindScope kind(kind_);
+    at::Tensor tensor = at::empty_strided(sizes_, strides_, options_);
+    stored_->read(tensor);
+    return tensor;
+  }
+
+ private:
+  void pack(const at::Tensor& tensor) {
+    KindScope kind(kind_);
+    SavedTensors::Seen entry(tensor);
+    auto& entries = policy_.seen_[storage_of(tensor)];
+    for (const auto& seen : entries) {
+      if (seen.is_same(entry)) stored_ = seen.stored.lock();
+      if (stored_) break;
+    }
+    const at::Tensor dense = stored_ && tensor.is_non_overlapping_and_dense() ? tensor : without_gaps(tensor);
+    sizes_ = dense.sizes().vec();
+    strides_ = dense.strides().vec();
+    if (stored_) return;
+    stored_ = policy_.store(dense);
+    entry.stored = stored_;
+    entries.push_back(std::move(entry));
+  }
+
+  SavedTensors& policy_;  // of the pack hook alone
+  at::Tensor kept_;
+  int64_t version_ = 0;
+  std::shared_ptr<const StoredTensor> stored_;
+  std::vector<int64_t> sizes_, strides_;
+  at::TensorOptions options_;
+  Kind kind_ = Kind::activations;
+};
+
+namespace {
+
+// The one way from C++ to autograd's default hooks: SavedVariable asks the engine for them.
+struct HookedEngine : torch::autograd::Engine {
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return current ? std::make_unique<SavedTensorHooks>(*current) : nullptr;
+  }
+};
+
+torch::autograd::Engine& hooked_engine() {
+  static auto* engine = new HookedEngine;  // never destroyed, as its threads may outlive main
+  return *engine;
+}
+
+}  // namespace
+
+SavedTensors::SavedTensors(std::unique_ptr<TensorStore> store, const std::vector<Parameter>& parameters)
+    : store_(std::move(store)) {
+  if (!store_) return;
+  torch::autograd::set_default_engine_stub(hooked_engine);
+  for (const Parameter& parameter : parameters) parameters_.insert(storage_of(parameter.value));
+}
+
+SavedTensors::Scope::Scope(SavedTensors& saved) : saved_(saved), previous_(current) {
+  saved.stored_bytes_ = saved.stored_tensors_ = 0;
+  current = saved.store_ ? &saved : nullptr;
+}
+
+SavedTensors::Scope::~Scope() {
+  saved_.seen_.clear();
+  current = previous_;
+}
+
+bool SavedTensors::leaves_alone(const at::Tensor& tensor) const {
+  const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  return !tensor.is_floating_point() || bytes < kSmallestStored || bytes > tensor.storage().nbytes() ||
+         parameters_.contains(storage_of(tensor));
+}
+
+std::shared_ptr<const StoredTensor> SavedTensors::store(const at::Tensor& dense) {
+  stored_bytes_ += static_cast<int64_t>(dense.nbytes());
+  ++stored_tensors_;
+  return store_->store(dense);
+}
+
+}  // namespace moelab

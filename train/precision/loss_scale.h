@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+
+#include "train/config/settings.h"
+
+namespace moelab {
+
+// What fp16's loss is multiplied with, so that gradients down to 2^-24 / scale do not become 0 (Micikevicius
+// et al., arXiv 1710.03740). Dynamic: it starts at 2^15, a step whose gradients are not finite is skipped and
+// halves it (never below 1), and 2000 steps without one double it. precision.loss_scale fixes it. In the
+// other types it is 1.
+class LossScale {
+ public:
+  static constexpr double kFirst = 32768;
+  static constexpr int64_t kGrowthInterval = 2000;
+
+  struct State {
+    double scale = 1;
+    int64_t good_steps = 0;  // since the scale last changed
+  };
+
+  explicit LossScale(const PrecisionSettings& precision);
+
+  double value() const { return state_.scale; }
+  // After each step: whether it was skipped because loss or gradients were not finite.
+  void update(bool skipped);
+
+  // What a checkpoint holds. A fixed scale ignores what it is given.
+  const State& state() const { return state_; }
+  void restore(const State& state);
+
+ private:
+  bool dynamic_;
+  State state_;
+};
+
+}  // namespace moelab
