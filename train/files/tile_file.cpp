@@ -120,14 +120,19 @@ void TileFile::forget_reads() {
   for (Tile& tile : tiles_) tile.destination = nullptr;
 }
 
-// A file system that is nearly full takes a part and refuses the rest at the next call; a part is never all.
+// A file system that is nearly full, or a file near a limit on its size, takes a part and refuses the rest at
+// the next call; a part is never all.
 void TileFile::check(const FileRequest& request, int64_t done) const {
   if (done == static_cast<int64_t>(request.bytes)) return;
-  const char* const action = request.write ? "write to a file in" : "read from a file in";
-  if (done < 0) throw IoError(action, folder_, static_cast<int>(-done));
-  if (request.write) throw IoError(action, folder_, ENOSPC);
-  throw UserError("cannot read back what was written to a file in " + folder_.string() + ": " +
-                  std::to_string(done) + " of " + std::to_string(request.bytes) + " bytes came");
+  if (done < 0)
+    throw IoError(request.write ? "write to a file in" : "read from a file in", folder_,
+                  static_cast<int>(-done));
+  const std::string part = std::to_string(done) + " of " + std::to_string(request.bytes) + " bytes ";
+  if (request.write)
+    throw UserError("cannot write to a file in " + folder_.string() + ": it took " + part +
+                    "(no space left, or a limit on the size of files)");
+  throw UserError("cannot read back what was written to a file in " + folder_.string() + ": " + part +
+                  "came");
 }
 
 }  // namespace moelab
