@@ -264,7 +264,7 @@ void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const
   Turns turns;
   std::atomic<int64_t> next{0};
   const auto run_lane = [&](Scratch::Lane& lane) {
-    // the autograd state of the calling thread is not that of its helpers
+    // the autograd state of the calling thread is not that of other threads
     at::AutoDispatchBelowADInplaceOrView guard;
     for (int64_t i; (i = next.fetch_add(1)) < E;) {
       Turns::Turn turn(turns, i);

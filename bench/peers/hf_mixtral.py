@@ -68,13 +68,14 @@ def peer(folder, data, backend, precision, steps):
 
 def measured(command):
     """Runs a command to its end: its standard output and its peak resident memory in bytes."""
-    process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out = process.stdout.read()
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\nended with {process.returncode}:\n{errors[-2000:]}")
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=errors, text=True)
+        out = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            errors.seek(0)
+            sys.exit(f"{' '.join(map(str, command))}\nended with {process.returncode}:\n{errors.read()[-2000:]}")
     return out, usage.ru_maxrss * 1024
 
 

@@ -44,8 +44,9 @@ std::string outcome_text(const Json& record) {
   if (record["status"] != "ok")
     return record["status"].get<std::string>() + " (" + record["message"].get<std::string>() + ")";
   const Json& summary = record["summary"];
+  const Json& rate = summary["tokens_per_second"]["median"];  // null when no step was timed
   std::ostringstream text;
-  text << std::fixed << std::setprecision(0) << summary["tokens_per_second"]["median"].get<double>()
+  text << std::fixed << std::setprecision(0) << (rate.is_number() ? rate.get<double>() : 0.0)
        << " tokens/s, peak " << std::setprecision(1) << summary["peak_bytes"].get<double>() / (1 << 20)
        << " MiB";
   return text.str();

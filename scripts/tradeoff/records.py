@@ -95,7 +95,7 @@ def read_line(line: str, where: str) -> Record | None:
 def read_file(path: pathlib.Path) -> tuple[list[Record], list[str]]:
     records, torn = [], []
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_text(errors="replace").split("\n")
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from None
     for index, line in enumerate(lines, 1):

@@ -99,8 +99,8 @@ void TileFile::start(Tile& tile, bool write, int64_t offset, int64_t bytes) {
   const int64_t padded = (bytes + kAlign - 1) / kAlign * kAlign;
   tile.request = {file_.get(),          write, tile.memory, static_cast<size_t>(padded), offset,
                   &tile - tiles_.data()};
-  tile.busy = true;
   queue_->submit(tile.request);
+  tile.busy = true;
 }
 
 void TileFile::finish_one() {

@@ -10,6 +10,7 @@
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/dry_run.h"
+#include "train/run/open_run.h"
 #include "train/run/progress.h"
 
 namespace moelab {
@@ -77,6 +78,7 @@ void print_text(const Settings& settings, const DryRun& run) {
 }  // namespace
 
 int estimate_command(const Settings& settings, bool json) {
+  use_threads(settings);
   const DryRun run = dry_run(settings);
   json ? print_json(settings, run) : print_text(settings, run);
   const bool fits = settings.memory.limit.count == 0 || run.peak <= settings.memory.limit.count;

@@ -12,13 +12,17 @@
 
 namespace moelab {
 
+void use_threads(const Settings& settings) {
+  const int64_t cores = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  at::set_num_threads(static_cast<int>(settings.run.threads > 0 ? settings.run.threads : cores));
+}
+
 c10::Device open_device(const Settings& settings) {
   // The MoE operators have no CUDA kernels yet, so auto is the CPU with or without a GPU.
   if (settings.run.device == DeviceChoice::cuda) {
     throw UserError("run.device=cuda: the MoE operators have no CUDA kernels yet; use run.device=cpu");
   }
-  const int64_t cores = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
-  at::set_num_threads(static_cast<int>(settings.run.threads > 0 ? settings.run.threads : cores));
+  use_threads(settings);
   at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
   return at::kCPU;
 }

@@ -9,6 +9,9 @@
 
 namespace moelab {
 
+// Applies run.threads. What the operators' scratch takes depends on it, so a dry run wants it as well.
+void use_threads(const Settings& settings);
+
 // The device of run.device, with run.threads and run.deterministic applied. Throws UserError for cuda where
 // it cannot be used.
 c10::Device open_device(const Settings& settings);
