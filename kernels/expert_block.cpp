@@ -14,7 +14,9 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cpu/row_products.h"
 #include "kernels/cpu/swiglu.h"
+#include "kernels/cpu/turns.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
@@ -49,51 +51,6 @@ struct Shape {
                 "router weights must be (T, K) fp32");
   }
 };
-
-// oneDNN compiles a kernel for each shape that it meets, and each takes half a megabyte. The rows of an
-// expert differ at every step, so bf16 products come in whole blocks of rows and one last block, or half of
-// one: few shapes. Without that, half of a step of moe-micro went into compiling.
-struct RowBlocks {
-  static constexpr int64_t kBlock = 128, kHalf = kBlock / 2;
-  int64_t whole, tail = 0;  // rows in whole blocks, and of the last product, which holds those behind
-
-  explicit RowBlocks(const Tensor& rows) : whole(rows.size(0)) {
-    const int64_t n = whole;
-    if (rows.scalar_type() == at::kFloat || n <= kHalf) return;
-    whole = n < kBlock ? kHalf : n / kBlock * kBlock;
-    if (whole < n) tail = n - whole <= kHalf ? kHalf : kBlock;
-  }
-};
-
-// out (n, B) = rows (n, A) by weights (A, B). The last block overlaps the whole ones.
-void multiply_rows(Tensor out, const Tensor& rows, const Tensor& weights) {
-  const RowBlocks blocks(rows);
-  const auto multiply = [&](int64_t first, int64_t n) {
-    Tensor part = out.narrow(0, first, n);
-    at::mm_out(part, rows.narrow(0, first, n), weights);
-  };
-  multiply(0, blocks.whole);
-  if (blocks.tail > 0) multiply(rows.size(0) - blocks.tail, blocks.tail);
-}
-
-// The rows from `first` on, and zeros, `n` in all, in `scratch`.
-Tensor padded_rows(const Tensor& rows, int64_t first, int64_t n, const Tensor& scratch) {
-  const int64_t rest = rows.size(0) - first;
-  Tensor block = scratch.narrow(0, 0, n * rows.size(1)).view({n, rows.size(1)});
-  block.narrow(0, 0, rest).copy_(rows.narrow(0, first, rest));
-  block.narrow(0, rest, n - rest).zero_();
-  return block;
-}
-
-// out (A, B) = a (n, A) transposed by b (n, B); scratch for a block of rows of each.
-void multiply_transposed(Tensor out, const Tensor& a, const Tensor& b, const Tensor& scratch_a,
-                         const Tensor& scratch_b) {
-  const RowBlocks blocks(a);
-  at::mm_out(out, a.narrow(0, 0, blocks.whole).t(), b.narrow(0, 0, blocks.whole));
-  if (blocks.tail == 0) return;
-  at::addmm_out(out, out, padded_rows(a, blocks.whole, blocks.tail, scratch_a).t(),
-                padded_rows(b, blocks.whole, blocks.tail, scratch_b));
-}
 
 enum class Pass { forward, forward_without_backward, backward };
 
@@ -224,32 +181,6 @@ void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_
     }
   });
 }
-
-// Experts come here to add to what all share, in their order whatever lane was faster.
-class Turns {
- public:
-  class Turn {
-   public:
-    Turn(Turns& turns, int64_t place) : turns_(turns), place_(place) {}
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    ~Turn() {  // also when the expert failed, or those after it would wait for ever
-      await();
-      turns_.now_.store(place_ + 1, std::memory_order_release);
-      turns_.now_.notify_all();
-    }
-    void await() const {
-      for (int64_t now; (now = turns_.now_.load(std::memory_order_acquire)) != place_;) turns_.now_.wait(now);
-    }
-
-   private:
-    Turns& turns_;
-    int64_t place_;
-  };
-
- private:
-  std::atomic<int64_t> now_{0};
-};
 
 // body(expert, first row, rows, lane, turn) for each expert, the widest first: lanes then end together. An
 // expert wider than a lane's share is worth all cores.

@@ -14,6 +14,7 @@
 #include "bench/kernels/peak_memory.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/memory/report.h"
+#include "train/files/proc_file.h"
 #include "train/run/run_record.h"
 
 namespace moelab::bench {

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
 #include "moe/settings/error.h"
+#include "train/files/proc_file.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;
@@ -16,29 +16,16 @@ namespace {
 
 constexpr double kPatience = 60;  // seconds
 
-// The value of the first line "KEY : VALUE"; empty when there is none.
-std::string value_of(const fs::path& file, const std::string& key) {
-  std::istringstream lines(file_text(file));
-  for (std::string line; std::getline(lines, line);) {
-    const size_t colon = line.find(':');
-    if (!line.starts_with(key) || colon == line.npos) continue;
-    const size_t value = line.find_first_not_of(" \t", colon + 1);
-    return value == line.npos ? "" : line.substr(value);
-  }
-  return "";
-}
-
 Json gpu_name() {
   std::error_code none;
   for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", none))
-    if (const std::string name = value_of(gpu.path() / "information", "Model"); !name.empty()) return name;
+    if (const std::string name = proc_value(gpu.path() / "information", "Model"); !name.empty()) return name;
   return nullptr;
 }
 
 Json machine() {
-  const std::string cpu = value_of("/proc/cpuinfo", "model name");
   const int64_t memory = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
-  return {{"cpu", cpu.empty() ? "unknown" : cpu},
+  return {{"cpu", cpu_name()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory_bytes", memory},
           {"gpu", gpu_name()}};

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
-#include <sstream>
+
+#include "bench/tradeoff/outcome.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;
@@ -40,11 +40,7 @@ FileDescriptor open_store(const fs::path& path) {
 
 }  // namespace
 
-RecordStore::RecordStore(const fs::path& path) : path_(path), fd_(open_store(path)) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  read(text.str());
-}
+RecordStore::RecordStore(const fs::path& path) : path_(path), fd_(open_store(path)) { read(file_text(path)); }
 
 void RecordStore::read(const std::string& text) {
   size_t begin = 0;

@@ -1,6 +1,7 @@
 #include "train/activations/saved_tensors.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -78,11 +79,15 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
       if (seen.is_same(entry)) stored_ = seen.stored.lock();
       if (stored_) break;
     }
-    const at::Tensor dense = stored_ && tensor.is_non_overlapping_and_dense() ? tensor : without_gaps(tensor);
-    sizes_ = dense.sizes().vec();
-    strides_ = dense.strides().vec();
+    sizes_ = tensor.sizes().vec();
+    if (tensor.is_non_overlapping_and_dense()) {
+      strides_ = tensor.strides().vec();
+    } else {
+      const auto strides = c10::contiguous_strides(sizes_);
+      strides_.assign(strides.begin(), strides.end());
+    }
     if (stored_) return;
-    stored_ = policy_.store(dense);
+    stored_ = policy_.store(without_gaps(tensor));
     entry.stored = stored_;
     entries.push_back(std::move(entry));
   }

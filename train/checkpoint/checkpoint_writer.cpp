@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
-#include <fcntl.h>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "train/checkpoint/folder.h"
 #include "train/checkpoint/hash.h"
 #include "train/checkpoint/manifest.h"
+#include "train/files/json_text.h"
 
 namespace moelab {
 namespace fs = std::filesystem;

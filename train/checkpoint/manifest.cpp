@@ -4,6 +4,7 @@
 #include <span>
 
 #include "train/checkpoint/hash.h"
+#include "train/files/json_text.h"
 
 namespace moelab {
 namespace {
@@ -13,7 +14,6 @@ constexpr std::string_view kAfterHash = "\",\"body\":";
 constexpr std::string_view kAfterBody = "}\n";
 constexpr size_t kHashDigits = 32;
 constexpr int kVersion = 1;
-constexpr int kMaxDepth = 64;
 
 std::string hash_text(std::string_view text) { return xxh3_hex(std::as_bytes(std::span(text))); }
 
@@ -94,21 +94,6 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     throw UserError(where + ": not a manifest of this version: " + error.what());
   } catch (const UserError& error) {
     throw UserError(where + ": " + error.what());
-  }
-}
-
-nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  bool too_deep = false;
-  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    too_deep |= depth > kMaxDepth;
-    return !too_deep;  // false: the value is left out
-  };
-  try {
-    nlohmann::json json = nlohmann::json::parse(text, limit_depth);
-    if (too_deep) throw UserError(where + ": nested deeper than " + std::to_string(kMaxDepth) + " levels");
-    return json;
-  } catch (const nlohmann::json::parse_error& error) {
-    throw UserError(where + ": no JSON at byte " + std::to_string(error.byte));
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +38,5 @@ std::string manifest_text(const Manifest& manifest);
 // Throws UserError, beginning with `where`: damaged, of another version, or naming a file outside of its
 // folder.
 Manifest parse_manifest(std::string_view text, const std::string& where);
-
-// JSON at most 64 levels deep. Throws UserError, beginning with `where`.
-nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 }  // namespace moelab

@@ -6,9 +6,9 @@
 
 #include "moe/settings/error.h"
 #include "train/checkpoint/file_io.h"
-#include "train/checkpoint/manifest.h"
 #include "train/config/convert.h"
 #include "train/config/validate.h"
+#include "train/files/json_text.h"
 
 namespace moelab {
 namespace fs = std::filesystem;

@@ -8,7 +8,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
-#include "train/checkpoint/manifest.h"
+#include "train/files/json_text.h"
 
 namespace moelab {
 namespace fs = std::filesystem;

@@ -9,7 +9,6 @@
 
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/precision/compute_type.h"
 #include "train/run/commands.h"
 #include "train/run/open_run.h"
 #include "train/run/trainer.h"
@@ -23,11 +22,7 @@ int eval_command(const Settings& settings, const std::string& checkpoint, const 
   const Dataset data = open_data(settings);
   const LoadedCheckpoint loaded =
       checkpoint.empty() ? load_latest(settings.checkpoint.dir) : load_checkpoint(checkpoint);
-  TransformerOptions options;
-  options.device = device;
-  options.compute = compute_type(settings.precision);
-  options.fp8 = settings.precision.compute == ComputePrecision::fp8;
-  Transformer model(settings.model, settings.attention, options);
+  Transformer model(settings.model, settings.attention, compute_options(settings.precision, device));
   restore(loaded.model, model_state(model));
   round_masters(model);
 

@@ -53,7 +53,8 @@ class TextRun {
         tokenizer_(Tokenizer::load(checkpoint_.path)),
         ids_(tokenizer_.encode(prompt_)),
         positions_(needed_positions()),
-        model_(settings_.model, settings_.attention, model_options()),
+        model_(settings_.model, settings_.attention,
+               compute_options(settings_.precision, open_device(settings_))),
         cache_(settings_.model, 1, positions_, compute(), model_.device()) {
     restore(checkpoint_.model, model_state(model_));
     round_masters(model_);
@@ -69,14 +70,6 @@ class TextRun {
 
  private:
   c10::ScalarType compute() const { return compute_type(settings_.precision); }
-
-  TransformerOptions model_options() const {
-    TransformerOptions options;
-    options.device = open_device(settings_);
-    options.compute = compute();
-    options.fp8 = settings_.precision.compute == ComputePrecision::fp8;
-    return options;
-  }
 
   // Of the cache: the last token is written but never read.
   int64_t needed_positions() const {

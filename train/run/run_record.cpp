@@ -12,6 +12,7 @@
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/config/print.h"
+#include "train/files/proc_file.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/flops.h"
 #include "train/watch/metric_scalars.h"
@@ -104,14 +105,6 @@ std::string build_commit() {
 #else
   return "unknown";
 #endif
-}
-
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
 }
 
 RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,

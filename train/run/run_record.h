@@ -72,7 +72,5 @@ class RunRecord {
 
 // The commit that the program was built from, "unknown" outside of a git checkout.
 std::string build_commit();
-// As /proc/cpuinfo names it, or "unknown".
-std::string cpu_name();
 
 }  // namespace moelab

@@ -15,13 +15,10 @@
 namespace moelab {
 namespace {
 
-TransformerOptions model_options(const Settings& settings, c10::Device device) {
-  TransformerOptions options;
-  options.device = device;
-  options.compute = compute_type(settings.precision);
+TransformerOptions training_options(const Settings& settings, c10::Device device) {
+  TransformerOptions options = compute_options(settings.precision, device);
   options.seed = static_cast<uint64_t>(settings.train.seed);
   options.masters = keeps_masters(settings);
-  options.fp8 = settings.precision.compute == ComputePrecision::fp8;
   return options;
 }
 
@@ -75,6 +72,14 @@ double evaluate(Transformer& model, const ValidationBatches& batches, int64_t co
   return tokens > 0 ? sum / tokens : std::nan("");
 }
 
+TransformerOptions compute_options(const PrecisionSettings& precision, c10::Device device) {
+  TransformerOptions options;
+  options.device = device;
+  options.compute = compute_type(precision);
+  options.fp8 = precision.compute == ComputePrecision::fp8;
+  return options;
+}
+
 std::vector<TensorEntry> model_state(const Transformer& model) {
   std::vector<TensorEntry> entries;
   for (const Parameter& parameter : model.parameters()) {
@@ -95,7 +100,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
     : settings_(settings),
       device_(device),
       batches_(std::move(batches)),
-      model_(settings.model, settings.attention, model_options(settings, device)),
+      model_(settings.model, settings.attention, training_options(settings, device)),
       optimizer_(model_.parameters(), settings.optim, keeps_masters(settings)),
       recompute_(recomputed_layers(settings.activations, settings.model.layers)),
       saved_(make_tensor_store(settings, device), model_.parameters()),

@@ -42,6 +42,9 @@ using ValidationBatches = std::function<Batch(int64_t batch)>;
 double evaluate(Transformer& model, const ValidationBatches& batches, int64_t count,
                 const std::function<bool()>& stop = {});
 
+// A model that computes on `device` as precision.compute says.
+TransformerOptions compute_options(const PrecisionSettings& precision, c10::Device device);
+
 // What a checkpoint holds of a model: fp32 weights and buffers by name.
 std::vector<TensorEntry> model_state(const Transformer& model);
 // After that state was read in place: rounds the compute copies anew.

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "moe/settings/error.h"
+#include "train/files/json_text.h"
 #include "train/tokenizer/utf8.h"
 
 namespace moelab {
@@ -23,18 +24,6 @@ std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kMaxShown) text.replace(kMaxShown, std::string::npos, "…");
   return text;
-}
-
-json parse_json(std::string_view text) {
-  const auto limit_depth = [](int depth, json::parse_event_t, json&) {
-    if (depth > kMaxDepth) refuse("nested deeper than " + std::to_string(kMaxDepth) + " levels");
-    return true;
-  };
-  try {
-    return json::parse(text, limit_depth);
-  } catch (const json::parse_error& error) {
-    refuse("no JSON at byte " + std::to_string(error.byte));
-  }
 }
 
 // The member of that name; null where the object has none.
@@ -268,14 +257,16 @@ BpeModel build(const json& root) {
 }  // namespace
 
 BpeModel parse_tokenizer(std::string_view text, std::string_view file_name) {
+  const std::string name(file_name);
+  if (text.size() > kMaxTokenizerBytes) {
+    throw UserError(name + ": more than " + std::to_string(kMaxTokenizerBytes >> 20) +
+                    " MiB; no tokenizer.json is that large");
+  }
+  const json file = parse_json(text, name, kMaxDepth);
   try {
-    if (text.size() > kMaxTokenizerBytes) {
-      refuse("more than " + std::to_string(kMaxTokenizerBytes >> 20) +
-             " MiB; no tokenizer.json is that large");
-    }
-    return build(parse_json(text));
+    return build(file);
   } catch (const UserError& error) {
-    throw UserError(std::string(file_name) + ": " + error.what());
+    throw UserError(name + ": " + error.what());
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "tests/train/checkpoint/scratch.h"
+#include "tests/user_error.h"
 #include "train/techniques/techniques.h"
 
 namespace moelab::tradeoff {

@@ -5,7 +5,8 @@
 #include <fstream>
 
 #include "bench/tradeoff/outcome.h"
-#include "tests/train/checkpoint/scratch.h"
+#include "tests/temporary_folder.h"
+#include "tests/user_error.h"
 
 namespace moelab::tradeoff {
 namespace {
@@ -26,7 +27,7 @@ class Store : public testing::Test {
     std::filesystem::create_directories(path().parent_path());
     std::ofstream(path(), std::ios::binary) << text;
   }
-  Scratch scratch_;
+  TemporaryFolder scratch_;
 };
 
 TEST_F(Store, WhatWasAppendedIsDoneWhenReadAgain) {

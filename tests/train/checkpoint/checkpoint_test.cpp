@@ -8,7 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/memory/ledger.h"
-#include "tests/train/checkpoint/scratch.h"
+#include "tests/temporary_folder.h"
+#include "tests/user_error.h"
 #include "train/checkpoint/hash.h"
 
 namespace moelab {
@@ -79,7 +80,7 @@ TEST(Xxh3, AgreesWithThePublishedVectorAndWithItself) {
 }
 
 TEST(SafetensorsFile, RoundTripsEveryTypeBitwise) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   const fs::path path = scratch.path() / "a.safetensors";
   const FileDigest written = write_safetensors(path, tensors_of(3), {{"format", "pt"}});
   EXPECT_EQ(written, digest_file(path));
@@ -93,7 +94,7 @@ TEST(SafetensorsFile, RoundTripsEveryTypeBitwise) {
 }
 
 TEST(SafetensorsFile, ReadsUnalignedTensorsAndRefusesImpossibleBooleans) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   const std::string json =
       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]},)"
       R"("c":{"dtype":"BOOL","shape":[2],"data_offsets":[5,7]}})";
@@ -108,7 +109,7 @@ TEST(SafetensorsFile, ReadsUnalignedTensorsAndRefusesImpossibleBooleans) {
 }
 
 TEST(Restore, CopiesInPlaceIntoAnyStrides) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   write_safetensors(scratch.path() / "f", tensors_of(5));
   std::vector<TensorEntry> into = tensors_of(0);
   into[1].tensor.requires_grad_(true);
@@ -124,7 +125,7 @@ TEST(Restore, CopiesInPlaceIntoAnyStrides) {
 }
 
 TEST(Restore, NamesWhatDiffersAndThenTouchesNothing) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   const std::vector<TensorEntry> saved{{"a", at::ones({2})}, {"b", at::ones({2, 3})}};
   write_safetensors(scratch.path() / "f", saved);
   const SafetensorsFile file(scratch.path() / "f");
@@ -141,7 +142,7 @@ TEST(Restore, NamesWhatDiffersAndThenTouchesNothing) {
 }
 
 TEST(Checkpoint, RoundTripsAndIsASnapshot) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   CheckpointContent content = content_of(7);
   CheckpointWriter writer(scratch.path() / "run" / "checkpoints", 3);
   writer.save(content);
@@ -164,7 +165,7 @@ TEST(Checkpoint, RoundTripsAndIsASnapshot) {
 }
 
 TEST(Checkpoint, SnapshotIsChargedToTheHost) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   CheckpointContent content;
   content.model = {{"w", at::ones({1 << 20}, at::kFloat)}};
   cpu_ledger(Home::host).reset_peaks();
@@ -179,7 +180,7 @@ TEST(Checkpoint, SnapshotIsChargedToTheHost) {
 }
 
 TEST(Checkpoint, KeepsTheNewestAndPointsAtIt) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   CheckpointWriter writer(scratch.path(), 2);
   for (const int64_t step : {9, 10, 11}) writer.save(content_of(step));
   writer.wait();
@@ -188,7 +189,7 @@ TEST(Checkpoint, KeepsTheNewestAndPointsAtIt) {
 }
 
 TEST(Checkpoint, ReplacesTheSameStepAndSetsAnAbandonedBranchAside) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   CheckpointWriter writer(scratch.path(), 5);
   for (const int64_t step : {10, 20, 30}) writer.save(content_of(step));
   CheckpointContent again = content_of(20);
@@ -200,7 +201,7 @@ TEST(Checkpoint, ReplacesTheSameStepAndSetsAnAbandonedBranchAside) {
 }
 
 TEST(Checkpoint, ASecondWriterIsRefusedAndTheNextCleansUp) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   {
     CheckpointWriter writer(scratch.path(), 2);
     EXPECT_NE(user_error([&] { CheckpointWriter second(scratch.path(), 2); }).find("another run"),
@@ -216,7 +217,7 @@ TEST(Checkpoint, ASecondWriterIsRefusedAndTheNextCleansUp) {
 }
 
 TEST(Checkpoint, AFailedSaveSurfacesOnceAndHarmsNothing) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   CheckpointWriter writer(scratch.path(), 1);
   writer.save(content_of(1));
   CheckpointContent bad = content_of(2);
@@ -233,7 +234,7 @@ TEST(Checkpoint, AFailedSaveSurfacesOnceAndHarmsNothing) {
 
 // A small checkpoint: every bit of every file is flipped, one at a time.
 TEST(Checkpoint, DetectsEveryFlippedBit) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   write_checkpoint(scratch.path(), content_of(1), 1);
   const fs::path folder = scratch.path() / "step-1";
   ASSERT_NO_THROW(load_checkpoint(folder));
@@ -260,7 +261,7 @@ TEST(Checkpoint, DetectsEveryFlippedBit) {
 }
 
 TEST(Checkpoint, DetectsFilesCutMissingAndSwapped) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   write_checkpoint(scratch.path(), content_of(1), 1);
   const fs::path folder = scratch.path() / "step-1";
   const Names names = names_in(folder);
@@ -286,7 +287,7 @@ TEST(Checkpoint, DetectsFilesCutMissingAndSwapped) {
 }
 
 TEST(Checkpoint, FallsBackToTheNewestGoodOne) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   for (const int64_t step : {1, 2, 3, 10}) write_checkpoint(scratch.path(), content_of(step), 9);
   write_all(scratch.path() / "step-10" / "state.json", "{}");
   fs::remove(scratch.path() / "step-3" / "manifest.json");
@@ -301,7 +302,7 @@ TEST(Checkpoint, FallsBackToTheNewestGoodOne) {
 }
 
 TEST(Checkpoint, FallsBackFromTheNamedOneToEarlierOnes) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   for (const int64_t step : {1, 2, 3, 10}) write_checkpoint(scratch.path(), content_of(step), 9);
   EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "step-3").state.step, 3);
   EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "step-3/").state.step, 3);
@@ -320,7 +321,7 @@ TEST(Checkpoint, FallsBackFromTheNamedOneToEarlierOnes) {
 }
 
 TEST(Checkpoint, WithNoneLeftItIsTheUsersError) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   EXPECT_NE(user_error([&] { load_latest(scratch.path() / "absent"); }).find("no checkpoint"),
             std::string::npos);
   write_checkpoint(scratch.path(), content_of(1), 1);

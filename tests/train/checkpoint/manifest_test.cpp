@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/train/checkpoint/scratch.h"
+#include "tests/user_error.h"
 #include "train/checkpoint/hash.h"
 
 namespace moelab {

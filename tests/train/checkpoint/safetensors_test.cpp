@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "tests/train/checkpoint/scratch.h"
+#include "tests/user_error.h"
 
 namespace moelab {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "moe/settings/error.h"
-#include "temp_folder.h"
+#include "tests/temporary_folder.h"
 #include "train/config/load.h"
 #include "train/config/validate.h"
 #include "train/config/yaml_file.h"
@@ -32,7 +32,7 @@ void PrintTo(const BadFile& bad, std::ostream* out) {
 class BadFiles : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadFiles, AreRefused) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.write("bad.yaml", GetParam().text);
   const std::string got = message({.config = path});
   EXPECT_EQ(got.rfind(path + ":", 0), 0u) << got;

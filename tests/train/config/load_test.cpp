@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "temp_folder.h"
+#include "tests/temporary_folder.h"
 #include "train/config/convert.h"
 #include "train/config/print.h"
 #include "train/config/resolve.h"
@@ -17,7 +17,7 @@ TEST(Load, DefaultIsMoeMicro) {
 }
 
 TEST(Load, LaterSourcesWin) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string file = folder.write(
       "a.yaml", "train: {micro_batch: 3, steps: 11, seed: 5}\nmodel: {layers: 2, preset: moe-nano}\n");
   const Settings from_file = load_settings({.config = file});
@@ -40,7 +40,7 @@ TEST(Load, LaterSourcesWin) {
 }
 
 TEST(Load, PresetsInsideASourceYieldToItsOwnKeys) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string file = folder.write("a.yaml", "train: {micro_batch: 3}\nrun: {preset: gpu-8gb}\n");
   EXPECT_EQ(load_settings({.config = file}).train.micro_batch, 3);
   EXPECT_EQ(load_settings({.config = file}).train.accumulation, 4);
@@ -96,7 +96,7 @@ TEST(Load, ProfilesAsInTheGuide) {
 
 // What follows from a changed setting follows it also when the change is made to a resolved config.yaml.
 TEST(Load, ResolvedRunCanBeChanged) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::vector<std::string> changes = {"memory.profile=aggressive", "run.name=other",
                                             "train.micro_batch=2", "model.heads=8"};
   const std::string file = folder.write("config.yaml", print_settings(load_settings({.config = "moe-pico"})));
@@ -110,7 +110,7 @@ TEST(Load, ResolvedRunCanBeChanged) {
 }
 
 TEST(Load, ChosenDerivedSettingsStay) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string file =
       folder.write("a.yaml", "eval: {micro_batch: 2}\nrun: {dir: /data/x}\nmemory: {target: 0.4}\n");
   const Settings s = load_settings(
@@ -185,7 +185,7 @@ TEST(Scale, RoundsToMultiplesOfEightAndNeverUp) {
 }
 
 TEST(Scale, IsAppliedOnce) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const Settings s = load_settings({.config = "moe-nano", .scale = "1/64"});
   const std::string file = folder.write("config.yaml", print_settings(s));
   EXPECT_EQ(print_settings(load_settings({.config = file})), print_settings(s));

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "temp_folder.h"
+#include "tests/temporary_folder.h"
 #include "train/config/convert.h"
 #include "train/config/for_each_field.h"
 #include "train/config/load.h"
@@ -17,7 +17,7 @@ namespace moelab {
 namespace {
 
 void expect_round_trip(const Settings& settings) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string printed = print_settings(settings);
   const Settings again = load_settings({.config = folder.write("config.yaml", printed)});
   EXPECT_EQ(print_settings(again), printed);

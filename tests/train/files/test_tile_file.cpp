@@ -8,26 +8,13 @@
 #include <random>
 
 #include "train/files/tile_file.h"
+#include "tests/temporary_folder.h"
 
 namespace moelab {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr int64_t kTile = 2 * TileFile::kAlign;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "moelab-tiles-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-  bool empty() const { return fs::is_empty(path_); }
-
- private:
-  fs::path path_;
-};
 
 struct Memory {
   explicit Memory(int64_t tiles) : bytes(tiles * kTile) {
@@ -71,7 +58,7 @@ std::string message_of(const std::function<void()>& action) {
 TEST(TileFile, GivesBackWhatWasWrittenByEveryQueue) {
   for (const bool threads : {false, true}) {
     for (const int64_t tiles : {1, 3, 4}) {
-      const Folder folder;
+      const TemporaryFolder folder;
       const Memory memory(tiles);
       TileFile file(folder.path(), memory.span(), kTile, threads ? make_thread_queue() : nullptr);
       std::vector<std::vector<char>> all;
@@ -96,7 +83,7 @@ TEST(TileFile, GivesBackWhatWasWrittenByEveryQueue) {
 }
 
 TEST(TileFile, WritesOverWhatWasThere) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Memory memory(2);
   TileFile file(folder.path(), memory.span(), kTile);
   for (unsigned round = 0; round < 5; ++round) {
@@ -109,7 +96,7 @@ TEST(TileFile, WritesOverWhatWasThere) {
 }
 
 TEST(TileFile, AFullDiskAndAShortReadAreSaid) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Memory memory(2);
   const std::vector<char> bytes(100000);
   const auto write_with = [&](int64_t result) {
@@ -136,7 +123,7 @@ TEST(TileFile, AFullDiskAndAShortReadAreSaid) {
 
 // A write returns before it is done: what failed is thrown by the read at the latest.
 TEST(TileFile, AFailureBehindTheScenesIsThrownByTheNextCall) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Memory memory(4);
   TileFile file(folder.path(), memory.span(), kTile, std::make_unique<FakeQueue>(-ENOSPC));
   std::vector<char> bytes(kTile);
@@ -151,7 +138,7 @@ TEST(TileFile, ALimitOnFilesIsSaid) {
   const rlimit small{1 << 16, old.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
   for (const bool threads : {false, true}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     const Memory memory(4);
     TileFile file(folder.path(), memory.span(), kTile, threads ? make_thread_queue() : nullptr);
     std::vector<char> bytes(1 << 18);
@@ -171,7 +158,7 @@ TEST(TileFile, AFolderThatIsNotThereIsSaid) {
 // The file needs its folder no more once it is open.
 TEST(TileFile, OutlivesItsFolder) {
   const Memory memory(2);
-  const Folder folder;
+  const TemporaryFolder folder;
   TileFile file(folder.path(), memory.span(), kTile);
   fs::remove_all(folder.path());
   const std::vector<char> bytes = random_bytes(30000, 1);

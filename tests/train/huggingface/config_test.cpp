@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "moe/settings/error.h"
-#include "tests/train/config/temp_folder.h"
+#include "tests/temporary_folder.h"
 #include "train/huggingface/model_config.h"
 
 namespace moelab {
@@ -68,7 +68,7 @@ TEST(HfConfigs, ReadBackAsWritten) {
                                                          }};
   for (const auto& change : changes) {
     const ModelSettings model = small(change);
-    const TempFolder folder;
+    const TemporaryFolder folder;
     folder.write("config.json", hf_config_text(family_of(model), model, 77));
     const HfConfig config = read_hf_config(folder.path());
     EXPECT_EQ(config.family, family_of(model));

@@ -1,34 +1,18 @@
 #include "train/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <fstream>
 #include <random>
 
 #include "moe/settings/error.h"
+#include "tests/temporary_folder.h"
 #include "tests/train/tokenizer/json.h"
 #include "train/tokenizer/utf8.h"
 
 namespace moelab {
 namespace {
 namespace fs = std::filesystem;
-
-// A folder with that tokenizer.json, removed at the end.
-class Folder {
- public:
-  explicit Folder(const nlohmann::json& tokenizer) {
-    std::string name = (fs::temp_directory_path() / "moelab_tokenizer_XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-    path = name;
-    std::ofstream(path / "tokenizer.json") << tokenizer.dump();
-  }
-  ~Folder() { fs::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  fs::path path;
-};
 
 // Bytes, tokens of several characters, tokens that end within one, and a special token.
 Tokenizer small_tokenizer() {
@@ -43,8 +27,9 @@ Tokenizer small_tokenizer() {
   merge("ðŁ", "ĺ");  // 259: F0 9F 98
   merge("he", "Ã");  // 260: "he" and the first byte of é
   file["added_tokens"].push_back({{"id", 261}, {"content", "<end>"}, {"special", true}});
-  const Folder folder(file);
-  return Tokenizer::load(folder.path);
+  const TemporaryFolder folder;
+  folder.write("tokenizer.json", file.dump());
+  return Tokenizer::load(folder.path());
 }
 
 std::string streamed(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
@@ -79,14 +64,15 @@ TEST(Tokenizer, BrokenTextIsEncodedAsItsReplacement) {
 }
 
 TEST(Tokenizer, TakesTheFileAsWellAsItsFolder) {
-  const Folder folder(base_tokenizer());
-  EXPECT_EQ(Tokenizer::load(folder.path / "tokenizer.json").vocab_size(), 256);
-  EXPECT_THROW(Tokenizer::load(folder.path / "other.json"), UserError);
-  EXPECT_THROW(Tokenizer::load(folder.path / "tokenizer.json" / "below"), UserError);
-  fs::remove(folder.path / "tokenizer.json");
-  EXPECT_THROW(Tokenizer::load(folder.path), UserError);
-  fs::create_directory(folder.path / "tokenizer.json");
-  EXPECT_THROW(Tokenizer::load(folder.path), UserError);
+  const TemporaryFolder folder;
+  folder.write("tokenizer.json", base_tokenizer().dump());
+  EXPECT_EQ(Tokenizer::load(folder.path() / "tokenizer.json").vocab_size(), 256);
+  EXPECT_THROW(Tokenizer::load(folder.path() / "other.json"), UserError);
+  EXPECT_THROW(Tokenizer::load(folder.path() / "tokenizer.json" / "below"), UserError);
+  fs::remove(folder.path() / "tokenizer.json");
+  EXPECT_THROW(Tokenizer::load(folder.path()), UserError);
+  fs::create_directory(folder.path() / "tokenizer.json");
+  EXPECT_THROW(Tokenizer::load(folder.path()), UserError);
 }
 
 TEST(StreamingDecoder, HoldsACharacterUntilItIsWhole) {

@@ -1,0 +1,34 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace moelab {
+
+// Pieces of work that run side by side come here to add to what all share: one after another in a fixed
+// order, whichever was done first.
+class Turns {
+ public:
+  class Turn {
+   public:
+    Turn(Turns& turns, int64_t place) : turns_(turns), place_(place) {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {  // also when its work failed, or those after it would wait for ever
+      await();
+      turns_.now_.store(place_ + 1, std::memory_order_release);
+      turns_.now_.notify_all();
+    }
+    void await() const {
+      for (int64_t now; (now = turns_.now_.load(std::memory_order_acquire)) != place_;) turns_.now_.wait(now);
+    }
+
+   private:
+    Turns& turns_;
+    int64_t place_;
+  };
+
+ private:
+  std::atomic<int64_t> now_{0};
+};
+
+}  // namespace moelab
