@@ -28,13 +28,18 @@ void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const 
   check_state("adamw", "v", v, dtype, master.numel());
 }
 
-// fp32 as it is; bf16 rounded stochastically with `half` (0 or 1) of the element's random bits.
-void store_moment(float* to, const Vec& x, int64_t count, uint64_t, int64_t, int) {
-  store_float(to, x, count);
+// fp32 as they are, bf16 rounded stochastically: m with one half of the elements' random bits, v with the
+// other.
+void store_moments(float* m, float* v, const AdamVectors& x, int64_t count, uint64_t, int64_t) {
+  store_float(m, x.m, count);
+  store_float(v, x.v, count);
 }
 
-void store_moment(at::BFloat16* to, const Vec& x, int64_t count, uint64_t key, int64_t element, int half) {
-  store_stochastic(to, x, count, key, element, half);
+void store_moments(at::BFloat16* m, at::BFloat16* v, const AdamVectors& x, int64_t count, uint64_t key,
+                   int64_t element) {
+  const RandomLanes random = random_lanes(key, element);
+  store_stochastic(m, x.m, count, random, 0);
+  store_stochastic(v, x.v, count, random, 1);
 }
 
 // One call's pointers, at its first element.
@@ -47,8 +52,7 @@ struct Pointers {
   void update(int64_t i, int64_t count, const AdamWFactors& f, uint64_t key) const {
     AdamVectors x{weights.load(i, count), load_float(m + i, count), load_float(v + i, count)};
     x.update(load_float(gradient + i, count) * Vec(f.gradient_scale), f);
-    store_moment(m + i, x.m, count, key, i, 0);
-    store_moment(v + i, x.v, count, key, i, 1);
+    store_moments(m + i, v + i, x, count, key, i);
     weights.store(i, x.weight, count);
   }
 };
@@ -59,7 +63,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
   const Pointers<Gradient, Moment> all{SteppedWeights(master, copy, step), gradient.data_ptr<Gradient>(),
                                        m.data_ptr<Moment>(), v.data_ptr<Moment>()};
   const AdamWFactors factors = adamw_factors(step);
-  const uint64_t key = random_key(step.stream, step.step);
+  const uint64_t key = skip_elements(random_key(step.stream, step.step), step.first_element);
   at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
     for_each_vector(end - begin,
                     [&](int64_t offset, int64_t count) { all.update(begin + offset, count, factors, key); });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "kernels/adam_rule.h"
 #include "kernels/compact_format.h"
@@ -17,7 +18,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kGrainGroups = 512;
+constexpr int64_t kGrainChunks = 64;
 
 void check(const Tensor& weights, const Tensor& gradient, const CompactState& s) {
   const char* name = "adamw_compact";
@@ -34,34 +35,57 @@ void check(const Tensor& weights, const Tensor& gradient, const CompactState& s)
   check_state(name, "v_scale", s.v_scale, at::kShort, groups);
 }
 
-// A group's elements in fp32; zeros behind a short one.
-using Group = std::array<float, kCompactGroup>;
+// Elements in fp32 of several groups, so that their divisions and roots overlap.
+constexpr int64_t kChunkGroups = 8;
+using Chunk = std::array<float, kChunkGroups * kCompactGroup>;
 
-float largest(const Group& x) {
-  float most = 0;
-  for (const float y : x) most = std::max(most, std::fabs(y));
-  return most;
+// The number of elements of all groups but the last, a constant that the loops over them are compiled for.
+// Each loop has pointers of its own: those of an object might change with what is stored through them.
+using WholeGroup = std::integral_constant<int64_t, kCompactGroup>;
+
+// f(group, elements in it) for the groups of `count` elements.
+template <class F>
+void for_each_group(int64_t count, const F& f) {
+  const int64_t whole = count / kCompactGroup;
+  for (int64_t group = 0; group < whole; ++group) f(group, WholeGroup());
+  if (count > whole * kCompactGroup) f(whole, count - whole * kCompactGroup);
+}
+
+// Of a group, with zeros behind a short one.
+float largest(const float* x) {
+  Vec most(0);
+  for_each_vector(kCompactGroup, [&](int64_t i, int64_t lanes) {
+    most = at::vec::maximum(most, load_float(x + i, lanes).abs());
+  });
+  return at::vec::vec_reduce_all<float>([](const Vec& a, const Vec& b) { return at::vec::maximum(a, b); },
+                                        most);
 }
 
 // Weights of either storage, with the correction of bf16 ones.
 struct Fp32Weights {
   float* value;
 
-  void load(int64_t i, int64_t count, Group& x) const { std::copy_n(value + i, count, x.begin()); }
-  void store(int64_t i, int64_t count, const Group& x) const { std::copy_n(x.begin(), count, value + i); }
+  void load(int64_t i, int64_t count, float* x) const { std::copy_n(value + i, count, x); }
+  void store(int64_t i, int64_t count, const float* x) const { std::copy_n(x, count, value + i); }
 };
 
 struct Bf16Weights {
   at::BFloat16* value;
   int8_t* correction;
 
-  void load(int64_t i, int64_t count, Group& x) const {
-    for (int64_t k = 0; k < count; ++k) x[k] = join_weight(value[i + k].x, correction[i + k]);
+  void load(int64_t i, int64_t count, float* x) const {
+    const at::BFloat16* rounded = value + i;
+    const int8_t* rest = correction + i;
+#pragma omp simd
+    for (int64_t k = 0; k < count; ++k) x[k] = join_weight(rounded[k].x, rest[k]);
   }
-  void store(int64_t i, int64_t count, const Group& x) const {
+  void store(int64_t i, int64_t count, const float* x) const {
+    at::BFloat16* rounded = value + i;
+    int8_t* rest = correction + i;
+#pragma omp simd
     for (int64_t k = 0; k < count; ++k) {
-      value[i + k] = x[k];
-      correction[i + k] = weight_correction(x[k], value[i + k].x);
+      rounded[k].x = nearest_bf16(x[k]);
+      rest[k] = weight_correction(x[k], rounded[k].x);
     }
   }
 };
@@ -73,57 +97,71 @@ struct Moments {
   uint8_t* v;
   int16_t* v_scale;
 
-  void load(int64_t group, int64_t count, Group& first, Group& second) const {
+  template <class Count>
+  void load(int64_t group, Count count, float* first, float* second) const {
     const float a = decode_scale(static_cast<uint16_t>(m_scale[group]));
     const float b = decode_scale(static_cast<uint16_t>(v_scale[group]));
     const int64_t i = group * kCompactGroup;
+#pragma omp simd
     for (int64_t k = 0; k < count; ++k) {
       first[k] = decode_first(m[i + k]) * a;
       const float root = decode_second(v[i + k]) * b;
       second[k] = root * root;
     }
   }
-  void store(int64_t group, int64_t count, const Group& first, Group& second) const {
-    for (float& y : second) y = std::sqrt(y);
-    const uint16_t a = encode_scale(largest(first)), b = encode_scale(largest(second));
+  // roots: of the second moments
+  template <class Count>
+  void store(int64_t group, Count count, const float* first, const float* roots) const {
+    const uint16_t a = encode_scale(largest(first)), b = encode_scale(largest(roots));
     m_scale[group] = static_cast<int16_t>(a);
     v_scale[group] = static_cast<int16_t>(b);
     const float inverse_a = a == 0 ? 0 : 1 / decode_scale(a), inverse_b = b == 0 ? 0 : 1 / decode_scale(b);
-    const int64_t i = group * kCompactGroup;
+    int8_t* m_codes = m + group * kCompactGroup;
+    uint8_t* v_codes = v + group * kCompactGroup;
+#pragma omp simd
     for (int64_t k = 0; k < count; ++k) {
-      m[i + k] = encode_first(std::clamp(first[k] * inverse_a, -1.0f, 1.0f));
-      v[i + k] = encode_second(std::min(second[k] * inverse_b, 1.0f));
+      m_codes[k] = encode_first(bounded(first[k] * inverse_a, 1));
+      v_codes[k] = encode_second(bounded(roots[k] * inverse_b, 1));
     }
   }
 };
 
+// Of a chunk; leaves the second moments' roots in `v`.
 template <class Gradient>
-void update_group(Group& weight, Group& m, Group& v, const Gradient* gradient, int64_t count,
+void update_chunk(float* weight, float* m, float* v, const Gradient* gradient, int64_t count,
                   const AdamWFactors& f) {
   for_each_vector(count, [&](int64_t i, int64_t lanes) {
     const Vec g = load_float(gradient + i, lanes) * Vec(f.gradient_scale),
-              old = load_float(&weight[i], lanes);
-    AdamVectors x{old, load_float(&m[i], lanes), load_float(&v[i], lanes)};
+              old = load_float(weight + i, lanes);
+    AdamVectors x{old, load_float(m + i, lanes), load_float(v + i, lanes)};
     x.update(g, f);
     const Vec finite = (g - g) == Vec(0);
-    store_float(&m[i], Vec::blendv(Vec(0), x.m, finite), lanes);
-    store_float(&v[i], Vec::blendv(Vec(0), x.v, finite), lanes);
-    store_float(&weight[i], Vec::blendv(old, x.weight, finite), lanes);
+    store_float(m + i, Vec::blendv(Vec(0), x.m, finite), lanes);
+    store_float(v + i, Vec::blendv(Vec(0), x.v.sqrt(), finite), lanes);
+    store_float(weight + i, Vec::blendv(old, x.weight, finite), lanes);
   });
 }
 
 template <class Weights, class Gradient>
 void step_cpu(const Weights& weights, const Gradient* gradient, const Moments& moments, int64_t n,
               const AdamWFactors& f) {
-  at::parallel_for(0, quant_blocks(n, kCompactGroup), kGrainGroups, [&](int64_t begin, int64_t end) {
-    for (int64_t group = begin; group < end; ++group) {
-      const int64_t i = group * kCompactGroup, count = std::min(kCompactGroup, n - i);
-      Group weight{}, m{}, v{};
-      weights.load(i, count, weight);
-      moments.load(group, count, m, v);
-      update_group(weight, m, v, gradient + i, count, f);
-      moments.store(group, count, m, v);
-      weights.store(i, count, weight);
+  const int64_t groups = quant_blocks(n, kCompactGroup), chunks = quant_blocks(groups, kChunkGroups);
+  at::parallel_for(0, chunks, kGrainChunks, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kChunkGroups, i = first * kCompactGroup;
+      const int64_t count = std::min(kChunkGroups * kCompactGroup, n - i);
+      Chunk weight, m{}, v{};
+      weights.load(i, count, weight.data());
+      for_each_group(count, [&](int64_t group, auto elements) {
+        const int64_t k = group * kCompactGroup;
+        moments.load(first + group, elements, &m[k], &v[k]);
+      });
+      update_chunk(weight.data(), m.data(), v.data(), gradient + i, count, f);
+      for_each_group(count, [&](int64_t group, auto elements) {
+        const int64_t k = group * kCompactGroup;
+        moments.store(first + group, elements, &m[k], &v[k]);
+      });
+      weights.store(i, count, weight.data());
     }
   });
 }

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <vector>
 
+#include "kernels/band_attention.h"
 #include "kernels/blocked_attention.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
@@ -71,9 +73,12 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
 
 // One implementation for all devices: CPU, CUDA and Meta differ in the library's call alone. Blocked
 // attention goes before it where it can: the library's bf16 kernels leave a CPU's matrix unit mostly idle.
-std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
+std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t block,
+                                         int64_t blocks) {
   const KindScope kind(Kind::attention);
-  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads);
+  const AttentionSpan span{block, blocks};
+  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span);
+  if (!span.covers(qkv.size(1))) return band_attention_forward(qkv, heads, kv_heads, span);
   const Packed in(qkv, heads, kv_heads);
   auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2));
   return {out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * qkv.size(3)}), logsumexp};
@@ -93,10 +98,14 @@ void accumulate(Tensor sum, Tensor gradient, bool first) {
 // accuracy. So a group's query heads are taken one at a time, each beside all key/value heads, and the sum is
 // ours, in fp32; keys and values are never expanded.
 Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& logsumexp,
-                      int64_t heads, int64_t kv_heads) {
+                      int64_t heads, int64_t kv_heads, int64_t block, int64_t blocks) {
   const KindScope kind(Kind::attention);
+  const AttentionSpan span{block, blocks};
   if (has_blocked_attention(qkv)) {
-    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads);
+    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span);
+  }
+  if (!span.covers(qkv.size(1))) {
+    return band_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span);
   }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   const int64_t passes = is_cuda_flash(qkv) ? 1 : heads / kv_heads;
@@ -127,29 +136,30 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
 class FlashAttention : public torch::autograd::Function<FlashAttention> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& qkv, int64_t heads,
-                        int64_t kv_heads) {
-    static const auto op = operator_handle<std::tuple<Tensor, Tensor>(const Tensor&, int64_t, int64_t)>(
-        "moelab::flash_attention_forward");
+                        int64_t kv_heads, AttentionSpan span) {
+    static const auto op = operator_handle<decltype(flash_forward)>("moelab::flash_attention_forward");
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [out, logsumexp] = op.call(qkv, heads, kv_heads);
+    auto [out, logsumexp] = op.call(qkv, heads, kv_heads, span.block, span.blocks);
     context->save_for_backward({qkv, out});
     // Not among the saved variables: in backward it is an exponent, and a policy that rounds would ruin it.
     context->saved_data["logsumexp"] = logsumexp;
     context->saved_data["heads"] = heads;
     context->saved_data["kv_heads"] = kv_heads;
+    context->saved_data["block"] = span.block;
+    context->saved_data["blocks"] = span.blocks;
     return out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
-    using Signature = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t);
-    static const auto op = operator_handle<Signature>("moelab::flash_attention_backward");
+    static const auto op = operator_handle<decltype(flash_backward)>("moelab::flash_attention_backward");
     const auto saved = context->get_saved_variables();
     at::AutoDispatchBelowADInplaceOrView guard;
     const Tensor logsumexp = context->saved_data["logsumexp"].toTensor();
-    Tensor dqkv = op.call(grads[0].contiguous(), saved[0], saved[1], logsumexp,
-                          context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt());
-    return {dqkv, Tensor(), Tensor()};
+    const auto number = [&](const char* name) { return context->saved_data[name].toInt(); };
+    Tensor dqkv = op.call(grads[0].contiguous(), saved[0], saved[1], logsumexp, number("heads"),
+                          number("kv_heads"), number("block"), number("blocks"));
+    return {dqkv, Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -167,38 +177,59 @@ Tensor materialised_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads
   return at::matmul(weights_BHSS, by_head(in.v)).transpose(1, 2).reshape({B, S, heads * hd});
 }
 
+// q (B, S, H, hd), kv (B, T, 2K, hd) -> (B, S, H * hd); mask (S, T) bool: what is seen.
+Tensor library_attention(const Tensor& q, const Tensor& kv, const std::optional<Tensor>& mask, bool causal) {
+  const int64_t kv_heads = kv.size(2) / 2;
+  const Tensor k = kv.narrow(2, 0, kv_heads).transpose(1, 2);
+  const Tensor v = kv.narrow(2, kv_heads, kv_heads).transpose(1, 2);
+  const Tensor out_BHSd = at::scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, 0.0, causal,
+                                                           std::nullopt, q.size(2) != kv_heads);
+  return out_BHSd.transpose(1, 2).flatten(2);
+}
+
 }  // namespace
 
-Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path) {
+Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
+                        AttentionSpan span) {
   TORCH_CHECK(kv_heads > 0 && heads % kv_heads == 0, "causal_attention: ", heads, " heads in ", kv_heads,
               " groups");
   TORCH_CHECK(qkv.dim() == 4 && qkv.is_contiguous() && qkv.size(2) == heads + 2 * kv_heads,
               "causal_attention: qkv must be (B, S, ", heads + 2 * kv_heads, ", hd), contiguous, got ",
               qkv.sizes());
-  if (path == AttentionPath::materialised) return materialised_attention(qkv, heads, kv_heads);
-  return FlashAttention::apply(qkv, heads, kv_heads);
+  TORCH_CHECK(span.block > 0 && span.blocks > 0, "causal_attention: ", span.blocks, " blocks of ",
+              span.block);
+  if (path == AttentionPath::materialised) {
+    TORCH_CHECK(span.covers(qkv.size(1)), "causal_attention: the materialised path knows no span");
+    return materialised_attention(qkv, heads, kv_heads);
+  }
+  return FlashAttention::apply(qkv, heads, kv_heads, span);
 }
 
-Tensor cached_attention(const Tensor& q, const Tensor& kv) {
+Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
   const KindScope kind(Kind::attention);
   const int64_t S = q.size(1), T = kv.size(1), kv_heads = kv.size(2) / 2;
   TORCH_CHECK(S <= T && q.size(2) % kv_heads == 0, "cached_attention: queries ", q.sizes(), " for ",
               kv.sizes());
-  const Tensor k = kv.narrow(2, 0, kv_heads).transpose(1, 2);
-  const Tensor v = kv.narrow(2, kv_heads, kv_heads).transpose(1, 2);
-  std::optional<Tensor> mask;  // the library's causal one counts from the first key, not from the last
-  if (S > 1 && S < T) mask = at::ones({S, T}, q.options().dtype(at::kBool)).tril_(T - S);
-  const Tensor out_BHSd = at::scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, 0.0, S == T,
-                                                           std::nullopt, q.size(2) != kv_heads);
-  return out_BHSd.transpose(1, 2).flatten(2);
+  if (span.covers(T)) {
+    std::optional<Tensor> mask;  // the library's causal one counts from the first key, not from the last
+    if (S > 1 && S < T) mask = at::ones({S, T}, q.options().dtype(at::kBool)).tril_(T - S);
+    return library_attention(q, kv, mask, S == T);
+  }
+  std::vector<Tensor> parts;
+  for_bands(span, T - S, T, q.device(), [&](const Band& band) {
+    parts.push_back(library_attention(q.narrow(1, band.query - (T - S), band.queries),
+                                      kv.narrow(1, band.key, band.keys), band.hidden.logical_not(), false));
+  });
+  return at::cat(parts, 1);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def("flash_attention_forward(Tensor qkv, int heads, int kv_heads) -> (Tensor, Tensor)");
+  m.def(
+      "flash_attention_forward(Tensor qkv, int heads, int kv_heads, int block, int blocks) -> (Tensor, "
+      "Tensor)");
   m.def(
       "flash_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor logsumexp, int heads, int "
-      "kv_heads) "
-      "-> Tensor");
+      "kv_heads, int block, int blocks) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("flash_attention_forward", flash_forward);

@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "kernels/attention_span.h"
+
 namespace moelab {
 
 enum class AttentionPath { flash, materialised };
@@ -9,16 +11,19 @@ enum class AttentionPath { flash, materialised };
 // or fp16, packed [queries, keys, values]; result (B, S, heads * hd) of the same dtype. kv_heads divides
 // heads: query head h reads key and value head h / (heads / kv_heads) (grouped queries, arXiv 2305.13245).
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135); qkv, the result and one fp32 a row
-// and
-//   head are saved; the gradient is one tensor of qkv's shape, keys and values summed over their group in
+//   and head are saved; the gradient is one tensor of qkv's shape, keys and values summed over their group in
 //   fp32. By blocked_attention.h where that serves, by LibTorch's kernels elsewhere.
+//   With a span (attention_span.h) time, memory and what is saved are linear in S; one that covers all of S
+//   has flash's bits.
 // materialised: the textbook's baseline, scores (B, heads, S, S), softmax in fp32; autograd saves what it
-// saves.
-at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path);
+// saves; without a span.
+at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
+                            AttentionSpan span = {});
 
 // The same for the last S of T positions, as generation needs it: q (B, S, heads, hd) against kv (B, T,
 // 2 * kv_heads, hd), packed [keys, values]; both may be strided, but for the last axis. Result (B, S, heads *
-// hd). By LibTorch's own attention, without gradients of ours; only S > 1 with T > S makes a mask (S, T).
-at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv);
+// hd). By LibTorch's own attention, without gradients of ours. A mask (S, T) is made where S > 1 and T > S;
+// with a span that leaves keys out it is a chunk's at most, and keys that no query sees are not read.
+at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv, AttentionSpan span = {});
 
 }  // namespace moelab

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/memory/ledger.h"
 
@@ -27,14 +28,13 @@ namespace blas = at::native::cpublas;
 
 constexpr int64_t kBlock = 128;  // queries, and keys: one shape of product for all but the last keys
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 struct Shape {
   int64_t B, S, H, K, hd, M, N;
   int64_t padded;  // S rounded up to whole key blocks
   int64_t stride;  // from a position of qkv to the next
   float scale;
-  Shape(const Tensor& qkv, int64_t heads, int64_t kv_heads)
+  AttentionSpan span;
+  Shape(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span)
       : B(qkv.size(0)),
         S(qkv.size(1)),
         H(heads),
@@ -44,7 +44,10 @@ struct Shape {
         N(M),
         padded(round_up(S, N)),
         stride((H + 2 * K) * hd),
-        scale(1 / std::sqrt(static_cast<float>(hd))) {}
+        scale(1 / std::sqrt(static_cast<float>(hd))),
+        span(span) {}
+  // The first block of keys that a block of queries sees.
+  int64_t first_key(int64_t i) const { return span.first(i) / N * N; }
 };
 
 // Hands out aligned pieces of one allocation; without a base it only counts.
@@ -64,22 +67,46 @@ class Arena {
   int64_t used_ = 0;
 };
 
-// What kLanes queries, from column m of a block on, see of its keys. `ahead`: the first key's position less
-// the first query's.
+// What kLanes queries, from column m of a block on, see of its N keys. `ahead`: the first key's position less
+// the first query's. `first` (M): the first key that each query sees, as a position less the first query's.
 struct Sight {
-  int64_t ahead, m;
-  Vec query;
-  Sight(int64_t ahead, int64_t m) : ahead(ahead), m(m), query(Vec::arange(static_cast<float>(m), 1.0f)) {}
-  // The keys that some of them see, in pairs.
-  int64_t rows(int64_t N) const { return std::clamp<int64_t>(round_up(m + kLanes - ahead, 2), 0, N); }
-  bool all(int64_t n) const { return ahead + n <= m; }
-  Vec lanes(int64_t n) const { return query >= Vec(static_cast<float>(ahead + n)); }
+  int64_t ahead;
+  Vec query, first_key;
+  // Of N keys [begin, end) are seen by some, of these [whole, part) by all, in pairs.
+  int64_t begin, whole, part, end;
+  Sight(const float* first, int64_t ahead, int64_t m, int64_t N)
+      : ahead(ahead), query(Vec::arange(static_cast<float>(m), 1.0f)), first_key(Vec::loadu(first + m)) {
+    const int64_t first_seen = static_cast<int64_t>(first[m]) - ahead,
+                  last_first_seen = static_cast<int64_t>(first[m + kLanes - 1]) - ahead;
+    end = std::clamp<int64_t>(round_up(m + kLanes - ahead, 2), 0, N);
+    begin = std::clamp<int64_t>(first_seen, 0, end) / 2 * 2;
+    whole = round_up(std::clamp(last_first_seen, begin, end), 2);
+    part = std::clamp(m - ahead + 1, whole, end) / 2 * 2;
+  }
+  Vec lanes(int64_t n) const {
+    const Vec key(static_cast<float>(ahead + n));
+    return (query >= key) & (key >= first_key);
+  }
+  // Calls step(n, all) for each pair of keys n and n + 1 that some see; `all`, a constant: that all do.
+  template <class Step>
+  void for_pairs(const Step& step) const {
+    for (int64_t n = begin; n < whole; n += 2) step(n, std::false_type());
+    for (int64_t n = whole; n < part; n += 2) step(n, std::true_type());
+    for (int64_t n = part; n < end; n += 2) step(n, std::false_type());
+  }
+  // Calls step(n) for the other pairs.
+  template <class Step>
+  void for_unseen_pairs(int64_t N, const Step& step) const {
+    for (int64_t n = 0; n < begin; n += 2) step(n);
+    for (int64_t n = end; n < N; n += 2) step(n);
+  }
 };
 
 // exp(scale · score - shift) of key n, zero for those that do not see it.
+template <bool all>
 Vec weight(const Sight& sight, const float* score, int64_t n, float scale, const Vec& shift) {
   const Vec seen = at::vec::fmsub(Vec::loadu(score), Vec(scale), shift).exp_u20();
-  return sight.all(n) ? seen : seen & sight.lanes(n);
+  return all ? seen : seen & sight.lanes(n);
 }
 
 // Pieces that both passes want for a block of queries.
@@ -88,11 +115,16 @@ struct QueryBlock {
   float* scores;          // (N, M)
   float* result;          // (hd, M): the sum over keys
   float* rows;            // (M, hd)
+  float* first;           // (M): Sight's
   QueryBlock(Arena& arena, const Shape& s)
       : q_transposed(arena.take<int32_t>(s.hd / 2 * s.M)),
         scores(arena.take<float>(s.N * s.M)),
         result(arena.take<float>(s.hd * s.M)),
-        rows(arena.take<float>(s.M * s.hd)) {}
+        rows(arena.take<float>(s.M * s.hd)),
+        first(arena.take<float>(s.M)) {}
+  void look_from(const Shape& s, int64_t i) const {
+    for (int64_t m = 0; m < s.M; ++m) first[m] = static_cast<float>(s.span.first(i + m) - i);
+  }
 };
 
 // Where a task finds its sequence, key/value head, and heads.
@@ -156,28 +188,30 @@ struct ForwardScratch : QueryBlock {
 // The highest scaled score that each query sees, or `before` where that is higher.
 Vec highest(const Shape& s, const Sight& sight, const float* scores, const Vec& before) {
   Vec result = before;
-  const int64_t rows = sight.rows(s.N);
-  for (int64_t n = 0; n < rows; ++n) {
-    const Vec higher = at::vec::maximum(result, Vec::loadu(scores + n * s.M + sight.m) * Vec(s.scale));
-    result = sight.all(n) ? higher : Vec::blendv(result, higher, sight.lanes(n));
-  }
+  sight.for_pairs([&](int64_t pair, auto all) {
+    for (const int64_t n : {pair, pair + 1}) {
+      const Vec higher = at::vec::maximum(result, Vec::loadu(scores + n * s.M) * Vec(s.scale));
+      result = all ? higher : Vec::blendv(result, higher, sight.lanes(n));
+    }
+  });
   return result;
 }
 
 // scores -> weights of one block, against the maximum so far.
 void online_softmax(const Shape& s, const ForwardScratch& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {
-    const Sight sight(ahead, m);
-    const Vec before = Vec::loadu(f.maximum + m), maximum = highest(s, sight, f.scores, before);
-    const auto row = [&](int64_t n) { return weight(sight, f.scores + n * s.M + m, n, s.scale, maximum); };
-    const int64_t rows = sight.rows(s.N);
+    const Sight sight(f.first, ahead, m, s.N);
+    const Vec before = Vec::loadu(f.maximum + m), maximum = highest(s, sight, f.scores + m, before);
     Vec sum(0.0f);
-    for (int64_t n = 0; n < rows; n += 2) {
+    sight.for_pairs([&](int64_t n, auto all) {
+      const auto row = [&](int64_t n) {
+        return weight<all.value>(sight, f.scores + n * s.M + m, n, s.scale, maximum);
+      };
       const Vec even = row(n), odd = row(n + 1);
       sum = sum + (even + odd);
       store_words(f.weights + n / 2 * s.M + m, even, odd);
-    }
-    for (int64_t n = rows; n < s.N; n += 2) VecWord(0).store(f.weights + n / 2 * s.M + m);
+    });
+    sight.for_unseen_pairs(s.N, [&](int64_t n) { VecWord(0).store(f.weights + n / 2 * s.M + m); });
     const Vec fix = (before - maximum).exp_u20();
     fix.store(f.fix + m);
     (Vec::loadu(f.sum + m) * fix + sum).store(f.sum + m);
@@ -196,15 +230,17 @@ void multiply_columns(float* matrix, int64_t rows, int64_t columns, const float*
 void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t i, BFloat16* out,
                      float* lse) {
   const Shape& s = t.s;
-  const int64_t queries = std::min(s.M, s.S - i), end = i + queries;
+  const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(i);
+  f.look_from(s, i);
   pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed);
   std::fill_n(f.maximum, s.M, -std::numeric_limits<float>::max());
   std::fill_n(f.sum, s.M, 0.0f);
-  for (int64_t j = 0; j < end; j += s.N) {
+  for (int64_t j = begin; j < end; j += s.N) {
     multiply_keys(s, t.key(j), std::min(s.N, s.S - j), f.q_transposed, f.scores);
     online_softmax(s, f, j - i);
-    if (j > 0) multiply_columns(f.result, s.hd, s.M, f.fix);
-    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > 0, f.v_transposed + j, operand(f.weights), f.result);
+    if (j > begin) multiply_columns(f.result, s.hd, s.M, f.fix);
+    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > begin, f.v_transposed + j, operand(f.weights),
+                 f.result);
   }
   const auto inverse = [&](int64_t r) { return 1 / f.sum[r]; };
   store_transposed(f.result, s.M, queries, s.hd, f.rows, inverse, out + t.result_offset(h, i), s.H * s.hd);
@@ -238,26 +274,27 @@ struct BackwardScratch : QueryBlock {
 // weights from scores, and the gradient of the scores (but for the scale): weight · (dweight - delta).
 void softmax_backward(const Shape& s, const BackwardScratch& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {
-    const Sight sight(ahead, m);
+    const Sight sight(f.first, ahead, m, s.N);
     const Vec lse = Vec::loadu(f.lse + m), delta = Vec::loadu(f.delta + m);
-    const auto row = [&](int64_t n) {
+    const auto row = [&](int64_t n, auto all) {
       const int64_t at = n * s.M + m;
-      const Vec w = weight(sight, f.scores + at, n, s.scale, lse);
+      const Vec w = weight<all.value>(sight, f.scores + at, n, s.scale, lse);
       const Vec d = w * (Vec::loadu(f.dweights + at) - delta);
       store_float(f.weights + at, w);
       store_float(f.dscores + at, d);
       return d;
     };
-    const int64_t rows = sight.rows(s.N);
-    for (int64_t n = 0; n < rows; n += 2) {
-      const Vec even = row(n), odd = row(n + 1);
+    sight.for_pairs([&](int64_t n, auto all) {
+      const Vec even = row(n, all), odd = row(n + 1, all);
       store_words(f.dscores_pairs + n / 2 * s.M + m, even, odd);
-    }
-    for (int64_t n = rows; n < s.N; ++n) {
-      store_float(f.weights + n * s.M + m, Vec(0.0f));
-      store_float(f.dscores + n * s.M + m, Vec(0.0f));
-      VecWord(0).store(f.dscores_pairs + n / 2 * s.M + m);
-    }
+    });
+    sight.for_unseen_pairs(s.N, [&](int64_t pair) {
+      for (const int64_t n : {pair, pair + 1}) {
+        store_float(f.weights + n * s.M + m, Vec(0.0f));
+        store_float(f.dscores + n * s.M + m, Vec(0.0f));
+      }
+      VecWord(0).store(f.dscores_pairs + pair / 2 * s.M + m);
+    });
   }
 }
 
@@ -292,16 +329,17 @@ void load_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int
 void backward_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int64_t h, int64_t i,
                       BFloat16* dq) {
   const Shape& s = t.s;
-  const int64_t queries = std::min(s.M, s.S - i), end = i + queries;
+  const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(i);
+  f.look_from(s, i);
   load_queries(f, t, in, h, i, queries);
-  for (int64_t j = 0; j < end; j += s.N) {
+  for (int64_t j = begin; j < end; j += s.N) {
     const int64_t keys = std::min(s.N, s.S - j);
     multiply_keys(s, t.key(j), keys, f.q_transposed, f.scores);
     multiply_keys(s, t.value(j), keys, f.dout_transposed, f.dweights);
     softmax_backward(s, f, j - i);
     blas::brgemm(keys, s.hd, s.M, s.M, s.hd, s.hd, true, f.weights, operand(f.dout_pairs), f.dv + j * s.hd);
     blas::brgemm(keys, s.hd, s.M, s.M, s.hd, s.hd, true, f.dscores, operand(f.q_pairs), f.dk + j * s.hd);
-    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > 0, f.k_transposed + j, operand(f.dscores_pairs),
+    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > begin, f.k_transposed + j, operand(f.dscores_pairs),
                  f.result);
   }
   const auto scale = [&](int64_t) { return s.scale; };
@@ -318,7 +356,7 @@ void store_rows(const float* from, const Shape& s, float factor, BFloat16* to) {
 
 void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BFloat16* dqkv) {
   const Shape& s = t.s;
-  transpose_rows(t.key(0), s.stride, s.S, s.padded, s.hd, f.k_transposed);
+  transpose_rows(t.key(0), s.stride, s.S, s.padded, s.hd, f.k_transposed, s.padded);
   std::fill_n(f.dk, s.S * s.hd, 0.0f);
   std::fill_n(f.dv, s.S * s.hd, 0.0f);
   const auto gradient_of = [&](const BFloat16* part) {
@@ -338,15 +376,16 @@ bool has_blocked_attention(const Tensor& qkv) {
          blas::could_pack(at::kBFloat16);
 }
 
-std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
-  const Shape s(qkv, heads, kv_heads);
+std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads,
+                                                     AttentionSpan span) {
+  const Shape s(qkv, heads, kv_heads, span);
   Tensor out = at::empty({s.B, s.S, s.H * s.hd}, qkv.options());
   Tensor lse = at::empty({s.B, s.H, s.S}, qkv.options().dtype(at::kFloat));
   if (qkv.is_meta() || qkv.numel() == 0) return {out, lse};
   auto* to = out.mutable_data_ptr<BFloat16>();
   auto* lse_to = lse.mutable_data_ptr<float>();
   for_tasks<ForwardScratch>(qkv, s, [&](const ForwardScratch& f, const Task& t) {
-    transpose_rows(t.value(0), s.stride, s.S, s.padded, s.hd, f.v_transposed);
+    transpose_rows(t.value(0), s.stride, s.S, s.padded, s.hd, f.v_transposed, s.padded);
     for (int64_t h = t.first_head(); h < t.end_head(); ++h) {
       for (int64_t i = 0; i < s.S; i += s.M) forward_queries(f, t, h, i, to, lse_to);
     }
@@ -355,8 +394,8 @@ std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t 
 }
 
 Tensor blocked_attention_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                                  int64_t heads, int64_t kv_heads) {
-  const Shape s(qkv, heads, kv_heads);
+                                  int64_t heads, int64_t kv_heads, AttentionSpan span) {
+  const Shape s(qkv, heads, kv_heads, span);
   Tensor dqkv = at::empty_like(qkv);
   if (qkv.is_meta() || qkv.numel() == 0) return dqkv;
   TORCH_CHECK(grad.is_contiguous() && out.is_contiguous() && lse.is_contiguous(),

@@ -12,6 +12,14 @@ namespace moelab {
 
 inline constexpr int64_t kCompactGroup = 32;
 
+// x, no smaller than -bound and no larger than bound; through its bits, for GCC makes branches of two float
+// comparisons where it has no mask registers.
+inline float bounded(float x, float bound) {
+  const auto bits = std::bit_cast<int32_t>(x), most = std::bit_cast<int32_t>(bound);
+  const int32_t size = bits & 0x7FFFFFFF;
+  return std::bit_cast<float>((size < most ? size : most) | (bits & ~0x7FFFFFFF));
+}
+
 // A scale: no sign, 6 bits of exponent, 10 of significand as in fp16; 2^-47 to 2^17, and 0. Nearest to even.
 inline constexpr uint32_t kScaleBias = 80u << 10;
 inline uint16_t encode_scale(float x) {
@@ -39,6 +47,13 @@ inline uint8_t encode_second(float y) {
 }
 inline float decode_second(uint8_t code) { return static_cast<float>(code) * (1.0f / 255); }
 
+// The bits of the bf16 number nearest to x, ties to even.
+inline uint16_t nearest_bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+  return static_cast<uint16_t>(nan ? 0x7FC0u : (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
 // Half the distance from the bf16 number to the next larger magnitude; 0 below 2^-118, where it has no use.
 inline float half_step(uint16_t bf16_bits) {
   const uint32_t exponent = (bf16_bits >> 7) & 0xFFu;
@@ -54,9 +69,10 @@ inline float join_weight(uint16_t bf16_bits, int8_t correction) {
 // The correction that brings x's nearest bf16 number closest to x.
 inline int8_t weight_correction(float x, uint16_t bf16_bits) {
   const float rounded = std::bit_cast<float>(static_cast<uint32_t>(bf16_bits) << 16);
-  const float half = half_step(bf16_bits);
-  const float steps = half > 0 ? (x - rounded) / half * 128 : 0.0f;
-  return static_cast<int8_t>(round_to_int(steps < -127 ? -127 : steps > 127 ? 127 : steps));
+  // 1 / half_step, a power of two as well, so that multiplying divides exactly
+  const uint32_t exponent = (bf16_bits >> 7) & 0xFFu;
+  const float inverse = std::bit_cast<float>(exponent > 8 ? (262 - exponent) << 23 : 0u);
+  return static_cast<int8_t>(round_to_int(bounded((x - rounded) * inverse * 128, 127)));
 }
 
 }  // namespace moelab

@@ -39,12 +39,17 @@ Tensor factor(const Tensor& x, bool fp8, Fp8Format format, Fp8Scale scale) {
 constexpr auto kForward = Fp8Format::e4m3, kGradient = Fp8Format::e5m2;
 constexpr auto kRow = Fp8Scale::by_row, kColumn = Fp8Scale::by_column;
 
-// Forward and backward serve the CPU and meta, where products compute nothing.
+Tensor pre_activation(const Tensor& x, const Tensor& w13, bool fp8) {
+  Tensor h = hidden(x, w13.size(0));
+  at::mm_out(h, factor(x, fp8, kForward, kRow), factor(w13, fp8, kForward, kRow).t());
+  return h;
+}
+
+// y and h. Forward and backward serve the CPU and meta, where products compute nothing.
 std::tuple<Tensor, Tensor> block_forward(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8) {
   check(x, w13, w2);
   const int64_t F = w2.size(1);
-  Tensor y = at::empty_like(x), h = hidden(x, 2 * F), act = hidden(x, F);
-  at::mm_out(h, factor(x, fp8, kForward, kRow), factor(w13, fp8, kForward, kRow).t());
+  Tensor y = at::empty_like(x), h = pre_activation(x, w13, fp8), act = hidden(x, F);
   if (!x.is_meta()) {
     with_element_type(x.scalar_type(), [&](auto zero) {
       using scalar_t = decltype(zero);
@@ -61,10 +66,12 @@ std::tuple<Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, const Ten
   return {dx, at::empty_like(w13), at::empty_like(w2)};
 }
 
-// dx, dw13, dw2; h is overwritten with its gradient.
+// dx, dw13, dw2. What was kept of h is overwritten with its gradient; where that is empty, h is computed
+// again.
 std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor& x, const Tensor& w13,
-                                                  const Tensor& w2, const Tensor& h, bool fp8) {
+                                                  const Tensor& w2, const Tensor& kept, bool fp8) {
   const int64_t F = w2.size(1);
+  const Tensor h = kept.dim() == 2 ? kept : pre_activation(x, w13, fp8);
   auto gradients = allocate_gradients(x, w13, w2);
   auto& [dx, dw13, dw2] = gradients;
   Tensor act = hidden(x, F);
@@ -84,11 +91,11 @@ std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor
 
 struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& w13,
-                        const Tensor& w2, bool fp8) {
+                        const Tensor& w2, bool fp8, bool keep_hidden) {
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [y, h] =
         operator_handle<decltype(block_forward)>("moelab::dense_block_forward").call(x, w13, w2, fp8);
-    ctx->save_for_backward({x, w13, w2, h});
+    ctx->save_for_backward({x, w13, w2, keep_hidden ? h : at::empty({0}, x.options())});
     ctx->saved_data["fp8"] = fp8;
     return y;
   }
@@ -101,7 +108,7 @@ struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
                                .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3],
                                      ctx->saved_data["fp8"].toBool());
     saved[3].unsafeGetTensorImpl()->bump_version();  // h is gone: a second backward must not use it
-    return {dx, dw13, dw2, Tensor()};
+    return {dx, dw13, dw2, Tensor(), Tensor()};
   }
 };
 
@@ -122,8 +129,8 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("dense_block_backward", block_backward);
 }
 
-Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8) {
-  return DenseBlockFunction::apply(x, w13, w2, fp8);
+Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8, bool keep_hidden) {
+  return DenseBlockFunction::apply(x, w13, w2, fp8, keep_hidden);
 }
 
 }  // namespace moelab

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cpu/expert_scratch.h"
 #include "kernels/cpu/row_products.h"
 #include "kernels/cpu/swiglu.h"
 #include "kernels/cpu/turns.h"
@@ -27,106 +28,8 @@ namespace moelab {
 namespace {
 
 using at::Tensor;
+using namespace expert_block_detail;
 constexpr int64_t kRowGrain = 32;  // rows a task when rows are copied
-constexpr int64_t kMaxLanes = 4;   // each has scratch of its own
-
-// On a few cores experts go side by side, a core each, and nothing waits inside of a product; on many cores
-// one after another, all cores in each.
-int64_t lane_count(int64_t experts) {
-  const int64_t threads = at::get_num_threads();
-  return threads <= std::min(kMaxLanes, experts) ? threads : 1;
-}
-
-struct Shape {
-  int64_t T, D, K, E, F;
-  Shape(const Tensor& x, const Tensor& weights, const Tensor& w13, const Tensor& w2)
-      : T(x.size(0)), D(x.size(1)), K(weights.size(1)), E(w13.size(0)), F(w2.size(2)) {
-    TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous(),
-                "expert block: contiguous tensors");
-    TORCH_CHECK(w13.sizes() == at::IntArrayRef({E, 2 * F, D}) && w2.sizes() == at::IntArrayRef({E, D, F}),
-                "expert block: weights ", w13.sizes(), " and ", w2.sizes(), " do not match width ", D);
-    TORCH_CHECK(w13.scalar_type() == x.scalar_type() && w2.scalar_type() == x.scalar_type(),
-                "expert block: x and weights must have one dtype");
-    TORCH_CHECK(weights.size(0) == T && weights.scalar_type() == at::kFloat,
-                "router weights must be (T, K) fp32");
-  }
-};
-
-enum class Pass { forward, forward_without_backward, backward };
-
-// The buffers of a pass. One function makes them for every device, so that meta's bytes are the CPU's.
-struct Scratch {
-  struct Lane {
-    Tensor rows_MD, rows2_MD;  // gathered or produced rows
-    Tensor act_MF;             // activation, or its gradient
-    Tensor h_M2F;              // pre-activation that no backward will read
-    Tensor tail_a, tail_b;     // the last block of rows of both factors of a product
-    Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
-    Tensor weight;             // with fp8: room for the larger weight, rounded, and …
-    Tensor gradient_M2F;       // … for the gradient of the pre-activation
-
-    // The factors of a product; with fp8 rounded, rows where they lie.
-    void round(const Tensor& rows, Fp8Format format, Fp8Scale scale) const {
-      if (weight.defined()) fp8_round_out(rows, rows, format, scale);
-    }
-    Tensor rounded(const Tensor& w, Fp8Scale scale) const {
-      if (!weight.defined()) return w;
-      const Tensor to = weight.narrow(0, 0, w.numel()).view(w.sizes());
-      fp8_round_out(to, w, Fp8Format::e4m3, scale);
-      return to;
-    }
-    Tensor rounded_gradient(const Tensor& rows) const {
-      if (!weight.defined()) return rows;
-      const Tensor to = gradient_M2F.narrow(0, 0, rows.size(0));
-      fp8_round_out(to, rows, Fp8Format::e5m2, Fp8Scale::by_row);
-      return to;
-    }
-  };
-  Tensor route_R;  // (R) int32: the route t*K + k in each row, -1 for an empty row
-  Tensor sum_TD;   // fp32; the result itself when that is fp32
-  std::vector<Lane> lanes;
-
-  static Tensor rows_buffer(const Tensor& x, int64_t rows, int64_t width, Kind kind) {
-    KindScope scope(kind);
-    return at::empty({rows, width}, x.options());
-  }
-
-  static Lane lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass, bool fp8) {
-    const auto f32 = x.options().dtype(at::kFloat);
-    Lane lane;
-    lane.rows_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
-    if (pass == Pass::backward) lane.rows2_MD = rows_buffer(x, widest, s.D, Kind::capacity_buffers);
-    lane.act_MF = rows_buffer(x, widest, s.F, Kind::activation_experts);
-    if (pass == Pass::forward_without_backward) {
-      lane.h_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
-    }
-    if (pass == Pass::backward && x.scalar_type() != at::kFloat) {
-      lane.tail_a =
-          rows_buffer(x, RowBlocks::kBlock, std::max(s.D, 2 * s.F), Kind::activation_experts).view({-1});
-      lane.tail_b =
-          rows_buffer(x, RowBlocks::kBlock, std::max(s.D, s.F), Kind::activation_experts).view({-1});
-    }
-    if (fp8) {
-      lane.weight = rows_buffer(x, 2 * s.F, s.D, Kind::activation_experts).view({-1});
-      if (pass == Pass::backward)
-        lane.gradient_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
-    }
-    KindScope scope(Kind::routing);
-    lane.scale_M = at::empty({widest}, f32);
-    if (pass == Pass::backward) lane.dscale_M = at::empty({widest}, f32);
-    return lane;
-  }
-
-  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass,
-          bool fp8) {
-    for (int64_t i = lane_count(s.E); i > 0; --i) lanes.push_back(lane(x, s, widest, pass, fp8));
-    {
-      KindScope scope(Kind::routing);
-      route_R = at::empty({rows}, x.options().dtype(at::kInt));
-    }
-    sum_TD = x.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), x.options().dtype(at::kFloat));
-  }
-};
 
 // y, H (empty unless kept for backward).
 std::tuple<Tensor, Tensor> allocate_results(const Tensor& x, const Shape& s, int64_t rows, bool keep) {
@@ -136,6 +39,7 @@ std::tuple<Tensor, Tensor> allocate_results(const Tensor& x, const Shape& s, int
 }
 
 Pass forward_pass(bool keep) { return keep ? Pass::forward : Pass::forward_without_backward; }
+Pass backward_pass(const Tensor& h) { return h.dim() == 2 ? Pass::backward : Pass::backward_recomputing; }
 
 void invert_routes(const Tensor& row_TK, const Tensor& route_R) {
   route_R.fill_(-1);
@@ -165,7 +69,8 @@ void gather_scales(const float* weights_TK, const int32_t* route, int64_t n, flo
   for (int64_t i = 0; i < n; ++i) scale[i] = route[i] < 0 ? 0.0f : weights_TK[route[i]];
 }
 
-// sum[token of row i] += scale[i] * rows[i]. The rows of one expert belong to different tokens.
+// sum[token of row i] += scale[i] * rows[i], without `scale` rows[i]. The rows of one expert belong to
+// different tokens.
 template <class T>
 void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_t n, int64_t K, int64_t D,
                  float* sum) {
@@ -179,6 +84,14 @@ void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_
         store_float(to + j, load_float(to + j, left) + s * load_float(rows + i * D + j, left), left);
       }
     }
+  });
+}
+
+void scatter_add(const Tensor& rows, const int32_t* route, const float* scale, int64_t K,
+                 const Tensor& sum_TD) {
+  with_element_type(rows.scalar_type(), [&](auto zero) {
+    scatter_add(rows.const_data_ptr<decltype(zero)>(), route, scale, rows.size(0), K, rows.size(1),
+                sum_TD.mutable_data_ptr<float>());
   });
 }
 
@@ -208,6 +121,104 @@ void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const
   });
 }
 
+BlockedExpert blocked_expert(const Shape& s, const Scratch::Lane& lane) {
+  const auto elements = [](const Tensor& t) {
+    return t.defined() ? t.mutable_data_ptr<at::BFloat16>() : nullptr;
+  };
+  return {s.D,
+          s.F,
+          elements(lane.rows_MD),
+          elements(lane.act_MF),
+          elements(lane.across),
+          reinterpret_cast<int32_t*>(elements(lane.weight)),
+          BlockedProducts(lane.workers.mutable_data_ptr(), s.D, !lane.alone)};
+}
+
+// An expert's rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products
+// the activation in lane.act_MF too.
+void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, const Shape& s,
+                    const Scratch::Lane& lane, const Tensor& pre) {
+  const int64_t n = pre.size(0);
+  const Tensor in = lane.rows_MD.narrow(0, 0, n);
+  gather_rows(x, route, n, s.K, in);
+  if (lane.workers.defined()) {
+    blocked_expert(s, lane).hidden(n, w13_e.const_data_ptr<at::BFloat16>(),
+                                   pre.mutable_data_ptr<at::BFloat16>());
+    return;
+  }
+  lane.round(in, Fp8Format::e4m3, Fp8Scale::by_row);
+  multiply_rows(pre, in, lane.rounded(w13_e, Fp8Scale::by_row).t());
+}
+
+// An expert's output, unscaled, in lane.rows_MD.
+Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, const int32_t* route,
+                    const Shape& s, const Scratch::Lane& lane, const Tensor& pre) {
+  const int64_t n = pre.size(0);
+  const Tensor out = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
+  pre_activation(x, w13_e, route, s, lane, pre);
+  if (lane.workers.defined()) {
+    blocked_expert(s, lane).output(n, w2_e.const_data_ptr<at::BFloat16>());
+    return out;
+  }
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
+    swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
+  });
+  lane.round(act, Fp8Format::e4m3, Fp8Scale::by_row);
+  multiply_rows(out, act, lane.rounded(w2_e, Fp8Scale::by_row).t());
+  return out;
+}
+
+// The gradient of an expert's rows; writes those of its weights and, to the lane, of the scales. `pre`
+// becomes its gradient.
+Tensor blocked_backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, const Tensor& w2_e,
+                             const int32_t* route, const Shape& s, const Scratch::Lane& lane,
+                             const Tensor& pre, const Tensor& dw13_e, const Tensor& dw2_e) {
+  const int64_t n = pre.size(0);
+  const Tensor rows = lane.rows_MD.narrow(0, 0, n);
+  auto* const h = pre.mutable_data_ptr<at::BFloat16>();
+  const auto *w13 = w13_e.const_data_ptr<at::BFloat16>(), *w2 = w2_e.const_data_ptr<at::BFloat16>();
+  const BlockedExpert expert = blocked_expert(s, lane);
+  gather_rows(dy, route, n, s.K, rows);
+  expert.hidden_backward(n, w2, lane.scale_M.const_data_ptr<float>(), h,
+                         lane.dscale_M.mutable_data_ptr<float>());
+  expert.output_weights(n, dw2_e.mutable_data_ptr<at::BFloat16>());
+  gather_rows(x, route, n, s.K, rows);
+  expert.hidden_weights(n, h, dw13_e.mutable_data_ptr<at::BFloat16>());
+  expert.input(n, w13, h);
+  return rows;
+}
+
+Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, const Tensor& w2_e,
+                     const int32_t* route, const Shape& s, const Scratch::Lane& lane, const Tensor& pre,
+                     const Tensor& dw13_e, const Tensor& dw2_e) {
+  if (lane.workers.defined()) {
+    return blocked_backward_rows(dy, x, w13_e, w2_e, route, s, lane, pre, dw13_e, dw2_e);
+  }
+  const int64_t n = pre.size(0);
+  const Tensor in = lane.rows_MD.narrow(0, 0, n), out = lane.rows2_MD.narrow(0, 0, n),
+               act = lane.act_MF.narrow(0, 0, n);
+  gather_rows(dy, route, n, s.K, out);
+  lane.round(out, Fp8Format::e5m2, Fp8Scale::by_row);
+  multiply_rows(act, out, lane.rounded(w2_e, Fp8Scale::by_column));  // dA'
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
+    swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(),
+                         lane.scale_M.const_data_ptr<float>(), lane.dscale_M.mutable_data_ptr<float>(), n,
+                         s.F);
+  });
+  if (lane.fp8) gather_rows(dy, route, n, s.K, out);
+  lane.round(out, Fp8Format::e5m2, Fp8Scale::by_column);
+  lane.round(act, Fp8Format::e4m3, Fp8Scale::by_column);
+  multiply_transposed(dw2_e, out, act, lane.tail_a, lane.tail_b);
+  multiply_rows(out, lane.rounded_gradient(pre), lane.rounded(w13_e, Fp8Scale::by_column));
+  gather_rows(x, route, n, s.K, in);
+  lane.round(pre, Fp8Format::e5m2, Fp8Scale::by_column);
+  lane.round(in, Fp8Format::e4m3, Fp8Scale::by_column);
+  multiply_transposed(dw13_e, pre, in, lane.tail_a, lane.tail_b);
+  return out;
+}
+
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
                                        const Tensor& offsets, const Tensor& w13, const Tensor& w2,
                                        int64_t rows, int64_t widest, bool keep, bool fp8) {
@@ -218,24 +229,14 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
   scratch.sum_TD.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
   for_experts(offsets, scratch.lanes,
-              [&, &y = y, &h = h](int64_t e, int64_t first, int64_t n, auto& lane, auto& turn) {
+              [&, &h = h](int64_t e, int64_t first, int64_t n, Scratch::Lane& lane, Turns::Turn& turn) {
                 if (n == 0) return;
-                Tensor in = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
-                Tensor pre = keep ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
-                gather_rows(x, route + first, n, s.K, in);
-                lane.round(in, Fp8Format::e4m3, Fp8Scale::by_row);
-                multiply_rows(pre, in, lane.rounded(w13[e], Fp8Scale::by_row).t());
-                float* scale = lane.scale_M.template mutable_data_ptr<float>();
+                float* scale = lane.scale_M.mutable_data_ptr<float>();
                 gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
-                with_element_type(x.scalar_type(), [&](auto zero) {
-                  using scalar_t = decltype(zero);
-                  swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
-                  lane.round(act, Fp8Format::e4m3, Fp8Scale::by_row);
-                  multiply_rows(in, act, lane.rounded(w2[e], Fp8Scale::by_row).t());
-                  turn.await();
-                  scatter_add(in.const_data_ptr<scalar_t>(), route + first, scale, n, s.K, s.D,
-                              scratch.sum_TD.mutable_data_ptr<float>());
-                });
+                const Tensor pre = keep ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
+                const Tensor out = forward_rows(x, w13[e], w2[e], route + first, s, lane, pre);
+                turn.await();
+                scatter_add(out, route + first, scale, s.K, scratch.sum_TD);
               });
   if (!scratch.sum_TD.is_same(y)) y.copy_(scratch.sum_TD);
   return {y, h};
@@ -257,57 +258,43 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, c
   return {dx, dweights, at::empty_like(w13), at::empty_like(w2)};
 }
 
-// dx, dweights, dw13, dw2; H is overwritten with its gradient.
+// dx, dweights, dw13, dw2; H, unless it is empty, is overwritten with its gradient.
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const Tensor& x,
                                                         const Tensor& weights, const Tensor& row_TK,
                                                         const Tensor& offsets, const Tensor& w13,
-                                                        const Tensor& w2, const Tensor& h, int64_t widest,
-                                                        bool fp8) {
+                                                        const Tensor& w2, const Tensor& h, int64_t rows,
+                                                        int64_t widest, bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto gradients = allocate_gradients(x, weights, w13, w2);
   auto& [dx, dweights, dw13, dw2] = gradients;
-  Scratch scratch(x, dx, s, h.size(0), widest, Pass::backward, fp8);
+  const bool kept = backward_pass(h) == Pass::backward;
+  Scratch scratch(x, dx, s, rows, widest, backward_pass(h), fp8);
   invert_routes(row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   dweights.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
-  for_experts(offsets, scratch.lanes, [&](int64_t e, int64_t first, int64_t n, auto& lane, auto& turn) {
-    Tensor dw13_e = dw13[e], dw2_e = dw2[e];
-    if (n == 0) {
-      dw13_e.zero_();
-      dw2_e.zero_();
-      return;
-    }
-    Tensor in = lane.rows_MD.narrow(0, 0, n), out = lane.rows2_MD.narrow(0, 0, n);
-    Tensor act = lane.act_MF.narrow(0, 0, n), pre = h.narrow(0, first, n);
-    gather_rows(dy, route + first, n, s.K, out);
-    lane.round(out, Fp8Format::e5m2, Fp8Scale::by_row);
-    multiply_rows(act, out, lane.rounded(w2[e], Fp8Scale::by_column));  // dA'
-    float *scale = lane.scale_M.template mutable_data_ptr<float>(),
-          *dscale = lane.dscale_M.template mutable_data_ptr<float>();
-    gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
-    with_element_type(x.scalar_type(), [&](auto zero) {
-      using scalar_t = decltype(zero);
-      swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), scale, dscale,
-                           n, s.F);
-      if (fp8) gather_rows(dy, route + first, n, s.K, out);
-      lane.round(out, Fp8Format::e5m2, Fp8Scale::by_column);
-      lane.round(act, Fp8Format::e4m3, Fp8Scale::by_column);
-      multiply_transposed(dw2_e, out, act, lane.tail_a, lane.tail_b);
-      multiply_rows(out, lane.rounded_gradient(pre), lane.rounded(w13[e], Fp8Scale::by_column));
-      gather_rows(x, route + first, n, s.K, in);
-      lane.round(pre, Fp8Format::e5m2, Fp8Scale::by_column);
-      lane.round(in, Fp8Format::e4m3, Fp8Scale::by_column);
-      multiply_transposed(dw13_e, pre, in, lane.tail_a, lane.tail_b);
-      turn.await();
-      scatter_add(out.const_data_ptr<scalar_t>(), route + first, nullptr, n, s.K, s.D,
-                  scratch.sum_TD.mutable_data_ptr<float>());
-    });
-    float* dweight = dweights.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < n; ++i) {
-      if (route[first + i] >= 0) dweight[route[first + i]] = dscale[i];
-    }
-  });
+  for_experts(offsets, scratch.lanes,
+              [&](int64_t e, int64_t first, int64_t n, Scratch::Lane& lane, Turns::Turn& turn) {
+                const Tensor dw13_e = dw13[e], dw2_e = dw2[e];
+                if (n == 0) {
+                  dw13_e.zero_();
+                  dw2_e.zero_();
+                  return;
+                }
+                float *scale = lane.scale_M.mutable_data_ptr<float>(),
+                      *dscale = lane.dscale_M.mutable_data_ptr<float>();
+                gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
+                const Tensor pre = kept ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
+                if (!kept) pre_activation(x, w13[e], route + first, s, lane, pre);
+                const Tensor dx_rows =
+                    backward_rows(dy, x, w13[e], w2[e], route + first, s, lane, pre, dw13_e, dw2_e);
+                turn.await();
+                scatter_add(dx_rows, route + first, nullptr, s.K, scratch.sum_TD);
+                float* dweight = dweights.mutable_data_ptr<float>();
+                for (int64_t i = 0; i < n; ++i) {
+                  if (route[first + i] >= 0) dweight[route[first + i]] = dscale[i];
+                }
+              });
   if (!scratch.sum_TD.is_same(dx)) dx.copy_(scratch.sum_TD);
   return gradients;
 }
@@ -315,10 +302,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x,
                                                          const Tensor& weights, const Tensor&, const Tensor&,
                                                          const Tensor& w13, const Tensor& w2, const Tensor& h,
-                                                         int64_t widest, bool fp8) {
+                                                         int64_t rows, int64_t widest, bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto gradients = allocate_gradients(x, weights, w13, w2);
-  Scratch scratch(x, std::get<0>(gradients), s, h.size(0), widest, Pass::backward, fp8);
+  Scratch scratch(x, std::get<0>(gradients), s, rows, widest, backward_pass(h), fp8);
   return gradients;
 }
 
@@ -330,6 +317,7 @@ struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
     auto [y, h] = operator_handle<decltype(forward_cpu)>("moelab::expert_block_forward")
                       .call(x, weights, row_TK, offsets, w13, w2, rows, widest, keep, fp8);
     ctx->save_for_backward({x, weights, row_TK, offsets, w13, w2, h});
+    ctx->saved_data["rows"] = rows;
     ctx->saved_data["widest"] = widest;
     ctx->saved_data["fp8"] = fp8;
     return y;
@@ -342,7 +330,8 @@ struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
     auto [dx, dweights, dw13, dw2] =
         operator_handle<decltype(backward_cpu)>("moelab::expert_block_backward")
             .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
-                  ctx->saved_data["widest"].toInt(), ctx->saved_data["fp8"].toBool());
+                  ctx->saved_data["rows"].toInt(), ctx->saved_data["widest"].toInt(),
+                  ctx->saved_data["fp8"].toBool());
     saved[6].unsafeGetTensorImpl()->bump_version();  // H is gone: a second backward must not use it
     return {dx, dweights, Tensor(), Tensor(), dw13, dw2, Tensor(), Tensor(), Tensor(), Tensor()};
   }
@@ -356,7 +345,7 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
       "int rows, int widest, bool keep, bool fp8) -> (Tensor, Tensor)");
   m.def(
       "expert_block_backward(Tensor dy, Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, "
-      "Tensor w2, Tensor(a!) h, int widest, bool fp8) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor w2, Tensor(a!) h, int rows, int widest, bool fp8) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("expert_block_forward", forward_cpu);
@@ -368,9 +357,10 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
 }
 
 Tensor expert_block(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
-                    const Tensor& w2, bool fp8) {
-  const bool keep = at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() ||
-                                                   w13.requires_grad() || w2.requires_grad());
+                    const Tensor& w2, bool fp8, bool keep_hidden) {
+  const bool keep =
+      keep_hidden && at::GradMode::is_enabled() &&
+      (x.requires_grad() || weights.requires_grad() || w13.requires_grad() || w2.requires_grad());
   return ExpertBlockFunction::apply(x, weights, routes.row_TK, routes.offsets_E1, w13, w2, routes.rows,
                                     routes.widest, keep, fp8);
 }

@@ -23,14 +23,16 @@ namespace moelab {
 // buffers of `routes.widest` rows, so no (R, D) buffer exists: on up to four threads side by side, each in
 // buffers of its own, on more one after another. Every sum has a fixed order, whatever the number of threads.
 // With `fp8` the factors of every product are rounded as fp8_linear's are (kernels/fp8.h), an expert's rows
-// and weights apart.
+// and weights apart. Without `keep_hidden` H is not kept: backward computes it again, an expert at a time in
+// scratch of its own, to the same bits.
 at::Tensor expert_block(const at::Tensor& x_TD, const at::Tensor& weights_TK, const Routes& routes,
-                        const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, bool fp8 = false);
+                        const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, bool fp8 = false,
+                        bool keep_hidden = true);
 
 // The same block with one expert for all tokens and no weights: the dense SwiGLU feed-forward (and shared
 // experts).
-//   w13_2FD, w2_DF; keeps x and H (T, 2F).
+//   w13_2FD, w2_DF; keeps x and H (T, 2F), without `keep_hidden` x alone.
 at::Tensor dense_block(const at::Tensor& x_TD, const at::Tensor& w13_2FD, const at::Tensor& w2_DF,
-                       bool fp8 = false);
+                       bool fp8 = false, bool keep_hidden = true);
 
 }  // namespace moelab

@@ -17,19 +17,20 @@ struct OptimizerStep {
   int64_t step = 1;           // counted from 1, for the bias correction
   double gradient_scale = 1;  // multiplies the gradient first: clipping, loss scale, mean over micro-batches
   int64_t stream = 0;         // of random numbers, one a parameter, where the rule rounds stochastically
+  int64_t first_element = 0;  // where a part of a parameter begins: it draws what the whole would draw there
 };
 
 // As operators take them: "float[] numbers, int[] counters".
 struct StepArguments {
   explicit StepArguments(const OptimizerStep& s)
       : numbers{s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale},
-        counters{s.step, s.stream} {}
+        counters{s.step, s.stream, s.first_element} {}
   std::array<double, 6> numbers;
-  std::array<int64_t, 2> counters;
+  std::array<int64_t, 3> counters;
 };
 inline OptimizerStep step_from(at::ArrayRef<double> n, at::IntArrayRef c) {
-  TORCH_CHECK(n.size() == 6 && c.size() == 2 && c[0] >= 1,
-              "optimizer step: six numbers, two counters, from 1");
+  TORCH_CHECK(n.size() == 6 && c.size() == 3 && c[0] >= 1 && c[2] >= 0,
+              "optimizer step: six numbers, three counters, from 1");
   return {.lr = n[0],
           .beta1 = n[1],
           .beta2 = n[2],
@@ -37,7 +38,8 @@ inline OptimizerStep step_from(at::ArrayRef<double> n, at::IntArrayRef c) {
           .weight_decay = n[4],
           .step = c[0],
           .gradient_scale = n[5],
-          .stream = c[1]};
+          .stream = c[1],
+          .first_element = c[2]};
 }
 
 // Throws c10::Error unless the tensors are contiguous, of one size and of these types: weights fp32, or bf16

@@ -6,7 +6,8 @@
 
 // Block-wise 8-bit storage: a block of elements becomes one byte each and the block's largest magnitude in
 // fp32. Blocks of kQuantBlock cost 1 + 4/256 bytes an element. The inline functions work on one element and
-// hold the formats' arithmetic; the two block functions below are what storage is written with.
+// hold the formats' arithmetic, without branches, so that loops over them become vector instructions; the two
+// block functions below are what storage is written with.
 namespace moelab {
 
 inline constexpr int64_t kQuantBlock = 256;
@@ -21,41 +22,63 @@ inline int32_t round_to_int(float x) { return std::bit_cast<int32_t>(x + 1258291
 // finer. Decade i in 0..6 holds the midpoints of 2^i (signed; 2^(i+1) unsigned) equal parts of [0.1, 1],
 // times 10^(i - 6); signed ones with either sign; with 0 and 1 they are 256 values, numbered in rising order.
 struct DynamicMap {
-  // A magnitude's upper 16 bits, sign and exponent and 7 bits of the significand, bound its code to two.
+  // A magnitude's upper 16 bits, sign and exponent and 7 bits of the significand, are its bin: narrow enough
+  // for one number to be nearest from its lower end up to a boundary, half way to the next, which is nearest
+  // from there on.
   static constexpr int32_t kFirstBin = 0x3380;  // 2^-24: everything smaller is nearest to 0
   static constexpr int32_t kLastBin = 0x3F80;   // 1
 
-  std::array<float, 256> value;                         // of each code
-  std::array<float, 256> boundary;                      // half way between the magnitudes k and k + 1
-  std::array<uint8_t, kLastBin - kFirstBin + 1> lower;  // magnitude nearest to the bin's lower end
-  int32_t zero;                                         // code of 0: 127 signed, 0 unsigned
+  std::array<float, 256> value;  // of each code
+  // That number times 2^16, and the complement of the boundary's lower 16 bits: added to a magnitude's lower
+  // 16 bits, they carry into the number where it lies past the boundary.
+  std::array<int32_t, kLastBin - kFirstBin + 1> bin;
+  int32_t zero;  // code of 0: 127 signed, 0 unsigned
 };
 const DynamicMap& signed_dynamic_map();
 const DynamicMap& unsigned_dynamic_map();
 
-// Number of the magnitude nearest to x, 0 <= x <= 1, counted from 0 for 0.
-inline int32_t nearest_magnitude(const DynamicMap& map, float x) {
-  const int32_t bin = (std::bit_cast<int32_t>(x) >> 16) - DynamicMap::kFirstBin;
-  const int32_t k = map.lower[static_cast<size_t>(bin < 0 ? 0 : bin)];
-  return k + (x > map.boundary[static_cast<size_t>(k)] ? 1 : 0);
+// The bits of |x|, of 1 where it is larger.
+inline int32_t magnitude_bits(float x) {
+  constexpr int32_t one = 0x3F800000;
+  const int32_t bits = std::bit_cast<int32_t>(x) & 0x7FFFFFFF;
+  return bits < one ? bits : one;
 }
+// The index of its bin.
+inline int32_t magnitude_bin(float x) {
+  const int32_t bin = (magnitude_bits(x) >> 16) - DynamicMap::kFirstBin;
+  return bin < 0 ? 0 : bin;
+}
+// Number of the magnitude nearest to |x| <= 1, counted from 0 for 0, with what the map holds for its bin.
+inline int32_t nearest_magnitude(int32_t bin, float x) { return (bin + (magnitude_bits(x) & 0xFFFF)) >> 16; }
 
-// Code of the value nearest to x, -1 <= x <= 1. The smallest value is -0.993.
-inline uint8_t encode_signed(const DynamicMap& map, float x) {
-  const int32_t k = nearest_magnitude(map, std::fabs(x));
-  return static_cast<uint8_t>(x < 0 ? map.zero - (k > 127 ? 127 : k) : map.zero + k);
+// The codes of x that has the nearest magnitude k. Signed: the smallest value is -0.993. Unsigned, x >= 0:
+// what is not 0 never becomes 0: a second moment of 0 beside a first moment that isn't would divide by
+// epsilon alone (the zero-point problem of arXiv 2309.01507).
+inline uint8_t signed_code(int32_t k, float x) {
+  const int32_t below = k < 127 ? k : 127;
+  return static_cast<uint8_t>(127 + (x < 0 ? -below : k));
 }
-
-// The same for 0 <= x <= 1; but what is not 0 never becomes 0: a second moment of 0 beside a first moment
-// that isn't would divide by epsilon alone (the zero-point problem of arXiv 2309.01507).
-inline uint8_t encode_unsigned(const DynamicMap& map, float x) {
-  const int32_t k = nearest_magnitude(map, x);
-  return static_cast<uint8_t>(k == 0 && x > 0 ? 1 : k);
-}
+inline uint8_t unsigned_code(int32_t k, float x) { return static_cast<uint8_t>(k == 0 && x > 0 ? 1 : k); }
 
 // x in [-1, 1] in 255 equal steps.
 inline int8_t encode_int8(float x) { return static_cast<int8_t>(round_to_int(x * 127)); }
 inline float decode_int8(int8_t code) { return static_cast<float>(code) * (1.0f / 127); }
+
+// The nearest float of 8 bits, ties to even: a sign, exponents from 1 - kBias on, kBits of significand, no
+// larger than the largest one. E4M3 has 3 bits and a bias of 7, E5M2 2 and 15 (Micikevicius et al., arXiv
+// 2209.05433).
+template <int kBits, int kBias>
+inline uint8_t encode_float8(float x) {
+  constexpr uint32_t shift = 23 - kBits, smallest_normal = uint32_t{128 - kBias} << 23;
+  // of this number, the last place is that of the smallest ones: adding it rounds to them
+  constexpr uint32_t rounder = uint32_t{128 - kBias + shift} << 23;
+  const auto bits = std::bit_cast<uint32_t>(x), size = bits & 0x7FFFFFFFu;
+  const uint32_t small = std::bit_cast<uint32_t>(std::fabs(x) + std::bit_cast<float>(rounder)) - rounder;
+  const uint32_t rounded = size + ((1u << (shift - 1)) - 1) + ((size >> shift) & 1u);
+  const uint32_t normal = (rounded - (uint32_t{127 - kBias} << 23)) >> shift;
+  const uint32_t is_small = -static_cast<uint32_t>(size < smallest_normal);  // no branch: all ones or zeros
+  return static_cast<uint8_t>((bits >> 31 << 7) | (small & is_small) | (normal & ~is_small));
+}
 
 enum class BlockCode : uint8_t {
   dynamic_signed,

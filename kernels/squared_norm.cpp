@@ -17,8 +17,6 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kBlock = 65536;
-
 void check(const Tensor& x) {
   const auto dtype = x.scalar_type();
   TORCH_CHECK((dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && x.is_contiguous(),
@@ -48,11 +46,11 @@ double block_sum(const T* p, int64_t n) {
 
 template <class T>
 double sum_of_squares(const T* p, int64_t n) {
-  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
   std::vector<double> partial(static_cast<size_t>(blocks));
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
-      partial[b] = block_sum(p + b * kBlock, std::min(kBlock, n - b * kBlock));
+      partial[b] = block_sum(p + b * kNormBlock, std::min(kNormBlock, n - b * kNormBlock));
   });
   return std::accumulate(partial.begin(), partial.end(), 0.0);
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "kernels/optimizer_step.h"
@@ -11,16 +12,24 @@
 
 namespace moelab {
 
-// The first `count` lanes of x at `to`, each rounded stochastically with `half` (0 or 1) of the 32 bits that
-// (key, element) draws; `element` is the first lane's.
-inline void store_stochastic(at::BFloat16* to, const Vec& x, int64_t count, uint64_t key, int64_t element,
+// 32 random bits a lane, those of (key, element); `element` is the first lane's.
+using RandomLanes = std::array<uint32_t, kLanes>;
+inline RandomLanes random_lanes(uint64_t key, int64_t element) {
+  RandomLanes bits;
+#pragma omp simd
+  for (int64_t i = 0; i < kLanes; ++i) bits[i] = random_bits(key, element + i);
+  return bits;
+}
+
+// The first `count` lanes of x at `to`, each rounded stochastically with `half` (0 or 1) of its random bits.
+inline void store_stochastic(at::BFloat16* to, const Vec& x, int64_t count, const RandomLanes& random,
                              int half) {
   std::array<float, kLanes> values;
   store_float(values.data(), x);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t random = random_bits(key, element + i) >> (16 * half);
-    to[i].x = stochastic_bf16(values[static_cast<size_t>(i)], random);
-  }
+  std::array<uint16_t, kLanes> rounded;
+#pragma omp simd
+  for (int64_t i = 0; i < kLanes; ++i) rounded[i] = stochastic_bf16(values[i], random[i] >> (16 * half));
+  std::memcpy(to, rounded.data(), static_cast<size_t>(count) * sizeof *to);
 }
 
 // What an update rule reads and writes as fp32, however it is stored: fp32 weights, beside them perhaps the
@@ -31,7 +40,7 @@ class SteppedWeights {
  public:
   SteppedWeights(const at::Tensor& weights, const std::optional<at::Tensor>& copy, const OptimizerStep& step)
       // moments rounded stochastically use the step's own key
-      : key_(mix64(random_key(step.stream, step.step))) {
+      : key_(skip_elements(mix64(random_key(step.stream, step.step)), step.first_element)) {
     if (weights.scalar_type() == at::kFloat) {
       fp32_ = weights.data_ptr<float>();
       if (copy && copy->scalar_type() == at::kHalf) half_ = copy->data_ptr<at::Half>();
@@ -46,7 +55,7 @@ class SteppedWeights {
   }
 
   void store(int64_t i, const Vec& weight, int64_t count) const {
-    if (fp32_ == nullptr) return store_stochastic(bf16_ + i, weight, count, key_, i, 0);
+    if (fp32_ == nullptr) return store_stochastic(bf16_ + i, weight, count, random_lanes(key_, i), 0);
     store_float(fp32_ + i, weight, count);
     if (bf16_ != nullptr) store_float(bf16_ + i, weight, count);
     if (half_ != nullptr) store_float(half_ + i, weight, count);

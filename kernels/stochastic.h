@@ -18,9 +18,14 @@ inline uint64_t random_key(int64_t stream, int64_t step) {
   return mix64(mix64(static_cast<uint64_t>(stream)) + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(step));
 }
 
+// The key under which element 0 draws what element `count` draws under `key`.
+inline uint64_t skip_elements(uint64_t key, int64_t count) {
+  return key + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(count);
+}
+
 // 32 random bits for an element.
 inline uint32_t random_bits(uint64_t key, int64_t element) {
-  return static_cast<uint32_t>(mix64(key + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(element)) >> 32);
+  return static_cast<uint32_t>(mix64(skip_elements(key, element)) >> 32);
 }
 
 // The bits of one of x's two bf16 neighbours, the nearer one the more often, so that the mean is x. Uses the

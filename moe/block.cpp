@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/fp8.h"
+#include "kernels/linear.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -24,11 +25,11 @@ at::Tensor normalise_qk(const at::Tensor& qkv_BSNd, const BlockWeights& w, const
 }
 
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const BlockWeights& w) {
-  return w.moe.fp8 ? fp8_linear(x, weight) : at::linear(x, weight);
+  return w.moe.fp8 ? fp8_linear(x, weight) : moelab::linear(x, weight);
 }
 
 at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                  AttentionKernel kernel, const at::Tensor& rope, LayerCache* cache) {
+                  const AttentionSettings& attention, const at::Tensor& rope, LayerCache* cache) {
   KindScope kind(Kind::attention);
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
   // no view to autograd, or the in-place rotation would cost a copy of the gradient
@@ -38,23 +39,59 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSet
   if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   qkv = rope_(qkv, m.heads + m.kv(), rope);
   if (cache) {
-    return cached_attention(qkv.narrow(2, 0, m.heads), cache->append(qkv.narrow(2, m.heads, 2 * m.kv())));
+    return cached_attention(qkv.narrow(2, 0, m.heads), cache->append(qkv.narrow(2, m.heads, 2 * m.kv())),
+                            attention.span());
   }
-  const auto path = kernel == AttentionKernel::flash ? AttentionPath::flash : AttentionPath::materialised;
-  return causal_attention(qkv, m.heads, m.kv(), path);
+  const bool whole = attention.kernel == AttentionKernel::materialised;
+  return causal_attention(qkv, m.heads, m.kv(), whole ? AttentionPath::materialised : AttentionPath::flash,
+                          attention.span());
+}
+
+bool recomputes(const BlockPieces* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }
+
+at::Tensor normalised(const at::Tensor& x, const at::Tensor& weight_D, double eps, BlockPieces* pieces) {
+  const auto norm = [weight_D, eps](const at::Tensor& in) { return rms_norm(in, weight_D, eps); };
+  return recomputes(pieces, Piece::norms) ? pieces->recompute_for_readers(x, norm) : norm(x);
+}
+
+// x + attention(norm(x)).
+at::Tensor attention_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
+                          const AttentionSettings& attention, const at::Tensor& rope, LayerCache* cache,
+                          BlockPieces* pieces) {
+  const at::Tensor attended =
+      attend(normalised(x_BSD, w.attention_norm_D, m.norm_eps, pieces), w, m, attention, rope, cache);
+  return project(attended, w.out_DW, w).add_(x_BSD);
+}
+
+// x + moe(norm(x)).
+BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m, bool training,
+                     RoutingState& routing, RoutingStats* stats, BlockPieces* pieces) {
+  const at::Tensor normed = normalised(x_BSD, w.moe_norm_D, m.norm_eps, pieces);
+  MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, m, x_BSD.size(1), training, routing, stats,
+                            !recomputes(pieces, Piece::expert_hidden));
+  return {moe.y_TD.view(x_BSD.sizes()).add_(x_BSD), moe.balance_loss, moe.z_loss};
 }
 
 }  // namespace
 
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                          AttentionKernel attention, const at::Tensor& rope, bool training,
-                          RoutingState& routing, RoutingStats* stats, LayerCache* cache) {
-  const at::Tensor attended =
-      attend(rms_norm(x_BSD, w.attention_norm_D, m.norm_eps), w, m, attention, rope, cache);
-  const at::Tensor x = project(attended, w.out_DW, w).add_(x_BSD);
-  const at::Tensor normed = rms_norm(x, w.moe_norm_D, m.norm_eps);
-  MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, m, x.size(1), training, routing, stats);
-  return {moe.y_TD.view(x.sizes()).add_(x), moe.balance_loss, moe.z_loss};
+                          const AttentionSettings& attention, const at::Tensor& rope, bool training,
+                          RoutingState& routing, RoutingStats* stats, LayerCache* cache,
+                          BlockPieces* pieces) {
+  at::Tensor x;
+  if (recomputes(pieces, Piece::attention)) {
+    const auto half = [&w, &m, &attention, rope](const at::Tensor& in, RoutingState&) -> BlockOutput {
+      return {attention_half(in, w, m, attention, rope, nullptr, nullptr), {}, {}};
+    };
+    x = pieces->recompute(x_BSD, routing, half).x_BSD;
+  } else {
+    x = attention_half(x_BSD, w, m, attention, rope, cache, pieces);
+  }
+  if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, m, training, routing, stats, pieces);
+  const auto half = [&w, &m, training, stats](const at::Tensor& in, RoutingState& kept) {
+    return moe_half(in, w, m, training, kept, stats, nullptr);
+  };
+  return pieces->recompute(x, routing, half);
 }
 
 }  // namespace moelab

@@ -19,9 +19,10 @@ struct BlockWeights {
 };
 
 // x + attention(norm(x)), then x + moe(norm(x)). `rope` is rope_table's, for the positions of x. With a cache
-// x stands behind the positions that it holds, attends to them too, and is added to it.
+// x stands behind the positions that it holds, attends to them too, and is added to it. `pieces` may be null.
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const ModelSettings& model,
-                          AttentionKernel attention, const at::Tensor& rope, bool training,
-                          RoutingState& routing, RoutingStats* stats, LayerCache* cache = nullptr);
+                          const AttentionSettings& attention, const at::Tensor& rope, bool training,
+                          RoutingState& routing, RoutingStats* stats, LayerCache* cache = nullptr,
+                          BlockPieces* pieces = nullptr);
 
 }  // namespace moelab

@@ -39,16 +39,16 @@ void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& route
   stats.dropped.add_(routes.dropped);
 }
 
-MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w) {
+MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w, bool keep_hidden) {
   const at::Tensor none = at::zeros({}, x_TD.options().dtype(at::kFloat));
-  return {dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8), none, none};
+  return {dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8, keep_hidden), none, none};
 }
 
 }  // namespace
 
 MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSettings& m, int64_t sequence,
-                    bool training, RoutingState& routing, RoutingStats* stats) {
-  if (m.dense()) return dense_layer(x_TD, w);
+                    bool training, RoutingState& routing, RoutingStats* stats, bool keep_hidden) {
+  if (m.dense()) return dense_layer(x_TD, w, keep_hidden);
   const bool replaying = routing.filled();
   const auto bias = w.bias_E.defined() ? std::optional(w.bias_E) : std::nullopt;
   const auto replay = replaying ? std::optional(routing.ids_TK) : std::nullopt;
@@ -58,10 +58,13 @@ MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSett
     if (stats) add_to(*stats, routed, routing.routes);
   }
   const bool onehot = training && m.dispatch == Dispatch::onehot;
-  at::Tensor y = onehot
-                     ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, sequence)
-                     : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8);
-  if (w.shared13_2FD.defined()) y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8));
+  at::Tensor y =
+      onehot
+          ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, sequence)
+          : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8, keep_hidden);
+  if (w.shared13_2FD.defined()) {
+    y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8, keep_hidden));
+  }
   return {y, routed.balance_loss, routed.z_loss};
 }
 

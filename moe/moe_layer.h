@@ -26,9 +26,11 @@ struct MoeOutput {
 
 // router -> dispatch -> experts -> combine. In training the dispatch is the settings'; otherwise dropless
 // (but expert choice keeps its capacity, which defines it). `routing` is filled, or replayed when it already
-// is; `stats` (may be null) is added to unless replaying.
+// is; `stats` (may be null) is added to unless replaying. `keep_hidden`: as expert_block's; the one-hot
+// dispatch keeps it in any case.
 MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& weights, const ModelSettings& settings,
-                    int64_t sequence, bool training, RoutingState& routing, RoutingStats* stats);
+                    int64_t sequence, bool training, RoutingState& routing, RoutingStats* stats,
+                    bool keep_hidden = true);
 
 // The auxiliary-loss-free balancing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2): after each step the
 // bias of an overloaded expert falls by `rate`, that of an underloaded one rises.

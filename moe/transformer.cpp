@@ -41,7 +41,7 @@ void fill_normal(const at::Tensor& fp32, double mean, double deviation, uint64_t
 }  // namespace
 
 at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
-                                   bool expert) {
+                                   bool expert, int64_t heads, int64_t head_rows) {
   const bool fp32 = options_.compute == at::kFloat;
   const auto device = at::TensorOptions().device(options_.device);
   const Kind own = expert ? Kind::parameter_experts : Kind::parameters;
@@ -58,7 +58,9 @@ at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t>
     value = master.to(options_.compute);
   }
   value.requires_grad_();
-  parameters_.push_back({name, value, options_.masters || fp32 ? master : at::Tensor(), {}, true, expert});
+  parameters_.push_back(
+      {name, value, options_.masters || fp32 ? master : at::Tensor(), {}, true, expert, heads, head_rows});
+  if (options_.made) options_.made(parameters_.back());
   return value;
 }
 
@@ -70,6 +72,7 @@ at::Tensor Transformer::add_fp32(const std::string& name, std::vector<int64_t> s
   value.requires_grad_();
   const bool decays = shape.size() > 1;
   parameters_.push_back({name, value, value, {}, decays, false});
+  if (options_.made) options_.made(parameters_.back());
   return value;
 }
 
@@ -99,9 +102,7 @@ void Transformer::add_block(int64_t layer) {
   const std::string prefix = "blocks." + std::to_string(layer) + ".";
   BlockWeights w;
   w.attention_norm_D = add_fp32(prefix + "attention_norm", {D}, 0, 1);
-  w.qkv_WD = add_matrix(prefix + "qkv", {(heads + 2 * kv) * d, D}, kDeviation);
-  parameters_.back().heads = heads + kv;
-  parameters_.back().head_rows = d;
+  w.qkv_WD = add_matrix(prefix + "qkv", {(heads + 2 * kv) * d, D}, kDeviation, false, heads + kv, d);
   if (model_.qk_norm != QkNorm::none) {
     const bool by_head = model_.qk_norm == QkNorm::head;
     w.q_norm = add_fp32(prefix + "q_norm", {by_head ? d : heads * d}, 0, 1);
@@ -144,10 +145,11 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
   out.z_loss = at::zeros_like(out.balance_loss);
   for (int64_t layer = 0; layer < model_.layers; ++layer) {
     LayerCache* const layer_cache = cache ? &cache->layer(layer) : nullptr;
-    const BlockFunction block = [this, layer, training, table, layer_cache](const at::Tensor& x,
-                                                                            RoutingState& routing) {
-      return block_forward(x, blocks_[layer], model_, attention_.kernel, table, training, routing,
-                           training ? &stats_[layer] : nullptr, layer_cache);
+    BlockPieces* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
+    const BlockFunction block = [this, layer, training, table, layer_cache, pieces](const at::Tensor& x,
+                                                                                    RoutingState& routing) {
+      return block_forward(x, blocks_[layer], model_, attention_, table, training, routing,
+                           training ? &stats_[layer] : nullptr, layer_cache, pieces);
     };
     BlockOutput output = runner.run(layer, out.x_BSD, block);
     out.x_BSD = output.x_BSD;

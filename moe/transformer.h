@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <functional>
 #include <vector>
 
 #include "moe/block.h"
@@ -18,6 +19,8 @@ struct TransformerOptions {
   bool masters = true;                    // keep the fp32 values behind 16-bit weights (training does)
   bool fp8 = false;                       // products inside the blocks in fp8, but routers' and attention's
   uint64_t seed = 1;
+  // Called with each parameter once it has its values, before the next is made; it may take its memory away.
+  std::function<void(Parameter&)> made = {};
 };
 
 struct LossParts {
@@ -77,7 +80,7 @@ class Transformer {
   };
   Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner, KvCache* cache = nullptr);
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
-                        bool expert = false);
+                        bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);
   void add_block(int64_t layer);
   void add_feed_forward(const std::string& prefix, MoeWeights& weights, double residual);

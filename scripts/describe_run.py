@@ -37,9 +37,10 @@ def reached(summary: dict, unit: str) -> str:
 
 def took(summary: dict) -> str:
     speed, peak = summary["tokens_per_second"]["median"], human_bytes(summary["peak_bytes"])
+    pace = "" if speed is None else f"went through {speed:,.0f} tokens a second, and "  # None: no step was timed
     limit = summary.get("memory_limit_bytes") or 0
     allowed = f" of {human_bytes(limit)} allowed" if limit else ""
-    return f"It went through {speed:,.0f} tokens a second, and took {peak} of memory at its peak{allowed}."
+    return f"It {pace}took {peak} of memory at its peak{allowed}."
 
 
 def describe(summary: dict, unit: str) -> str:

@@ -2,7 +2,8 @@
 """Draws what training runs went through: loss, tokens a second, memory by kind and expert load, step by step.
 
 Each RUN is the folder of a `moelab train` (its run.dir); what is drawn is in its metrics.jsonl. Several runs are laid
-over each other, their memory stands side by side.
+over each other, their memory stands side by side. Of one run that has ended or saved a checkpoint, the memory of some
+steps is drawn phase by phase as well, from its memory.json.
 """
 import argparse
 import dataclasses
@@ -26,6 +27,8 @@ KINDS = {
     "activations": "#55a868", "loss_head": "#a3d18f", "kv_cache": "#8172b3", "reference": "#937860",
     "scratch": "#bdbdbd", "other": "#8c8c8c",
 }  # fmt: skip
+PHASES = ("init", "forward", "backward", "step")
+STEPS_BY_PHASE = 8  # as many as can be told apart
 DRAWN = {"step", "loss", "held_out_loss", "tokens_per_second", "expert_load", "peak_bytes"}
 
 
@@ -39,6 +42,7 @@ class Run:
     lines: list[dict]  # of metrics.jsonl, steps rising
     limit: int  # memory.limit in bytes; 0: none, or not known
     final_held_out: float | None  # of the evaluation after the last step
+    phases: dict[int, dict]  # step -> phase -> kind -> bytes at the phase's peak; step 0 is what opening the run took
 
     @property
     def steps(self) -> list[int]:
@@ -93,13 +97,28 @@ def read_summary(folder: pathlib.Path) -> dict:
         return {}
 
 
+def read_phases(folder: pathlib.Path, lines: list[dict]) -> dict[int, dict]:
+    """Of the steps that memory.json and metrics.jsonl agree on: the former may be that of an earlier run."""
+    try:
+        memory = json.loads((folder / "memory.json").read_text())
+        steps = {0: memory["opened"]["bytes_by_phase"]}
+        peaks = {line["step"]: line["peak_bytes"] for line in lines}
+        for entry in memory["steps"]:
+            if entry["bytes_by_phase"] and peaks.get(entry["step"]) == entry["peak_bytes"]:
+                steps[entry["step"]] = entry["bytes_by_phase"]
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or of an older program
+        return {}
+    return steps if len(steps) > 1 else {}
+
+
 def read_run(folder: pathlib.Path, label: str) -> Run:
     if not folder.is_dir():
         raise Mistake(f"{folder}: no such folder; give the folder of a run (run.dir)")
     lines = read_lines(folder / "metrics.jsonl")
     summary = read_summary(folder)
     current = summary.get("steps") == lines[-1]["step"]
-    return Run(label, lines, summary.get("memory_limit_bytes") or 0, summary.get("held_out_loss") if current else None)
+    held_out = summary.get("held_out_loss") if current else None
+    return Run(label, lines, summary.get("memory_limit_bytes") or 0, held_out, read_phases(folder, lines))
 
 
 def labels_of(folders: list[pathlib.Path]) -> list[str]:
@@ -151,6 +170,49 @@ def draw_memory_over_steps(axes, run: Run) -> None:
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), reverse=True)  # as they are stacked
 
 
+def some_steps(run: Run) -> list[int]:
+    """Spread evenly from the first to the last, the highest among them."""
+    steps = sorted(run.phases)[1:]
+    if len(steps) < STEPS_BY_PHASE:
+        return steps
+    last = len(steps) - 1
+    some = {steps[round(i * last / (STEPS_BY_PHASE - 2))] for i in range(STEPS_BY_PHASE - 1)}
+    peaks = dict(zip(run.steps, run.series("peak_bytes")))
+    return sorted(some | {max(steps, key=peaks.__getitem__)})
+
+
+def draw_memory_by_phase(axes, run: Run) -> None:
+    """A bar for what opening the run took, and one for each phase of some of its steps."""
+    bars, ticks, place = [], [], 0.0
+    for step in [0, *some_steps(run)]:
+        # the first step begins where opening ended, in the same phase
+        phases = [phase for phase in (PHASES[1:] if step else PHASES) if phase in run.phases[step]]
+        bars += [(place + i, phase, run.phases[step][phase]) for i, phase in enumerate(phases)]
+        ticks.append((place + (len(phases) - 1) / 2, f"step {step}" if step else ""))
+        place += len(phases) + 0.6
+    places, phases, held = zip(*bars)
+    totals = [sum(kinds.get(kind, 0) for kind in KINDS) for kinds in held]
+    size, unit = unit_of(max(*totals, run.limit))
+    below = [0.0] * len(bars)
+    for kind, colour in KINDS.items():
+        heights = [kinds.get(kind, 0) / size for kinds in held]
+        if any(heights):
+            axes.bar(places, heights, bottom=below, width=0.92, color=colour, label=kind)
+            below = [a + b for a, b in zip(below, heights)]
+    if run.limit:
+        axes.axhline(run.limit / size, color="black", linewidth=1, linestyle="--", label="limit")
+    axes.set_xticks(places, phases, rotation=90, fontsize=7)
+    below_phases = axes.secondary_xaxis(-0.2)
+    below_phases.set_xticks([place for place, _ in ticks], [name for _, name in ticks])
+    below_phases.tick_params(length=0)
+    below_phases.spines["bottom"].set_visible(False)
+    axes.margins(x=0.01)
+    axes.set(title="Memory at the peak of each phase, by kind", ylabel=unit)
+    handles, _ = axes.get_legend_handles_labels()
+    handles.sort(key=lambda handle: handle.get_label() == "limit")
+    axes.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), reverse=True)
+
+
 def draw_memory_of_runs(axes, runs: list[Run]) -> None:
     """A bar a run: its highest step."""
     tops = [max(range(len(run.lines)), key=run.series("peak_bytes").__getitem__) for run in runs]
@@ -170,7 +232,12 @@ def draw_memory_of_runs(axes, runs: list[Run]) -> None:
 
 
 def draw(runs: list[Run]) -> plt.Figure:
-    figure, ((loss, speed), (memory, load)) = plt.subplots(2, 2, figsize=(13, 8.5), layout="constrained")
+    phases = len(runs) == 1 and bool(runs[0].phases)
+    figure = plt.figure(figsize=(13, 12.5 if phases else 8.5), layout="constrained")
+    panels = [["loss", "speed"], ["memory", "load"], *([["phases", "phases"]] if phases else [])]
+    loss, speed, memory, load, *wide = figure.subplot_mosaic(panels).values()
+    if wide:
+        draw_memory_by_phase(wide[0], runs[0])
     draw_loss(loss, runs)
     draw_speed(speed, runs)
     draw_load(load, runs)
@@ -183,8 +250,8 @@ def draw(runs: list[Run]) -> plt.Figure:
     for axes in by_step:
         axes.set_xlabel("step")
         axes.margins(x=0.01)
-    for axes in (loss, speed, load, memory):
-        axes.grid(alpha=0.3, axis="both" if axes in by_step else "x")
+    for axes in (loss, speed, load, memory, *wide):
+        axes.grid(alpha=0.3, axis="both" if axes in by_step else "y" if axes in wide else "x")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*speed.get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)

@@ -35,7 +35,7 @@ template <AttentionPath path>
 Operation attention_operation(const test::AttentionCase& c) {
   auto in = test::make_input(c);
   const Tensor qkv = in.qkv.requires_grad_();
-  return {[=] { return Tensors{causal_attention(qkv, c.heads, c.kv, path)}; }, {in.grad}, {qkv}};
+  return {[=] { return Tensors{causal_attention(qkv, c.heads, c.kv, path, c.span)}; }, {in.grad}, {qkv}};
 }
 
 Operation embedding_operation(const test::EmbeddingCase& c) {
@@ -61,6 +61,7 @@ void add_dense_operators() {
   add_operator("attention", test::attention_cases(), attention_operation<AttentionPath::flash>);
   add_operator("attention_materialised", test::attention_cases(),
                attention_operation<AttentionPath::materialised>);
+  add_operator("attention_span", test::attention_span_cases(), attention_operation<AttentionPath::flash>);
   add_operator("embedding", test::embedding_cases(), embedding_operation);
   add_operator("linear_cross_entropy", test::linear_cross_entropy_cases(), linear_cross_entropy_operation);
 }

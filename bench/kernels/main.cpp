@@ -71,6 +71,7 @@ int run(int argc, char** argv) {
   add_dense_operators();
   add_moe_operators();
   add_optimizer_operators();
+  add_update_rules();
   PeakMemory memory;
   benchmark::RegisterMemoryManager(&memory);
   Table table;

@@ -46,5 +46,6 @@ void add_operator(const std::string& name, const std::vector<Case>& cases, Opera
 void add_dense_operators();      // norm, rotary embedding, attention, embedding, loss
 void add_moe_operators();        // router, dispatch, expert block
 void add_optimizer_operators();  // AdamW, gradient norm
+void add_update_rules();         // the other optimizers, stored activations
 
 }  // namespace moelab::bench

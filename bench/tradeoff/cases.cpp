@@ -69,6 +69,11 @@ Case make_case(const Technique& technique, const CaseOptions& options) {
   if (&technique == &baseline) return one;
   one.against = baseline.name;
   change(one.settings, technique.settings);
+  // which drive is the user's choice and no part of a technique
+  const std::string drive = "placement.nvme_path";
+  for (const std::string& text : options.overrides) {
+    if (text.starts_with(drive + "=")) tradeoff::change(one.settings, drive, text.substr(drive.size() + 1));
+  }
   return one;
 }
 

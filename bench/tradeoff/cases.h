@@ -20,7 +20,8 @@ struct Case {
 struct CaseOptions {
   std::string model;                        // a named model or a YAML file
   int64_t steps = 0;                        // optimizer steps a run
-  std::vector<std::string> overrides = {};  // key=value, for all cases; a technique's own settings come after
+  std::vector<std::string> overrides = {};  // key=value, for all cases; a technique's own settings come
+                                            // after, but for placement.nvme_path
   std::vector<std::string> only = {};       // names of rows; empty: all
 };
 

@@ -1,8 +1,9 @@
 #include "bench/tradeoff/process.h"
 
 #include <fcntl.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -31,42 +32,40 @@ sigset_t awaited_signals() {
   return set;
 }
 
-// What posix_spawn does to the child: output to the log, its own group, no signal held back.
-class SpawnOptions {
- public:
-  explicit SpawnOptions(const std::filesystem::path& log) {
-    posix_spawn_file_actions_init(&files_);
-    posix_spawn_file_actions_addopen(&files_, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files_, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    posix_spawn_file_actions_adddup2(&files_, 1, 2);
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setpgroup(&attributes_, 0);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-  }
-  ~SpawnOptions() {
-    posix_spawn_file_actions_destroy(&files_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnOptions(const SpawnOptions&) = delete;
-  SpawnOptions& operator=(const SpawnOptions&) = delete;
+// The child's part of starting a program: output to the log, its own group, no signal held back, and killed
+// when this process dies, however that dies. Returns, with errno, only when it fails.
+void become(char* const* command, const char* log, pid_t parent) {
+  ::setpgid(0, 0);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) return;
+  const int in = ::open("/dev/null", O_RDONLY), out = ::open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  if (in < 0 || out < 0 || ::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0) return;
+  ::execvp(command[0], command);
+}
 
-  pid_t start(const std::vector<std::string>& command) const {
-    std::vector<char*> argv;
-    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    pid_t pid = 0;
-    const int failure = ::posix_spawnp(&pid, argv[0], &files_, &attributes_, argv.data(), environ);
-    if (failure != 0) throw IoError("start", command[0], failure);
-    return pid;
+// posix_spawn cannot ask for the signal at the parent's death. A pipe that exec closes tells of a failure.
+pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError("start", command[0], errno);
+  const pid_t parent = ::getpid(), pid = ::fork();
+  if (pid == 0) {
+    become(argv.data(), log.c_str(), parent);
+    const int failure = errno;
+    if (::write(ends[1], &failure, sizeof failure) < 0) ::_exit(126);
+    ::_exit(127);
   }
-
- private:
-  posix_spawn_file_actions_t files_;
-  posix_spawnattr_t attributes_;
-};
+  int failure = pid < 0 ? errno : 0;
+  ::close(ends[1]);
+  if (pid > 0 && ::read(ends[0], &failure, sizeof failure) > 0) ::waitpid(pid, nullptr, 0);
+  ::close(ends[0]);
+  if (failure != 0) throw IoError("start", command[0], failure);
+  return pid;
+}
 
 // The child's status, once it has ended.
 std::optional<int> ended(pid_t pid, int options) {
@@ -119,7 +118,7 @@ Exit run_process(const std::vector<std::string>& command, const std::filesystem:
                  double timeout_seconds) {
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  const pid_t pid = SpawnOptions(log).start(command);
+  const pid_t pid = start_process(command, log);
   std::optional<Exit::Why> cut_short;
   std::optional<int> status;
   while (!(status = ended(pid, WNOHANG)) && !cut_short)

@@ -32,7 +32,8 @@ struct Exit {
 int held_signal();
 
 // Runs a program, in a process group of its own and with `log` for its output, until it ends. Whatever kills
-// it here kills its children too. Needs HeldSignals. Throws UserError when it cannot be started.
+// it here kills its children too; when this process is killed, the program is as well. Needs HeldSignals.
+// Throws UserError when it cannot be started.
 Exit run_process(const std::vector<std::string>& command, const std::filesystem::path& log,
                  double timeout_seconds);
 

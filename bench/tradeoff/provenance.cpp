@@ -24,7 +24,10 @@ Json gpu_name() {
 }
 
 Json machine() {
-  const int64_t memory = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  // In whole GiB: what the kernel keeps for itself differs from boot to boot, and the machine is the same.
+  constexpr int64_t gib = int64_t{1} << 30;
+  const int64_t usable = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  const int64_t memory = (usable + gib / 2) / gib * gib;
   return {{"cpu", cpu_name()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory_bytes", memory},

@@ -2,6 +2,7 @@
 #include "kernels/vec.h"
 
 #include <ATen/Parallel.h>
+#include <c10/macros/Macros.h>
 
 #include <algorithm>
 
@@ -11,10 +12,10 @@ namespace moelab {
 inline constexpr int64_t kSwigluGrain = 16;  // rows a task
 
 template <class T>
-Vec sigmoid(Vec x) {
+C10_ALWAYS_INLINE Vec sigmoid(const Vec& x) {
   const Vec one(1.0f);
   // 20 ulp are enough where the result is rounded to 8 or 11 bits
-  if constexpr (sizeof(T) == 2) return one / (one + x.neg().exp_u20());
+  if constexpr (sizeof(T) == 2) return reciprocal_u16(one + x.neg().exp_u20());
   return one / (one + x.neg().exp());
 }
 

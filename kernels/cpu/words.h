@@ -12,6 +12,8 @@
 namespace moelab {
 
 inline constexpr int64_t kTile = 32;
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
 using VecWord = at::vec::Vectorized<int32_t>;
 
 // words (rows / 2, width) of `count` rows of `width`, zeros up to `rows`.
@@ -42,11 +44,15 @@ inline void pack_transposed(const at::BFloat16* from, int64_t stride, int64_t co
 
 // to (width, padded), of S rows of `width`, zeros up to `padded`.
 inline void transpose_rows(const at::BFloat16* from, int64_t stride, int64_t S, int64_t padded, int64_t width,
-                           at::BFloat16* to) {
-  if (S < padded) std::fill_n(to, width * padded, at::BFloat16(0));
+                           at::BFloat16* to, int64_t to_stride) {
+  for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, at::BFloat16(0));
   for (int64_t s = 0; s < S; s += kTile) {
+    for (int64_t next = s + kTile; next < std::min(s + 2 * kTile, S); ++next) {
+      // strides that no hardware foresees
+      for (int64_t c = 0; c < width; c += kTile) __builtin_prefetch(from + next * stride + c, 0, 2);
+    }
     for (int64_t c = 0; c < width; c += kTile) {
-      at::vec::transpose_mxn<at::BFloat16>(from + s * stride + c, stride, to + c * padded + s, padded,
+      at::vec::transpose_mxn<at::BFloat16>(from + s * stride + c, stride, to + c * to_stride + s, to_stride,
                                            static_cast<int>(std::min(kTile, S - s)), kTile);
     }
   }

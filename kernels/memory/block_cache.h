@@ -17,7 +17,7 @@ namespace moelab {
 class BlockCache {
  public:
   static constexpr size_t kSmallest = size_t{1} << 17;  // below, malloc does well
-  static constexpr size_t kSlack = size_t{32} << 20;
+  static constexpr size_t kSlack = size_t{64} << 20;
 
   explicit BlockCache(size_t slack = kSlack) : slack_(slack) {}
   BlockCache(const BlockCache&) = delete;
@@ -28,6 +28,8 @@ class BlockCache {
   void* allocate(size_t bytes);
   // `bytes` as it was allocated with.
   void release(void* block, size_t bytes);
+  // Gives what is kept back to the system.
+  void clear();
 
   size_t used() const;    // bytes, sizes rounded as they are mapped
   size_t mapped() const;  // used and kept
@@ -53,5 +55,8 @@ class BlockCache {
   std::multimap<size_t, ByAge::iterator> by_size_;
   size_t used_ = 0, most_used_ = 0, kept_ = 0;
 };
+
+// The CPU allocator's, of all homes.
+BlockCache& cpu_blocks();
 
 }  // namespace moelab

@@ -47,24 +47,26 @@ class ScratchSites {
 ScratchSites scratch_sites;
 thread_local bool raw_free_next = false;  // raw_deleter() was just asked for on this thread
 
-BlockCache& large_blocks() {
-  static BlockCache* cache = new BlockCache;  // blocks outlive main
-  return *cache;
-}
-
 // `bytes` count the header. Null when the system has no more.
 void* system_allocate(size_t bytes) {
-  if (bytes >= BlockCache::kSmallest) return large_blocks().allocate(bytes);
+  if (bytes >= BlockCache::kSmallest) return cpu_blocks().allocate(bytes);
   void* memory = nullptr;
   return posix_memalign(&memory, kAlign, bytes) == 0 ? memory : nullptr;
 }
 
 void system_free(void* memory, size_t bytes) {
-  if (bytes >= BlockCache::kSmallest) return large_blocks().release(memory, bytes);
+  if (bytes >= BlockCache::kSmallest) return cpu_blocks().release(memory, bytes);
   std::free(memory);
 }
 
 Header* header_of(void* data) { return static_cast<Header*>(data) - 1; }
+
+// LibTorch's profiler, while one records on this thread, sees the device's blocks come and go.
+void tell_profiler(void* data, int64_t bytes, const Ledger& ledger) {
+  if (!c10::memoryProfilingEnabled() || &ledger != &cpu_ledger()) return;
+  const auto total = static_cast<size_t>(ledger.allocated());
+  c10::reportMemoryUsageToProfiler(data, bytes, total, total, c10::Device(c10::kCPU));
+}
 
 void free_block(void* data) {
   const bool raw = raw_free_next;
@@ -74,6 +76,7 @@ void free_block(void* data) {
   if (raw) scratch_sites.learn(header->site);
   const size_t bytes = header->block.bytes;
   header->block.ledger->release(bytes, header->block.kind);
+  tell_profiler(data, -static_cast<int64_t>(bytes), *header->block.ledger);
   system_free(header, bytes + kAlign);
 }
 
@@ -99,6 +102,7 @@ class CpuAllocator final : public c10::Allocator {
       throw_refusal(ledger);
     }
     void* data = new (memory) Header{block, site} + 1;
+    tell_profiler(data, static_cast<int64_t>(bytes), ledger);
     return {data, data, &free_block, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override {
@@ -115,6 +119,11 @@ class CpuAllocator final : public c10::Allocator {
 void install_cpu_allocator() {
   static CpuAllocator* allocator = new CpuAllocator;  // blocks outlive main
   c10::SetCPUAllocator(allocator, 100);
+}
+
+BlockCache& cpu_blocks() {
+  static BlockCache* cache = new BlockCache;  // blocks outlive main
+  return *cache;
 }
 
 BlockInfo* cpu_block(const c10::DataPtr& data) {

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include "kernels/memory/block_cache.h"
 #include "kernels/memory/ledger.h"
 #ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -75,6 +76,11 @@ DeviceMemory device_memory(c10::Device device) {
   return {allocated, allocated, peak, peak, ledger.limit()};
 }
 
+int64_t phase_peak(c10::Device device, Phase phase) {
+  if (device.is_cuda()) return device_memory(device).allocated;
+  return ledger_of(device).phase_peak(phase);
+}
+
 void reset_peaks(c10::Device device) {
 #ifdef MOELAB_WITH_CUDA
   if (device.is_cuda()) return caching::resetPeakStats(device.index());
@@ -87,6 +93,13 @@ void set_limit(c10::Device device, int64_t bytes) {
   if (device.is_cuda()) return set_cuda_limit(device, bytes);
 #endif
   ledger_of(device).set_limit(bytes);
+}
+
+void release_cached(c10::Device device) {
+#ifdef MOELAB_WITH_CUDA
+  if (device.is_cuda()) return caching::emptyCache();
+#endif
+  if (device.is_cpu()) cpu_blocks().clear();
 }
 
 int64_t total_memory(c10::Device device) {

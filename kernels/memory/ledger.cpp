@@ -41,7 +41,8 @@ std::string_view phase_name(Phase phase) { return kPhaseNames[at(phase)]; }
 bool Ledger::charge(size_t bytes, Kind kind) {
   const std::lock_guard lock(mutex_);
   const auto n = static_cast<int64_t>(bytes);
-  if (limit_ > 0 && (n > limit_ || allocated_ > limit_ - n)) {
+  const bool injected = refuse_after_ >= 0 && refuse_after_-- == 0;
+  if (injected || (limit_ > 0 && (n > limit_ || allocated_ > limit_ - n))) {
     record_refusal(bytes);
     return false;
   }
@@ -131,6 +132,16 @@ void Ledger::clear_refused() {
 void Ledger::note_refusal(size_t bytes) {
   const std::lock_guard lock(mutex_);
   record_refusal(bytes);
+}
+
+void Ledger::refuse_after(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  refuse_after_ = count;
+}
+
+int64_t Ledger::refuse_after() const {
+  const std::lock_guard lock(mutex_);
+  return refuse_after_;
 }
 
 void Ledger::enter_phase(Phase phase) {

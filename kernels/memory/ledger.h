@@ -83,6 +83,9 @@ class Ledger {
   void clear_refused();
   // Records a refusal that the ledger did not decide (the system had no memory left).
   void note_refusal(size_t bytes);
+  // Fault injection for tests: after `count` more charges one is refused, whatever the limit; -1: none is.
+  void refuse_after(int64_t count);
+  int64_t refuse_after() const;  // the charges left until then
 
   // The phase that peaks are booked to from now on.
   void enter_phase(Phase phase);
@@ -101,6 +104,7 @@ class Ledger {
   KindBytes kind_{}, kind_at_peak_{};
   std::array<KindBytes, kPhases> kind_at_phase_peak_{};
   std::optional<Refusal> refusal_;
+  int64_t refuse_after_ = -1;
 };
 
 // Where a block's bytes count: on the device (the budget), or outside it.

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/attention_span.h"
 #include "moe/settings/visitor.h"
 
 namespace moelab {
@@ -14,8 +15,10 @@ constexpr std::array<std::string_view, 3> enum_names(RouterKind) {
 enum class QkNorm { none, head, full };
 constexpr std::array<std::string_view, 3> enum_names(QkNorm) { return {"none", "head", "full"}; }
 
-enum class AttentionKernel { flash, materialised };
-constexpr std::array<std::string_view, 2> enum_names(AttentionKernel) { return {"flash", "materialised"}; }
+enum class AttentionKernel { flash, materialised, sliding_window, block_sparse };
+constexpr std::array<std::string_view, 4> enum_names(AttentionKernel) {
+  return {"flash", "materialised", "sliding_window", "block_sparse"};
+}
 
 // The shape of a decoder-only transformer whose feed-forward layers are mixtures of experts. Zero in
 // head_dim, kv_heads and capacity means "derived", see resolved().
@@ -77,12 +80,31 @@ struct ModelSettings {
   }
 };
 
+// Which earlier tokens a token sees, and how. flash, materialised: all of them. sliding_window: the `window`
+// last ones, its own included. block_sparse: those of its own block and of the local_blocks - 1 before it,
+// blocks of block_size counted from the sequence's first token; none is global.
 struct AttentionSettings {
   AttentionKernel kernel = AttentionKernel::flash;
+  int64_t window = 256;
+  int64_t block_size = 64;
+  int64_t local_blocks = 4;
+
+  AttentionSpan span() const {
+    if (kernel == AttentionKernel::sliding_window) return {1, window};
+    if (kernel == AttentionKernel::block_sparse) return {block_size, local_blocks};
+    return {};
+  }
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("kernel", self.kernel, "flash: scores never in memory; materialised: the S x S baseline");
+    v.field("kernel", self.kernel,
+            "flash: scores never in memory; materialised: the S x S baseline; sliding_window, block_sparse: "
+            "flash over the nearest tokens, linear in S");
+    v.field("window", self.window, "with sliding_window: tokens that each sees, its own included",
+            range(1, 1 << 24));
+    v.field("block_size", self.block_size, "with block_sparse: tokens a block", range(1, 1 << 20));
+    v.field("local_blocks", self.local_blocks,
+            "with block_sparse: blocks that each token sees, up to its own", range(1, 1 << 20));
   }
 };
 

@@ -35,7 +35,9 @@ class Case:
     failures: list[Record]
     baseline: str  # "" for a baseline
     speed: Interval | None = None  # tokens/s: median, slowest and fastest round
+    step_ms: Interval | None = None  # milliseconds a step after the warm-up
     peak: Interval | None = None  # bytes: median, smallest and largest round
+    predicted: Interval | None = None  # bytes, by the dry run before the first step
     speed_ratio: Interval | None = None  # of tokens/s to the baseline's; 95 % bootstrap interval
     peak_ratio: Interval | None = None  # of peaks; smallest and largest round
     pairs: list[tuple[Record, Record]] = dataclasses.field(default_factory=list)
@@ -100,7 +102,9 @@ def paired(runs: list[Record], baselines: list[Record]) -> list[tuple[Record, Re
 
 def summarise(case: Case) -> None:
     case.speed = range_over([float(np.median(run.rates)) for run in case.runs])
+    case.step_ms = range_over([float(np.median(run.timed_ms)) for run in case.runs])
     case.peak = range_over([run.peak for run in case.runs])
+    case.predicted = range_over([run.predicted_peak for run in case.runs])
     case.loss = statistics.median(map(last_loss, case.runs)) if case.runs else math.nan
 
 

@@ -42,6 +42,13 @@ def times(interval: Interval | None) -> str:
     return shown if low == high else f"{shown} ({low}–{high})"
 
 
+def predicted(case: Case) -> str:
+    """What the dry run said, and by how much the run took more."""
+    if case.predicted is None or math.isnan(case.predicted.value):
+        return "–"
+    return f"{human_bytes(case.predicted.value)} ({case.peak.value / case.predicted.value - 1:+.1%})"
+
+
 def signed(value: float) -> str:
     """0 is exact: the same bits."""
     if math.isnan(value) or value == 0:
@@ -64,17 +71,18 @@ def case_row(case: Case, front: list[Case]) -> list[str]:
     if case.failures:
         rounds += f" of {len(case.runs) + len(case.failures)}"
     if not case.runs:
-        return [case.name, f"**failed**: {failure_word(case)}", "", "", "", "", "", "", "", rounds]
+        return [case.name, f"**failed**: {failure_word(case)}", "", "", "", "", "", "", "", "", "", rounds]
     return [case.name, f"{case.speed.value:,.0f}", spread(case.speed, len(case.runs)), human_bytes(case.peak.value),
-            times(case.speed_ratio), times(case.peak_ratio), f"{case.loss:.3f}", signed(case.loss_change),
+            predicted(case), f"{case.step_ms.value:,.0f} ms", times(case.speed_ratio), times(case.peak_ratio), f"{case.loss:.3f}", signed(case.loss_change),
             "yes" if case in front else "", rounds]
 
 
 def case_table(sweep: Sweep) -> Table:
-    headings = ["case", "tokens/s", "spread", "peak memory", "speed", "memory", "last loss", "its change",
+    headings = ["case", "tokens/s", "spread", "peak memory", "predicted", "step", "speed", "memory", "last loss", "its change",
                 "on the front", "rounds"]
     front = on_front(sweep)
-    return Table("Medians over the rounds. speed and memory: against the baseline of the same round, with 95 % "
+    return Table("Medians over the rounds. predicted: by a dry run, and how much more was measured; step: its "
+                 "time. speed and memory: against the baseline of the same round, with 95 % "
                  "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
                  f"last step, and how much higher than the baseline's. {provenance(sweep)}", headings,
                  [case_row(case, front) for case in sweep.cases])

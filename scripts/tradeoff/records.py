@@ -33,6 +33,7 @@ class Record:
     status: str
     message: str
     peak: float
+    predicted_peak: float
     held_out_loss: float
     steps: np.ndarray
     memory: dict
@@ -50,7 +51,12 @@ class Record:
     def rates(self) -> np.ndarray:
         """Tokens a second of each step after the warm-up; see WARM_UP."""
         tokens = np.diff(self.steps[:, 1], prepend=0)
-        return (1000 * tokens / self.steps[:, 3])[min(3, len(self.steps) // 3):]
+        return 1000 * tokens[-len(self.timed_ms):] / self.timed_ms
+
+    @property
+    def timed_ms(self) -> np.ndarray:
+        """Milliseconds of each of those steps."""
+        return self.steps[min(3, len(self.steps) // 3):, 3]
 
 
 def number(value: object) -> float:
@@ -71,7 +77,8 @@ def parse(fields: dict) -> Record:
         settings_hash=fields["settings_hash"], command=fields["command"], commit=fields["commit"],
         dirty=bool(fields["dirty"]), machine=fields["machine"] or {}, started=fields["started"],
         status=fields["status"], message=fields["message"],
-        peak=number(summary.get("peak_bytes")), held_out_loss=number(summary.get("held_out_loss")),
+        peak=number(summary.get("peak_bytes")),
+        predicted_peak=number(summary.get("estimated_peak_bytes")), held_out_loss=number(summary.get("held_out_loss")),
         steps=steps_array(fields["steps"] or []), memory=fields["memory"] or {})
 
 

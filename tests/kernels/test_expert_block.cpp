@@ -56,6 +56,24 @@ TEST_P(ExpertBlock, AgreesWithFloat64InFp32) {
   }
 }
 
+TEST_P(ExpertBlock, RecomputesItsHiddenStateToTheSameBits) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool fp8 : {false, true}) {
+      const MoeInput in = test::make_input(GetParam(), type);
+      const auto with = [&](bool keep_hidden) {
+        return run(in, type, at::kFloat, [&](auto& x, auto& weights, auto& w13, auto& w2) {
+          return expert_block(x, weights, in.routes, w13, w2, fp8, keep_hidden);
+        });
+      };
+      const Results kept = with(true), recomputed = with(false);
+      for (size_t i = 0; i < 5; ++i) {
+        EXPECT_TRUE(test::bitwise_equal(recomputed.named()[i].second, kept.named()[i].second))
+            << kept.named()[i].first << " " << type << " " << fp8;
+      }
+    }
+  }
+}
+
 TEST_P(ExpertBlock, AgreesWithFloat64InBf16) {
   const MoeInput in = test::make_input(GetParam(), at::kBFloat16);
   const Results got = run_block(in, in.routes), want = run_reference(in);

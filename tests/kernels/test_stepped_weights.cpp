@@ -2,12 +2,9 @@
 
 #include <cmath>
 
-#include "kernels/adafactor.h"
-#include "kernels/adam8bit.h"
-#include "kernels/adam_mini.h"
 #include "kernels/adamw.h"
 #include "kernels/momentum_step.h"
-#include "kernels/quantize.h"
+#include "tests/kernels/cases/update_rules.h"
 #include "tests/kernels/reference.h"
 
 // The forms that a rule's weights come in: with an fp16 copy, and as bf16 alone. test_update_rules.cpp holds
@@ -17,62 +14,8 @@ namespace {
 
 using at::Tensor;
 using test::bitwise_equal;
-using State = std::vector<Tensor>;
-
-struct Rule {
-  const char* name;
-  State (*make_state)(int64_t rows, int64_t columns);
-  void (*step)(const Tensor& weights, const Tensor& gradient, const State& state,
-               const std::optional<Tensor>& copy, const OptimizerStep& numbers);
-};
-
-std::vector<Rule> rules() {
-  const auto two = [](int64_t rows, int64_t columns) {
-    return State{at::zeros({rows, columns}), at::zeros({rows, columns})};
-  };
-  const auto narrow = [](int64_t rows, int64_t columns) {
-    return State{at::zeros({rows, columns}, at::kBFloat16), at::zeros({rows, columns}, at::kBFloat16)};
-  };
-  const auto coded = [](int64_t rows, int64_t columns) {
-    const int64_t blocks = quant_blocks(rows * columns);
-    return State{at::zeros({rows, columns}, at::kByte), at::zeros({blocks}),
-                 at::zeros({rows, columns}, at::kByte), at::zeros({blocks})};
-  };
-  const auto one = [](int64_t rows, int64_t columns) { return State{at::zeros({rows, columns})}; };
-  return {
-      {"adamw", two,
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) { adamw_(w, g, s[0], s[1], copy, n); }},
-      {"adamw, bf16 moments", narrow,
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) { adamw_(w, g, s[0], s[1], copy, n); }},
-      {"adam8bit", coded,
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) {
-         adam8bit_(w, g, {s[0], s[1], s[2], s[3]}, copy, n);
-       }},
-      {"adam_mini",
-       [](int64_t rows, int64_t columns) {
-         return State{at::zeros({rows, columns}), at::zeros({MiniBlocks{rows, 2, 3}.count()})};
-       },
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) {
-         adam_mini_(w, g, s[0], s[1], {w.size(0), 2, 3}, copy, n);
-       }},
-      {"lion", one,
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) { momentum_step_(MomentumRule::lion, w, g, s[0], copy, n); }},
-      {"sgd", one,
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) { momentum_step_(MomentumRule::sgd, w, g, s[0], copy, n); }},
-      {"adafactor",
-       [](int64_t rows, int64_t columns) {
-         return State{at::zeros({rows}), at::zeros({columns})};
-       },
-       [](const Tensor& w, const Tensor& g, const State& s, const std::optional<Tensor>& copy,
-          const OptimizerStep& n) { adafactor_(w, g, s[0], s[1], copy, n); }},
-  };
-}
+using test::UpdateRule;
+using State = UpdateRule::State;
 
 OptimizerStep numbers(int64_t step, double lr = 1e-3) {
   return {.lr = lr,
@@ -97,7 +40,7 @@ Tensor weights() {
 }
 
 TEST(SteppedWeights, Fp16GradientsAndCopiesOfEveryRule) {
-  for (const Rule& rule : rules()) {
+  for (const UpdateRule& rule : test::update_rules()) {
     const Tensor half = weights(), wide = half.clone(), copy = half.to(at::kHalf);
     const State half_state = rule.make_state(kRows, kColumns), wide_state = rule.make_state(kRows, kColumns);
     for (int64_t step = 1; step <= 3; ++step) {
@@ -117,7 +60,7 @@ Tensor bf16_step(const Tensor& x) {
 }
 
 TEST(SteppedWeights, Bf16OnesAreTheFp32UpdateRoundedToOneOfItsNeighbours) {
-  for (const Rule& rule : rules()) {
+  for (const UpdateRule& rule : test::update_rules()) {
     const Tensor bf16 = weights().to(at::kBFloat16);
     const State state = rule.make_state(kRows, kColumns), wide_state = rule.make_state(kRows, kColumns);
     double up = 0, inexact = 0;
@@ -186,7 +129,7 @@ TEST(SteppedWeights, WeightsAndMomentsDrawApart) {
 }
 
 TEST(SteppedWeights, ThreadsChangeNoBit) {
-  for (const Rule& rule : rules()) {
+  for (const UpdateRule& rule : test::update_rules()) {
     std::vector<Tensor> results;
     for (const int threads : {1, 2}) {
       const test::ThreadScope scope(threads);
@@ -203,7 +146,7 @@ TEST(SteppedWeights, ThreadsChangeNoBit) {
 }
 
 TEST(SteppedWeights, Bf16OnesTakeNoCopy) {
-  for (const Rule& rule : rules()) {
+  for (const UpdateRule& rule : test::update_rules()) {
     const Tensor w = weights().to(at::kBFloat16), g = gradient(kRows, kColumns, 1);
     const State state = rule.make_state(kRows, kColumns);
     EXPECT_THROW(rule.step(w, g, state, w.clone(), numbers(1)), c10::Error) << rule.name;

@@ -56,7 +56,7 @@ struct ModelCase {
   const char* name;
   std::function<void(ModelSettings&)> change;
   at::ScalarType compute = at::kFloat;
-  AttentionKernel attention = AttentionKernel::flash;
+  AttentionSettings attention = {};
 };
 
 class CachedForward : public ::testing::TestWithParam<ModelCase> {};
@@ -68,7 +68,7 @@ TEST_P(CachedForward, LogitsAreTheUncachedOnesAtEveryPosition) {
   GetParam().change(m);
   TransformerOptions options;
   options.compute = GetParam().compute;
-  Transformer model(m, {GetParam().attention}, options);
+  Transformer model(m, GetParam().attention, options);
   enlarge(model);
   const at::Tensor tokens = made_up_tokens(m);
   at::NoGradGuard no_grad;
@@ -98,8 +98,19 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(ModelCase{"as_many_key_heads", [](ModelSettings&) {}},
                       ModelCase{"grouped_queries", [](ModelSettings& m) { m.kv_heads = 2; }},
                       ModelCase{"one_key_head", [](ModelSettings& m) { m.kv_heads = 1; }},
-                      ModelCase{"materialised", [](ModelSettings& m) { m.kv_heads = 2; }, at::kFloat,
-                                AttentionKernel::materialised},
+                      ModelCase{"materialised",
+                                [](ModelSettings& m) { m.kv_heads = 2; },
+                                at::kFloat,
+                                {AttentionKernel::materialised}},
+                      ModelCase{"sliding_window",
+                                [](ModelSettings& m) { m.kv_heads = 2; },
+                                at::kFloat,
+                                {.kernel = AttentionKernel::sliding_window, .window = 5}},
+                      ModelCase{
+                          "block_sparse",
+                          [](ModelSettings& m) { m.kv_heads = 2; },
+                          at::kFloat,
+                          {.kernel = AttentionKernel::block_sparse, .block_size = 4, .local_blocks = 2}},
                       ModelCase{"qk_norm_head", [](ModelSettings& m) { m.qk_norm = QkNorm::head; }},
                       ModelCase{"qk_norm_full",
                                 [](ModelSettings& m) {
@@ -127,9 +138,31 @@ INSTANTIATE_TEST_SUITE_P(
                                   m.kv_heads = 2;
                                 },
                                 at::kBFloat16},
+                      ModelCase{"bf16_sliding_window",
+                                [](ModelSettings& m) {
+                                  m.experts = 0;
+                                  m.head_dim = 32;
+                                },
+                                at::kBFloat16,
+                                {.kernel = AttentionKernel::sliding_window, .window = 5}},
                       ModelCase{"bf16_all_experts", [](ModelSettings& m) { m.experts_per_token = m.experts; },
                                 at::kBFloat16}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// With weights this large a token sees the difference of one position, so the cases above mean something.
+TEST(CachedForward, AnotherWindowIsAnotherModel) {
+  const ModelSettings m = base();
+  const auto logits = [&](int64_t window) {
+    Transformer model(m, {.kernel = AttentionKernel::sliding_window, .window = window}, {});
+    enlarge(model);
+    at::NoGradGuard no_grad;
+    DirectRunner direct;
+    return model.logits(made_up_tokens(m), direct);
+  };
+  const test::Tolerance allowed = test::logits_tolerance(m, kPositions, at::kFloat);
+  EXPECT_TRUE(test::close_to(logits(kPositions), logits(kPositions + 9), allowed));
+  EXPECT_FALSE(test::close_to(logits(5), logits(6), allowed));
+}
 
 TEST(KvCache, ForgetsWhatIsTruncated) {
   const ModelSettings m = base();

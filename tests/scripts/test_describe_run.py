@@ -40,6 +40,11 @@ def test_description_converts_nats_to_bits(run):
         assert part in text, text
 
 
+def test_description_of_a_run_without_steps_names_no_speed(run):
+    text = call("describe_run.py", run("a", summary(speed=None, held_out_loss=math.log(2)))).stdout
+    assert "It took 1.00 GiB of memory at its peak." in text and "tokens a second" not in text, text
+
+
 def test_description_of_a_run_that_ran_out_of_memory(run):
     text = call("describe_run.py", run("a", summary(status="oom"))).stdout
     assert "status oom" in text and "nats" not in text

@@ -27,15 +27,17 @@ def line(step: int, **more) -> dict:
 
 @pytest.fixture
 def make(tmp_path):
-    """make(NAME, lines, summary): a run's folder."""
+    """make(NAME, lines, summary, memory): a run's folder."""
 
-    def make(name: str, lines: list, summary: dict | None = None) -> pathlib.Path:
+    def make(name: str, lines: list, summary: dict | None = None, memory: dict | None = None) -> pathlib.Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         text = "".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in lines)
         (folder / "metrics.jsonl").write_text(text)
         if summary is not None:
             (folder / "summary.json").write_text(json.dumps(summary))
+        if memory is not None:
+            (folder / "memory.json").write_text(json.dumps(memory))
         return folder
 
     return make
@@ -46,6 +48,31 @@ def panels(*folders: pathlib.Path) -> dict:
     axes = plot_run.draw(runs).axes
     assert len(axes) == 4
     return {panel.get_title().split()[0]: panel for panel in axes}
+
+
+def phases(step: int) -> dict:
+    """Of memory.json; backward is where the step of line() peaks."""
+    held = {"parameters": 4 * MIB, "parameters.experts": 3 * MIB}
+    return {
+        "forward": held | {"activations": step * MIB}, "backward": line(step)["peak_bytes_by_kind"],
+        "step": held | {"gradients": 2 * MIB},
+    }  # fmt: skip
+
+
+def memory_of(steps, peak_more: int = 0) -> dict:
+    entries = [
+        {"step": step, "peak_bytes": (13 + step) * MIB + peak_more, "bytes_by_phase": phases(step)} for step in steps
+    ]  # fmt: skip
+    return {"opened": {"bytes_by_phase": {"init": {"parameters": MIB}}}, "steps": entries}
+
+
+def figure_of(folder: pathlib.Path):
+    return plot_run.draw([plot_run.read_run(folder, "a")])
+
+
+def by_phase(folder: pathlib.Path):
+    axes = figure_of(folder).axes
+    return next(panel for panel in axes if panel.get_title() == "Memory at the peak of each phase, by kind")
 
 
 def points(curve) -> list[tuple]:
@@ -76,6 +103,40 @@ def test_memory_over_steps_is_stacked_by_kind(make):
         tops[area.get_label()] = [max(y for x, y in corners if x == step) for step in (1, 3)]
     assert tops == {"parameters": [4, 4], "activations": [13, 15], "scratch": [14, 16]}
     assert [y for _, y in points(drawn.get_lines()[0])] == [32, 32]  # the limit
+
+
+def test_memory_is_stacked_by_kind_over_the_phases_of_the_steps(make):
+    memory = memory_of([1, 2])
+    memory["steps"][0]["bytes_by_phase"]["init"] = {"parameters": MIB}  # where the first step begins
+    drawn = by_phase(make("a", [line(1), line(2)], {"memory_limit_bytes": 32 * MIB}, memory))
+    assert [text.get_text() for text in drawn.get_xticklabels()] == ["init", *["forward", "backward", "step"] * 2]
+    bars = {kind.get_label(): [(bar.get_y(), bar.get_height()) for bar in kind] for kind in drawn.containers}
+    assert bars == {
+        "parameters": [(0, 1)] + [(0, 4)] * 6,
+        "gradients": [(1, 0), (4, 0), (4, 0), (4, 2), (4, 0), (4, 0), (4, 2)],
+        "activations": [(1, 0), (4, 1), (4, 9), (6, 0), (4, 2), (4, 10), (6, 0)],
+        "scratch": [(1, 0), (5, 0), (13, 1), (6, 0), (6, 0), (14, 1), (6, 0)],
+    }
+    (steps,) = drawn.child_axes
+    assert [text.get_text() for text in steps.get_xticklabels()] == ["", "step 1", "step 2"]
+    assert drawn.get_legend().get_texts()[0].get_text() == "limit"
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 300])
+def test_of_many_steps_the_first_last_and_highest_are_drawn(make, count):
+    top = count * 2 // 3 + 1
+    lines = [line(step, peak_bytes=(1000 if step == top else 13) * MIB) for step in range(1, count + 1)]
+    memory = memory_of(range(1, count + 1))
+    for entry, of in zip(memory["steps"], lines):
+        entry["peak_bytes"] = of["peak_bytes"]
+    steps = plot_run.some_steps(plot_run.read_run(make("a", lines, None, memory), "a"))
+    assert steps == sorted(set(steps)) and {1, top, count} <= set(steps) and min(count, 7) <= len(steps) <= 8
+
+
+def test_a_timeline_that_is_not_this_runs_is_not_drawn(make):
+    """As of a run that began anew in the folder of an earlier one and has not written its own yet."""
+    for number, memory in enumerate([None, {"steps": []}, {}, [], memory_of([1], peak_more=1), memory_of([7])]):
+        assert len(figure_of(make(str(number), [line(1), line(2)], None, memory)).axes) == 4, memory
 
 
 def test_several_runs_of_different_length_share_the_axes(make):

@@ -100,6 +100,8 @@ def test_medians_spread_and_exact_ratios(tmp_path):
     baseline, case = sweep.case("baseline"), sweep.case("lean")
     assert [baseline.speed.value, baseline.speed.low, baseline.speed.high] == pytest.approx([1638.4, 1024, 2048])
     assert case.speed.value == pytest.approx(2 * 1638.4) and case.peak.value == 600 * made.MIB
+    assert (case.step_ms.value, case.step_ms.low, case.step_ms.high) == pytest.approx((625, 500, 1000))
+    assert case.predicted.value == pytest.approx(0.992 * 600 * made.MIB)
     # Each round is twice as fast as its own baseline, although rounds differ by half.
     assert [case.speed_ratio.value, case.speed_ratio.low, case.speed_ratio.high] == pytest.approx([2, 2, 2])
     assert case.peak_ratio == figures.Interval(0.5, 0.5, 0.5)

@@ -6,15 +6,18 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <algorithm>
+
 #include "kernels/memory/ledger.h"
+#include "train/activations/saved_tensors.h"
 
 namespace moelab {
 namespace {
 
 using torch::autograd::variable_list;
 
-// The backward of a recomputed block: runs it again with gradients on, then through it. The parameters'
-// gradients are accumulated by that inner pass; only the input's comes out of here.
+// The backward of a recomputed block, or half of one: runs it again with gradients on, then through it. The
+// parameters' gradients are accumulated by that inner pass; only the input's comes out of here.
 struct RecomputeBackward : torch::autograd::Node {
   torch::autograd::SavedVariable x;
   BlockFunction block;
@@ -70,17 +73,16 @@ std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t 
   return chosen;
 }
 
-BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
-  RoutingState routing;
-  if (!recomputed_.at(layer) || !at::GradMode::is_enabled()) return block(x_BSD, routing);
+BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& f) {
+  if (!at::GradMode::is_enabled()) return f(x_BSD, routing);
   BlockOutput output;
   {
     at::NoGradGuard no_grad;
-    output = block(x_BSD, routing);
+    output = f(x_BSD, routing);
   }
   auto node = std::shared_ptr<RecomputeBackward>(new RecomputeBackward(), torch::autograd::deleteNode);
   node->x = torch::autograd::SavedVariable(x_BSD, false);
-  node->block = block;
+  node->block = f;
   node->routing = routing;
   node->kind = KindScope::current();
   node->set_next_edges(torch::autograd::collect_next_edges(x_BSD));
@@ -88,6 +90,41 @@ BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const B
     torch::autograd::set_history(*part, node);
   }
   return output;
+}
+
+namespace {
+
+class RecomputedPieces : public BlockPieces {
+ public:
+  explicit RecomputedPieces(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
+  bool recomputes(Piece piece) const override {
+    return std::find(pieces_.begin(), pieces_.end(), piece) != pieces_.end();
+  }
+  BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& half) override {
+    return moelab::recompute(x_BSD, routing, half);
+  }
+  at::Tensor recompute_for_readers(const at::Tensor& x, const TensorFunction& f) override {
+    return SavedTensors::recompute_for_readers(x, f);
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace
+
+RecomputeRunner::RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece> pieces)
+    : recomputed_(std::move(recomputed)) {
+  if (!pieces.empty()) pieces_ = std::make_unique<RecomputedPieces>(std::move(pieces));
+}
+
+BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
+  RoutingState routing;
+  return recomputed_.at(layer) ? recompute(x_BSD, routing, block) : block(x_BSD, routing);
+}
+
+BlockPieces* RecomputeRunner::pieces(int64_t layer) {
+  return recomputed_.at(layer) ? nullptr : pieces_.get();
 }
 
 }  // namespace moelab

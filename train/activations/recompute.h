@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "moe/runner.h"
@@ -10,16 +11,23 @@ namespace moelab {
 // fewer, spread evenly (ratio 0.5 is every other block).
 std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t layers);
 
-// Activation checkpointing (Chen 2016, arXiv 1604.06174): a chosen block keeps its input and its routing,
-// nothing else, and runs again in backward. Bitwise neutral: the routing is replayed, the block itself draws
-// no random numbers, and the kind scopes of the forward are opened again. Balance statistics count once.
+// f(x_BSD, routing) as autograd sees a checkpoint (Chen 2016, arXiv 1604.06174): the input and the routing
+// are kept, nothing else, and f runs again in backward. Bitwise neutral: the routing is replayed, f itself
+// draws no random numbers, and the kind scopes of the forward are opened again. Balance statistics count
+// once.
+BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& f);
+
+// Recomputes the chosen blocks whole, and of the others the pieces (selective recomputation, Korthikanti
+// 2022, arXiv 2205.05198). Norms need the scope of a SavedTensors; outside of one they are kept.
 class RecomputeRunner : public BlockRunner {
  public:
-  explicit RecomputeRunner(std::vector<bool> recomputed) : recomputed_(std::move(recomputed)) {}
+  explicit RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece> pieces = {});
   BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) override;
+  BlockPieces* pieces(int64_t layer) override;
 
  private:
   std::vector<bool> recomputed_;
+  std::unique_ptr<BlockPieces> pieces_;  // null: none
 };
 
 }  // namespace moelab

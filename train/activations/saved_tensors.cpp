@@ -41,6 +41,20 @@ bool SavedTensors::Seen::is_same(const Seen& other) const {
          strides == other.strides;
 }
 
+struct SavedTensors::Recomputed {
+  Recomputed(const at::Tensor& x, TensorFunction f, const at::Tensor& y)
+      : x(x, false), f(std::move(f)), y(y) {}
+
+  at::Tensor make() const {
+    const at::NoGradGuard no_grad;
+    return f(x.unpack().detach());
+  }
+
+  torch::autograd::SavedVariable x;
+  TensorFunction f;
+  Seen y;  // f(x) as forward made it
+};
+
 // What autograd holds in place of one saved tensor. Backward may run on another thread than forward did: all
 // that it needs is in here.
 class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
@@ -48,6 +62,12 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
   explicit SavedTensorHooks(SavedTensors& policy) : policy_(policy) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
+    recomputed_ = policy_.recomputed(tensor);
+    if (recomputed_) {
+      kind_ = kind_of(tensor);
+      sizes_ = tensor.sizes().vec();
+      return;
+    }
     if (policy_.leaves_alone(tensor)) {
       // detached, or an output would keep its own graph alive
       kept_ = tensor.detach();
@@ -65,6 +85,7 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
       return kept_;
     }
     KindScope kind(kind_);
+    if (recomputed_) return recomputed_->make().view(sizes_);
     at::Tensor tensor = at::empty_strided(sizes_, strides_, options_);
     stored_->read(tensor);
     return tensor;
@@ -95,6 +116,7 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
   SavedTensors& policy_;  // of the pack hook alone
   at::Tensor kept_;
   int64_t version_ = 0;
+  std::shared_ptr<const SavedTensors::Recomputed> recomputed_;
   std::shared_ptr<const StoredTensor> stored_;
   std::vector<int64_t> sizes_, strides_;
   at::TensorOptions options_;
@@ -106,7 +128,7 @@ namespace {
 // The one way from C++ to autograd's default hooks: SavedVariable asks the engine for them.
 struct HookedEngine : torch::autograd::Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return current ? std::make_unique<SavedTensorHooks>(*current) : nullptr;
+    return current && current->acts() ? std::make_unique<SavedTensorHooks>(*current) : nullptr;
   }
 };
 
@@ -119,25 +141,41 @@ torch::autograd::Engine& hooked_engine() {
 
 SavedTensors::SavedTensors(std::unique_ptr<TensorStore> store, const std::vector<Parameter>& parameters)
     : store_(std::move(store)) {
-  if (!store_) return;
-  torch::autograd::set_default_engine_stub(hooked_engine);
+  if (store_) torch::autograd::set_default_engine_stub(hooked_engine);
   for (const Parameter& parameter : parameters) parameters_.insert(storage_of(parameter.value));
 }
 
 SavedTensors::Scope::Scope(SavedTensors& saved) : saved_(saved), previous_(current) {
   saved.stored_bytes_ = saved.stored_tensors_ = 0;
-  current = saved.store_ ? &saved : nullptr;
+  current = &saved;
 }
 
 SavedTensors::Scope::~Scope() {
   saved_.seen_.clear();
+  saved_.recomputed_.clear();
   current = previous_;
 }
 
 bool SavedTensors::leaves_alone(const at::Tensor& tensor) const {
   const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
-  return !tensor.is_floating_point() || bytes < kSmallestStored || bytes > tensor.storage().nbytes() ||
-         parameters_.contains(storage_of(tensor));
+  return !store_ || !tensor.is_floating_point() || bytes < kSmallestStored ||
+         bytes > tensor.storage().nbytes() || parameters_.contains(storage_of(tensor));
+}
+
+at::Tensor SavedTensors::recompute_for_readers(const at::Tensor& x, const TensorFunction& f) {
+  const at::Tensor y = f(x);
+  if (!current || !at::GradMode::is_enabled()) return y;
+  TORCH_CHECK(y.is_contiguous(), "a tensor to be recomputed must be contiguous");
+  torch::autograd::set_default_engine_stub(hooked_engine);
+  current->recomputed_[storage_of(y)] = std::make_shared<const Recomputed>(x, f, y);
+  return y;
+}
+
+std::shared_ptr<const SavedTensors::Recomputed> SavedTensors::recomputed(const at::Tensor& tensor) const {
+  const auto found = recomputed_.find(storage_of(tensor));
+  const bool same =
+      found != recomputed_.end() && tensor.is_contiguous() && found->second->y.is_same(Seen(tensor));
+  return same ? found->second : nullptr;
 }
 
 std::shared_ptr<const StoredTensor> SavedTensors::store(const at::Tensor& dense) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moe/parameter.h"
+#include "moe/runner.h"
 #include "train/activations/tensor_store.h"
 
 namespace moelab {
@@ -19,9 +20,11 @@ namespace moelab {
 //
 // It works while a Scope of it lives on the thread that runs forward. A block that is recomputed in backward
 // runs outside of one, so what it saves for a moment is kept; its input, saved in forward, is stored.
+//
+// A tensor that recompute_for_readers made is not saved at all: backward gets it computed anew.
 class SavedTensors {
  public:
-  // A null store keeps everything. `parameters` must outlive this.
+  // A null store keeps everything else. `parameters` must outlive this.
   SavedTensors(std::unique_ptr<TensorStore> store, const std::vector<Parameter>& parameters);
 
   class Scope {
@@ -35,6 +38,14 @@ class SavedTensors {
     SavedTensors& saved_;
     SavedTensors* previous_;
   };
+
+  // f(x). Saved in the scope that is open on this thread, whole or as a view, x is saved instead, and
+  // backward gets f(x) for each that saved it. f makes a contiguous tensor, always the same of the same x.
+  // Without a scope it is f(x) and nothing more.
+  static at::Tensor recompute_for_readers(const at::Tensor& x, const TensorFunction& f);
+
+  // Whether what is saved in a scope comes here: once there is a store, or a tensor to be recomputed.
+  bool acts() const { return store_ || !recomputed_.empty(); }
 
   // Bytes handed to the store in the last forward, each tensor counted once, and how many tensors that were.
   int64_t stored_bytes() const { return stored_bytes_; }
@@ -56,12 +67,16 @@ class SavedTensors {
     std::vector<int64_t> sizes, strides;  // of a tensor without gaps: its number of elements, and 1
     std::weak_ptr<const StoredTensor> stored;
   };
+  struct Recomputed;  // how to make a tensor anew
+  std::shared_ptr<const Recomputed> recomputed(const at::Tensor& tensor) const;
   bool leaves_alone(const at::Tensor& tensor) const;
   std::shared_ptr<const StoredTensor> store(const at::Tensor& dense);
 
   std::unique_ptr<TensorStore> store_;
-  std::unordered_set<const void*> parameters_;               // StorageImpl*
-  std::unordered_map<const void*, std::vector<Seen>> seen_;  // by StorageImpl*, of one forward
+  std::unordered_set<const void*> parameters_;  // StorageImpl*
+  // by StorageImpl*, of one forward
+  std::unordered_map<const void*, std::vector<Seen>> seen_;
+  std::unordered_map<const void*, std::shared_ptr<const Recomputed>> recomputed_;
   int64_t stored_bytes_ = 0, stored_tensors_ = 0;
 };
 

@@ -72,6 +72,8 @@ class CheckpointWriter {
   void save(const CheckpointContent& content);
   // Returns when everything is on disk; throws the error of a save that failed, once.
   void wait();
+  // Whether a save is under way, with its copies in memory.
+  bool saving() const;
   // Of the saves that wait() or save() has waited for, without those that failed.
   const SaveCosts& costs() const { return costs_; }
 

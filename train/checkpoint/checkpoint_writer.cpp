@@ -188,6 +188,10 @@ void CheckpointWriter::save(const CheckpointContent& content) {
                         });
 }
 
+bool CheckpointWriter::saving() const {
+  return pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
 void CheckpointWriter::wait() {
   if (!pending_.valid()) return;
   costs_.last = pending_.get();

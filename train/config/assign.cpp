@@ -27,7 +27,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 bool is_preset(std::string_view name) {
-  return find_preset(model_presets(), name) != nullptr || find_preset(gpu_presets(), name) != nullptr;
+  return find_preset(model_presets(), name) != nullptr || find_preset(run_presets(), name) != nullptr;
 }
 
 // For a name written where a value was not of the enum: the nearest of the enum's.
@@ -40,6 +40,16 @@ requires std::is_enum_v<Enum> std::string hint(const Value& value, const Enum&) 
   constexpr auto names = enum_names(Enum{});
   if (value.text.empty() || names.size() < 2) return "";
   return did_you_mean(value.text, std::vector<std::string>(names.begin(), names.end()));
+}
+template <class Enum>
+requires std::is_enum_v<Enum> std::string hint(const Value& value, const std::vector<Enum>&) {
+  std::vector<Value> items;
+  if (!list_items(value, items)) return "";
+  for (const Value& item : items) {
+    Enum one;
+    if (!read_value(item, {}, one)) return hint(item, one);
+  }
+  return "";
 }
 std::string hint(const Value& value, const std::string&) {
   return value.kind == Value::Kind::plain ? "; text that looks like another type goes in quotes" : "";

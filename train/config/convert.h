@@ -2,6 +2,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "moe/settings/visitor.h"
@@ -34,6 +35,8 @@ bool read_value(const Value& value, Constraint constraint, std::string& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<int64_t>& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<double>& out);
 int find_name(const Value& value, const std::string_view* names, size_t count);  // -1: none of them
+// The elements of a list, written in a file or as [a, b] on the command line; false for what is none.
+bool list_items(const Value& value, std::vector<Value>& items);
 
 template <class Enum>
 requires std::is_enum_v<Enum>
@@ -42,6 +45,18 @@ bool read_value(const Value& value, Constraint, Enum& out) {
   const int index = find_name(value, names.data(), names.size());
   if (index >= 0) out = static_cast<Enum>(index);
   return index >= 0;
+}
+
+template <class Enum>
+requires std::is_enum_v<Enum>
+bool read_value(const Value& value, Constraint constraint, std::vector<Enum>& out) {
+  std::vector<Value> items;
+  if (!list_items(value, items)) return false;
+  std::vector<Enum> result(items.size());
+  for (size_t i = 0; i < result.size(); ++i)
+    if (!read_value(items[i], constraint, result[i])) return false;
+  out = std::move(result);
+  return true;
 }
 
 // The shortest text that reads back as the same value. A number with an exponent has a decimal point
@@ -58,6 +73,13 @@ std::string value_text(const std::vector<double>& value);
 template <class Enum>
 requires std::is_enum_v<Enum> std::string value_text(Enum value) {
   return std::string(enum_names(value)[static_cast<size_t>(value)]);
+}
+
+template <class Enum>
+requires std::is_enum_v<Enum> std::string value_text(const std::vector<Enum>& values) {
+  std::string text = "[";
+  for (const Enum value : values) text += (text.size() > 1 ? ", " : "") + value_text(value);
+  return text + "]";
 }
 
 // As value_text, but quoted where YAML would read something else than this text.
@@ -77,6 +99,13 @@ template <class Enum>
 requires std::is_enum_v<Enum> std::string expected_text(const Enum*, Constraint) {
   constexpr auto names = enum_names(Enum{});
   return one_of(names.data(), names.size());
+}
+
+template <class Enum>
+requires std::is_enum_v<Enum> std::string expected_text(const std::vector<Enum>*, Constraint) {
+  constexpr auto names = enum_names(Enum{});
+  return "a list such as [" + std::string(names.front()) + ", " + std::string(names.back()) + "], each " +
+         one_of(names.data(), names.size());
 }
 
 // What was written instead, for the same message.

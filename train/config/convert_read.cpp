@@ -112,13 +112,11 @@ bool argument_list(std::string_view text, Value& out) {
 
 template <class T>
 bool read_list(const Value& value, Constraint constraint, std::vector<T>& out) {
-  Value parsed;
-  if (value.kind == Kind::argument && !argument_list(value.text, parsed)) return false;
-  const Value& list = value.kind == Kind::argument ? parsed : value;
-  if (list.kind != Kind::list) return false;
-  std::vector<T> result(list.items.size());
+  std::vector<Value> items;
+  if (!list_items(value, items)) return false;
+  std::vector<T> result(items.size());
   for (size_t i = 0; i < result.size(); ++i)
-    if (!read_value(list.items[i], constraint, result[i])) return false;
+    if (!read_value(items[i], constraint, result[i])) return false;
   out = std::move(result);
   return true;
 }
@@ -198,6 +196,15 @@ bool read_value(const Value& value, Constraint constraint, std::vector<int64_t>&
 
 bool read_value(const Value& value, Constraint constraint, std::vector<double>& out) {
   return read_list(value, constraint, out);
+}
+
+bool list_items(const Value& value, std::vector<Value>& items) {
+  Value parsed;
+  if (value.kind == Kind::argument && !argument_list(value.text, parsed)) return false;
+  const Value& list = value.kind == Kind::argument ? parsed : value;
+  if (list.kind != Kind::list) return false;
+  items = list.items;
+  return true;
 }
 
 int find_name(const Value& value, const std::string_view* names, size_t count) {

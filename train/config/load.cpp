@@ -46,7 +46,7 @@ void apply_model(Settings& settings, const std::string& name, const std::string&
 void apply_gpu(Settings& settings, const std::string& name, const std::string& where) {
   settings.run.preset = name;
   if (name.empty()) return;
-  const Preset& preset = preset_named(gpu_presets(), name, where, "GPU-size preset");
+  const Preset& preset = preset_named(run_presets(), name, where, "preset");
   assign_pairs(settings, preset, preset.settings);
 }
 

@@ -18,7 +18,7 @@ std::string padded(std::string text, size_t width) {
 std::string preset_lines(const std::vector<Preset>& presets) {
   std::string text;
   for (const Preset& preset : presets)
-    text += "  " + padded(std::string(preset.name), 16) + std::string(preset.about) + "\n";
+    text += "  " + padded(std::string(preset.name), 24) + std::string(preset.about) + "\n";
   return text;
 }
 
@@ -48,7 +48,7 @@ std::string settings_help() {
 
 std::string presets_help() {
   return "Models (--config, model.preset):\n" + preset_lines(model_presets()) +
-         "\nGPU sizes (--preset, run.preset):\n" + preset_lines(gpu_presets());
+         "\nGPU sizes and profiles (--preset, run.preset):\n" + preset_lines(run_presets());
 }
 
 }  // namespace moelab

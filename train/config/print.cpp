@@ -13,9 +13,18 @@ std::string in_yaml(const T& value) {
 }
 
 template <class T>
+constexpr bool is_enum_list = false;
+template <class T>
+constexpr bool is_enum_list<std::vector<T>> = std::is_enum_v<T>;
+
+template <class T>
 nlohmann::ordered_json in_json(const T& value) {
   if constexpr (std::is_enum_v<T>) {
     return value_text(value);
+  } else if constexpr (is_enum_list<T>) {
+    nlohmann::ordered_json names = nlohmann::ordered_json::array();
+    for (const auto& one : value) names.push_back(value_text(one));
+    return names;
   } else if constexpr (std::is_same_v<T, Bytes>) {
     return value.count;
   } else {

@@ -1,5 +1,7 @@
 #pragma once
+#include "kernels/memory/ledger.h"
 #include "moe/settings/model_settings.h"
+#include "moe/settings/pieces.h"
 
 namespace moelab {
 
@@ -8,8 +10,16 @@ constexpr std::array<std::string_view, 4> enum_names(ComputePrecision) {
   return {"fp32", "bf16", "fp16", "fp8"};
 }
 
+// `compute`: in the type that products take.
+enum class WeightStore { compute, fp32, bf16, fp16, fp8, int8 };
+constexpr std::array<std::string_view, 6> enum_names(WeightStore) {
+  return {"compute", "fp32", "bf16", "fp16", "fp8", "int8"};
+}
+
 enum class MasterWeights { fp32, none };
 constexpr std::array<std::string_view, 2> enum_names(MasterWeights) { return {"fp32", "none"}; }
+
+constexpr std::array<std::string_view, 3> enum_names(Home) { return {"device", "host", "nvme"}; }
 
 enum class CheckpointMode { none, full, every, layers, ratio };
 constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
@@ -37,11 +47,15 @@ constexpr std::array<std::string_view, 3> enum_names(MemoryProfile) {
   return {"aggressive", "balanced", "conservative"};
 }
 
+enum class SnapshotWhen { never, oom, step };
+constexpr std::array<std::string_view, 3> enum_names(SnapshotWhen) { return {"never", "oom", "step"}; }
+
 enum class DeviceChoice { automatic, cpu, cuda };
 constexpr std::array<std::string_view, 3> enum_names(DeviceChoice) { return {"auto", "cpu", "cuda"}; }
 
 struct PrecisionSettings {
   ComputePrecision compute = ComputePrecision::fp32;
+  WeightStore store = WeightStore::compute;
   MasterWeights master = MasterWeights::fp32;
   double loss_scale = 0;
 
@@ -50,6 +64,10 @@ struct PrecisionSettings {
     v.field("compute", self.compute,
             "type of products and activations, all but fp32 with fp32 master weights; fp8: bf16 with the "
             "blocks' products in fp8");
+    v.field(
+        "store", self.store,
+        "form in which the blocks' weights wait for their products; fp8, int8: a byte and a scale every 256, "
+        "of the masters, made the compute type a block at a time; compute: as they are used");
     v.field("master", self.master, "what updates add to; none: the bf16 weights, rounded stochastically");
     v.field("loss_scale", self.loss_scale, "with fp16: factor of the loss; 0: dynamic, from 32768",
             at_least(0));
@@ -61,6 +79,7 @@ struct ActivationSettings {
   int64_t every = 1;
   std::vector<int64_t> layers;
   double ratio = 1.0;
+  std::vector<Piece> pieces = {};
   ActivationStorage storage = ActivationStorage::keep;
   int64_t block = 256;
 
@@ -70,6 +89,8 @@ struct ActivationSettings {
     v.field("every", self.every, "with checkpoint=every: blocks 0, N, 2N, …", range(1, 4096));
     v.field("layers", self.layers, "with checkpoint=layers: the blocks, e.g. [0, 4, 8]", range(0, 4095));
     v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks, spread evenly", range(0, 1));
+    v.field("pieces", self.pieces,
+            "what is recomputed of the other blocks; attention and moe are their halves");
     v.field("storage", self.storage, "form in which what backward needs is held until then");
     v.field("block", self.block, "with storage=int8 or fp8: elements that share a scale", range(16, 65536));
   }
@@ -108,13 +129,23 @@ struct OptimSettings {
 };
 
 struct PlacementSettings {
+  Home parameters = Home::device;
+  Home gradients = Home::device;
+  Home optimizer = Home::device;
   std::string nvme_path;
   Bytes nvme_block{1 << 20};
   int64_t nvme_depth = 4;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("nvme_path", self.nvme_path, "folder on the drive that storage=nvme uses; its file has no name");
+    v.field(
+        "parameters", self.parameters,
+        "where the blocks' weights and masters are between uses; they come to the device a block at a time");
+    v.field("gradients", self.gradients,
+            "where a gradient is from its last addition in backward to the step");
+    v.field("optimizer", self.optimizer,
+            "where the optimizer's state and masters are, and where the step is taken");
+    v.field("nvme_path", self.nvme_path, "folder on the drive of what is nvme; its file has no name");
     v.field("nvme_block", self.nvme_block, "bytes of a read or write there, a multiple of 4096");
     v.field("nvme_depth", self.nvme_depth, "reads or writes under way there at a time", range(1, 4));
   }
@@ -167,6 +198,15 @@ struct DataSettings {
   }
 };
 
+struct DynamicBatchSettings {
+  bool enabled = false;
+  int64_t min = 4;
+  int64_t max = 16;
+  double target = 0.90;
+  int64_t every = 100;
+  bool smooth = true;
+};
+
 struct MemorySettings {
   Bytes limit;
   MemoryProfile profile = MemoryProfile::balanced;
@@ -174,6 +214,9 @@ struct MemorySettings {
   double warning = 0;
   double critical = 0;
   double emergency = 0;
+  bool recover = true;
+  DynamicBatchSettings dynamic_batch;
+  int64_t empty_cache_every = 0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
@@ -183,17 +226,44 @@ struct MemorySettings {
     v.field("warning", self.warning, "threshold; 0: the profile's", range(0, 1));
     v.field("critical", self.critical, "threshold; 0: the profile's", range(0, 1));
     v.field("emergency", self.emergency, "threshold; 0: the profile's", range(0, 1));
+    v.field(
+        "recover", self.recover,
+        "smaller micro-batches and more of them at the critical threshold and after running out of memory");
+    v.field("dynamic_batch.enabled", self.dynamic_batch.enabled,
+            "let the micro-batch grow past train.micro_batch; the rows a step stay the same");
+    v.field("dynamic_batch.min", self.dynamic_batch.min,
+            "smallest micro-batch that a threshold leads to; running out of memory goes below",
+            range(1, 1 << 20));
+    v.field("dynamic_batch.max", self.dynamic_batch.max, "largest micro-batch", range(1, 1 << 20));
+    v.field("dynamic_batch.target", self.dynamic_batch.target, "share of the limit that growing may reach",
+            range(0.01, 1));
+    v.field("dynamic_batch.every", self.dynamic_batch.every,
+            "steps without a change before the micro-batch grows, with dynamic_batch.enabled=false back to "
+            "train.micro_batch",
+            range(1, 1e12));
+    v.field("dynamic_batch.smooth", self.dynamic_batch.smooth, "one doubling at a time");
+    v.field("empty_cache_every", self.empty_cache_every,
+            "give the allocator's unused memory back every so many steps; 0: only in need", at_least(0));
   }
 };
 
 struct MonitorSettings {
   int64_t every = 50;
   bool quiet = false;
+  SnapshotWhen snapshot = SnapshotWhen::never;
+  int64_t profile_steps = 0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("every", self.every, "steps between two lines of the memory dashboard; 0: none", at_least(0));
     v.field("quiet", self.quiet, "no dashboard, and a warning at most once");
+    v.field(
+        "snapshot", self.snapshot,
+        "what the device holds, into run.dir; oom: when memory runs out; step: then, and after a step during "
+        "which SIGUSR1 came");
+    v.field("profile_steps", self.profile_steps,
+            "steps after the warm-up whose operators are recorded into run.dir, slowly; 0: none",
+            range(0, 1000));
   }
 };
 
@@ -225,7 +295,8 @@ struct RunSettings {
     v.field("name", self.name, "name of the run; empty: the model's preset");
     v.field("dir", self.dir, "folder the run leaves its files in; empty: runs/NAME");
     v.field("preset", self.preset, "GPU-size preset, e.g. gpu-8gb; see moelab train --help");
-    v.field("device", self.device, "where to train; auto: cuda when there is a GPU");
+    v.field("device", self.device,
+            "where to train; auto: cpu, as long as cuda has no kernels for the MoE operators");
     v.field("scale", self.scale, "true miniature: widths, vocabulary and sequence by its root, memory by it",
             range(1e-6, 1));
     v.field("threads", self.threads, "CPU threads; 0: one a core", range(0, 1024));

@@ -69,6 +69,17 @@ void check_size(const Settings& s) {
               named("train.sequence", s.train.sequence) + " is more than 2^31 tokens; lower one of them");
 }
 
+void check_pieces(const ActivationSettings& a, const ModelSettings& m) {
+  const auto given = [&](Piece piece) { return std::count(a.pieces.begin(), a.pieces.end(), piece); };
+  for (const Piece piece : a.pieces)
+    require(given(piece) == 1,
+            named("activations.pieces", a.pieces) + " names " + value_text(piece) + " twice");
+  require(!given(Piece::expert_hidden) || m.dense() || m.dispatch != Dispatch::onehot,
+          named("activations.pieces", a.pieces) +
+              " with model.dispatch=onehot, which has many tensors where expert_hidden is one; name moe "
+              "instead, or set model.dispatch=capacity or dropless");
+}
+
 void check_activations(const ActivationSettings& a, int64_t layers) {
   const bool listed = a.checkpoint == CheckpointMode::layers;
   require(listed || a.layers.empty(), named("activations.layers", a.layers) + " with " +
@@ -96,10 +107,42 @@ void check_precision(const PrecisionSettings& p, const ModelSettings& m) {
               "; only precision.compute=fp16 needs one");
 }
 
+void check_store(const PrecisionSettings& p, OptimizerName optimizer) {
+  const std::string store = named("precision.store", p.store),
+                    compute = named("precision.compute", p.compute);
+  const bool coded = p.store == WeightStore::fp8 || p.store == WeightStore::int8;
+  if (!coded) {
+    const std::string type = p.compute == ComputePrecision::fp8 ? "bf16" : value_text(p.compute);
+    require(p.store == WeightStore::compute || value_text(p.store) == type,
+            store + " with " + compute + "; weights are held as " + type + " there, leave it at compute");
+    return;
+  }
+  require(p.compute != ComputePrecision::fp32,
+          store + " with " + compute +
+              "; a coded weight needs its fp32 master beside it, which is the weight itself there, set "
+              "precision.compute=bf16");
+  require(p.master == MasterWeights::fp32, store + " with " + named("precision.master", p.master) +
+                                               "; steps are smaller than what 8 bits can tell apart, set "
+                                               "precision.master=fp32");
+  require(optimizer != OptimizerName::adamw_compact,
+          store + " with " + named("optim.name", optimizer) +
+              ", which keeps no masters to code; set precision.store=compute or another optim.name");
+}
+
 void check_storage(const Settings& s) {
   const int64_t block = s.placement.nvme_block.count;
   require(s.activations.storage != ActivationStorage::nvme || !s.placement.nvme_path.empty(),
           "activations.storage=nvme with placement.nvme_path=; name a folder on the drive there");
+  require(s.placement.parameters != Home::nvme || !s.placement.nvme_path.empty(),
+          "placement.parameters=nvme with placement.nvme_path=; name a folder on the drive there");
+  require(s.placement.gradients != Home::nvme || !s.placement.nvme_path.empty(),
+          "placement.gradients=nvme with placement.nvme_path=; name a folder on the drive there");
+  require(s.placement.optimizer != Home::nvme || !s.placement.nvme_path.empty(),
+          "placement.optimizer=nvme with placement.nvme_path=; name a folder on the drive there");
+  require(
+      s.placement.gradients == Home::device || !s.optim.in_backward,
+      named("placement.gradients", s.placement.gradients) +
+          " with optim.in_backward=true, which uses each gradient at once; set placement.gradients=device");
   require(block >= 4096 && block <= int64_t{1} << 30 && block % 4096 == 0,
           named("placement.nvme_block", s.placement.nvme_block) +
               " is not a multiple of 4096 bytes, at most 1GiB, which direct reads and writes need");
@@ -127,6 +170,24 @@ void check_optim(const Settings& s) {
               "; gradients that are dropped at once cannot be summed, set train.accumulation=1");
 }
 
+void check_dynamic_batch(const Settings& s) {
+  const DynamicBatchSettings& d = s.memory.dynamic_batch;
+  require(d.min <= d.max, named("memory.dynamic_batch.min", d.min) + " is more than " +
+                              named("memory.dynamic_batch.max", d.max));
+  if (!d.enabled) return;
+  require(
+      s.memory.recover,
+      "memory.dynamic_batch.enabled=true with memory.recover=false, which keeps the batch as it is; set one "
+      "of them otherwise");
+  require(
+      !s.optim.in_backward,
+      "memory.dynamic_batch.enabled=true with optim.in_backward=true, which cannot accumulate; set one of "
+      "them false");
+  require(d.min <= s.train.micro_batch && s.train.micro_batch <= d.max,
+          named("train.micro_batch", s.train.micro_batch) + " is outside of memory.dynamic_batch.min=" +
+              value_text(d.min) + " to max=" + value_text(d.max) + ", between which it is to move");
+}
+
 void check_memory(const MemorySettings& m) {
   require(m.target < m.warning && m.warning < m.critical && m.critical < m.emergency,
           "memory.target, warning, critical and emergency must ascend; they are " + value_text(m.target) +
@@ -141,7 +202,9 @@ void validate(const Settings& settings) {
   check_experts(settings.model);
   check_size(settings);
   check_activations(settings.activations, settings.model.layers);
+  check_pieces(settings.activations, settings.model);
   check_precision(settings.precision, settings.model);
+  check_store(settings.precision, settings.optim.name);
   check_storage(settings);
   check_optim(settings);
   require(settings.eval.every == 0 || settings.eval.batches > 0,
@@ -150,6 +213,7 @@ void validate(const Settings& settings) {
               settings.run.name != "..",
           named("run.name", settings.run.name) + " is not the name of one folder; paths go in run.dir");
   check_memory(resolve(settings).memory);
+  check_dynamic_batch(settings);
 }
 
 }  // namespace moelab

@@ -157,9 +157,20 @@ std::vector<Assignment> read_yaml(const std::string& text, const std::string& na
     }
     if (content.kind != Value::Kind::map)
       throw UserError(where + ": expected a group of settings, got " + describe(content));
+    const auto add = [&](const Value& key, const std::string& full, const Value& value) {
+      if (!known(keys, full)) throw_unknown_key(place(name, key), full);
+      for (const Assignment& earlier : assignments)
+        if (earlier.key == full) throw UserError(place(name, key) + ": " + full + ": given twice");
+      assignments.push_back({full, value, place(name, key)});
+    };
     for_each_entry(content, name, group.text + ".", [&](const Value& key, const Value& value) {
-      assignments.push_back({group.text + "." + key.text, value, place(name, key)});
-      if (!known(keys, assignments.back().key)) throw_unknown_key(place(name, key), assignments.back().key);
+      const std::string full = group.text + "." + key.text;
+      const bool inner_group = std::any_of(
+          keys.begin(), keys.end(), [&](const std::string& known) { return known.starts_with(full + "."); });
+      if (!inner_group || value.kind != Value::Kind::map) return add(key, full, value);
+      for_each_entry(value, name, full + ".", [&](const Value& inner, const Value& inner_value) {
+        add(inner, full + "." + inner.text, inner_value);
+      });
     });
   });
   return assignments;

@@ -1,48 +1,14 @@
 #include "train/files/tile_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <string>
 #include <utility>
 
 namespace moelab {
-namespace fs = std::filesystem;
-namespace {
 
-bool unsupported(int code) { return code == EINVAL || code == EOPNOTSUPP || code == EISDIR; }
-
-FileDescriptor open_unnamed(const fs::path& folder, int flags) {
-  try {
-    return {folder, O_TMPFILE | O_RDWR | flags};
-  } catch (const IoError& error) {
-    if (!unsupported(error.code)) throw;
-  }
-  // file systems that make no unnamed files: name it and take the name away
-  const fs::path named = folder / (".moelab-" + std::to_string(::getpid()));
-  FileDescriptor file(named, O_CREAT | O_EXCL | O_RDWR | flags);
-  if (::unlink(named.c_str()) != 0) throw IoError("remove", named, errno);
-  return file;
-}
-
-FileDescriptor open_direct(const fs::path& folder) {
-  try {
-    return open_unnamed(folder, O_DIRECT);
-  } catch (const IoError& error) {
-    if (error.code != EINVAL) throw;
-    return open_unnamed(folder, 0);
-  }
-}
-
-}  // namespace
-
-TileFile::TileFile(fs::path folder, std::span<std::byte> memory, int64_t tile_bytes,
+TileFile::TileFile(const std::filesystem::path& folder, std::span<std::byte> memory, int64_t tile_bytes,
                    std::unique_ptr<FileQueue> queue)
-    : folder_(std::move(folder)),
-      file_(open_direct(folder_)),
+    : file_(folder),
       queue_(std::move(queue)),
       tile_bytes_(tile_bytes),
       tiles_(memory.size() / static_cast<size_t>(tile_bytes)) {
@@ -63,6 +29,7 @@ void TileFile::write(int64_t offset, const void* data, int64_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);
   for (int64_t done = 0; done < bytes; done += tile_bytes_) {
     const int64_t part = std::min(tile_bytes_, bytes - done);
+    finish_writes_to(offset + done, part);
     Tile& tile = free_tile();
     std::memcpy(tile.memory, from + done, static_cast<size_t>(part));
     start(tile, true, offset + done, part);
@@ -95,6 +62,14 @@ TileFile::Tile& TileFile::free_tile() {
   }
 }
 
+void TileFile::finish_writes_to(int64_t offset, int64_t bytes) {
+  const auto meets = [&](const Tile& tile) {
+    const FileRequest& r = tile.request;
+    return tile.busy && r.offset < offset + bytes && offset < r.offset + static_cast<int64_t>(r.bytes);
+  };
+  while (std::any_of(tiles_.begin(), tiles_.end(), meets)) finish_one();
+}
+
 void TileFile::start(Tile& tile, bool write, int64_t offset, int64_t bytes) {
   const int64_t padded = (bytes + kAlign - 1) / kAlign * kAlign;
   tile.request = {file_.get(),          write, tile.memory, static_cast<size_t>(padded), offset,
@@ -108,7 +83,7 @@ void TileFile::finish_one() {
   Tile& tile = tiles_[static_cast<size_t>(result.tag)];
   tile.busy = false;
   void* const destination = std::exchange(tile.destination, nullptr);
-  check(tile.request, result.bytes);
+  file_.check(tile.request, result.bytes);
   if (destination) std::memcpy(destination, tile.memory, tile.wanted);
 }
 
@@ -118,21 +93,6 @@ void TileFile::finish_all() {
 
 void TileFile::forget_reads() {
   for (Tile& tile : tiles_) tile.destination = nullptr;
-}
-
-// A file system that is nearly full, or a file near a limit on its size, takes a part and refuses the rest at
-// the next call; a part is never all.
-void TileFile::check(const FileRequest& request, int64_t done) const {
-  if (done == static_cast<int64_t>(request.bytes)) return;
-  if (done < 0)
-    throw IoError(request.write ? "write to a file in" : "read from a file in", folder_,
-                  static_cast<int>(-done));
-  const std::string part = std::to_string(done) + " of " + std::to_string(request.bytes) + " bytes ";
-  if (request.write)
-    throw UserError("cannot write to a file in " + folder_.string() + ": it took " + part +
-                    "(no space left, or a limit on the size of files)");
-  throw UserError("cannot read back what was written to a file in " + folder_.string() + ": " + part +
-                  "came");
 }
 
 }  // namespace moelab

@@ -5,23 +5,21 @@
 #include <span>
 #include <vector>
 
-#include "train/files/file_descriptor.h"
 #include "train/files/file_queue.h"
+#include "train/files/unnamed_file.h"
 
 namespace moelab {
 
-// A file without a name for data that lives as long as this object: it never appears in its folder, and is
-// gone with the process however that ends. Data pass through a few tiles of memory; O_DIRECT keeps them out
-// of the page cache where the file system has it. Used by one thread at a time. Failures throw IoError (disk
-// full, bad medium) or UserError (the file is shorter than what was written), with nothing left under way
-// into the caller's memory.
+// An unnamed file for data that pass through a few tiles of memory. Used by one thread at a time. Failures
+// throw IoError (disk full, bad medium) or UserError (the file is shorter than what was written), with
+// nothing left under way into the caller's memory.
 class TileFile {
  public:
-  static constexpr int64_t kAlign = 4096;  // of offsets, of tiles and of their memory
+  static constexpr int64_t kAlign = UnnamedFile::kAlign;  // of offsets, of tiles and of their memory
 
   // `memory` holds the tiles, tile_bytes each, as many as may be under way at a time; it must outlive this.
   // Throws IoError when the folder takes no file.
-  TileFile(std::filesystem::path folder, std::span<std::byte> memory, int64_t tile_bytes,
+  TileFile(const std::filesystem::path& folder, std::span<std::byte> memory, int64_t tile_bytes,
            std::unique_ptr<FileQueue> queue = nullptr);
   ~TileFile();
   TileFile(const TileFile&) = delete;
@@ -41,14 +39,14 @@ class TileFile {
     bool busy = false;
   };
   Tile& free_tile();
+  // Two writes to one place have no order of their own.
+  void finish_writes_to(int64_t offset, int64_t bytes);
   void start(Tile& tile, bool write, int64_t offset, int64_t bytes);
   void finish_one();
   void finish_all();
   void forget_reads();
-  void check(const FileRequest& request, int64_t done) const;
 
-  std::filesystem::path folder_;
-  FileDescriptor file_;
+  UnnamedFile file_;
   std::unique_ptr<FileQueue> queue_;
   int64_t tile_bytes_;
   std::vector<Tile> tiles_;

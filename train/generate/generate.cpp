@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -28,6 +29,24 @@ class Reader {
     return logits.to(at::kCPU, at::kFloat).contiguous();
   }
 
+  // The same for a prompt: in pieces of half the size where one ran out of memory.
+  at::Tensor read_prompt(std::span<const int64_t> ids) {
+    at::Tensor logits;
+    size_t piece = ids.size();
+    for (size_t done = 0; done < ids.size();) {
+      const size_t count = std::min(piece, ids.size() - done);
+      try {
+        logits = read(ids.subspan(done, count));
+        done += count;
+      } catch (const c10::OutOfMemoryError&) {
+        if (count == 1) throw;
+        cache_.truncate(static_cast<int64_t>(done));
+        piece = (count + 1) / 2;
+      }
+    }
+    return logits;
+  }
+
  private:
   Transformer& model_;
   KvCache& cache_;
@@ -51,7 +70,7 @@ Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> 
   Reader reader(model, cache);
   Generated result;
   auto start = Clock::now();
-  at::Tensor logits = reader.read(prompt);
+  at::Tensor logits = reader.read_prompt(prompt);
   result.prompt_seconds = seconds_since(start);
   start = Clock::now();
   while (static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {

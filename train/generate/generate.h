@@ -33,8 +33,9 @@ struct Generated {
 
 // Continues `prompt` (at least one id), showing each token to `on_token` as it comes. What the cache (batch
 // 1) held before is forgotten. A cache of P positions has room for a prompt of P tokens and one more token,
-// since the last one is never read. Throws UserError for an empty prompt, one longer than the cache and bad
-// options.
+// since the last one is never read. A prompt that memory is too short for is read in pieces. Throws UserError
+// for an empty prompt, one longer than the cache and bad options, c10::OutOfMemoryError when memory does not
+// hold one token.
 Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> prompt,
                    const GenerateOptions& options, const std::function<void(int64_t)>& on_token = {});
 

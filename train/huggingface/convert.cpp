@@ -98,6 +98,7 @@ Settings training_settings(const HfConfig& config) {
   settings.model = config.model;
   settings.model.balance_loss = published.balance_loss;
   settings.model.z_loss = published.z_loss;
+  settings.attention = config.attention;
   settings.train.sequence = std::min(settings.train.sequence, config.max_positions);
   settings = resolve(std::move(settings));
   validate(settings);
@@ -162,12 +163,13 @@ fs::path import_huggingface(const fs::path& from, const fs::path& to, const std:
 void export_huggingface(const fs::path& from, const fs::path& to, int64_t max_shard_bytes) {
   const LoadedCheckpoint checkpoint = open_checkpoint(from);
   const Settings settings = settings_of(checkpoint);
-  const HfFamily family = family_of(settings.model);
+  const HfFamily family = family_of(settings.model, settings.attention);
   require_new_folder(to);
   fill_and_rename(to, [&](const fs::path& folder) {
     write_hf_weights(folder, hf_views(mapped_tensors(checkpoint.model), family, settings.model),
                      max_shard_bytes);
-    write_text_file(folder / "config.json", hf_config_text(family, settings.model, settings.train.sequence));
+    write_text_file(folder / "config.json",
+                    hf_config_text(family, settings.model, settings.attention, settings.train.sequence));
     const auto tokenizer = checkpoint.files.find(kTokenizer);
     if (tokenizer != checkpoint.files.end()) write_text_file(folder / kTokenizer, tokenizer->second);
   });

@@ -115,8 +115,8 @@ void refuse_what_we_lack(const Config& config, HfFamily family) {
   config.only("router_jitter_noise", 0);
   config.only("partial_rotary_factor", 1);
   config.only("use_sliding_window", false);
-  // Qwen3 states a window also where it is switched off
-  if (family != HfFamily::qwen3_moe) config.only("sliding_window", nullptr);
+  // Mixtral's we have; Qwen3 states a window also where it is switched off
+  if (family == HfFamily::olmoe) config.only("sliding_window", nullptr);
   config.only("decoder_sparse_step", 1);
   config.only("mlp_only_layers", json::array());
   for (const char* key : {"n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"}) {
@@ -150,6 +150,14 @@ double read_clip(const Config& config, HfFamily family) {
   return clip;
 }
 
+AttentionSettings read_attention(const Config& config, HfFamily family) {
+  AttentionSettings attention;
+  if (family != HfFamily::mixtral || config.at("sliding_window").is_null()) return attention;
+  attention.kernel = AttentionKernel::sliding_window;
+  attention.window = config.integer("sliding_window");
+  return attention;
+}
+
 int64_t read_experts(const Config& config, const Traits& traits) {
   // transformers 5 has one name for both
   for (const char* key : {"num_experts", "num_local_experts"}) {
@@ -181,9 +189,11 @@ ModelSettings read_model(const Config& config, HfFamily family) {
   return m;
 }
 
-void check_model(const Config& config, HfFamily family, const ModelSettings& model) {
+void check_model(const Config& config, const HfConfig& read) {
+  const auto& [family, model, attention, max_positions] = read;
   Settings settings;
   settings.model = model;
+  settings.attention = attention;
   try {
     validate(settings);
   } catch (const UserError& error) {
@@ -197,19 +207,6 @@ void check_model(const Config& config, HfFamily family, const ModelSettings& mod
 
 [[noreturn]] void no_family(const std::string& setting, const std::string& why) {
   throw UserError("export: " + setting + ": " + why);
-}
-
-}  // namespace
-
-HfConfig read_hf_config(const fs::path& folder) {
-  const Config config(folder / "config.json");
-  HfConfig result;
-  result.family = read_family(config);
-  refuse_what_we_lack(config, result.family);
-  result.model = read_model(config, result.family);
-  result.max_positions = config.integer("max_position_embeddings", 4096);
-  check_model(config, result.family, result.model);
-  return result;
 }
 
 HfFamily family_of(const ModelSettings& m) {
@@ -240,7 +237,32 @@ HfFamily family_of(const ModelSettings& m) {
   return HfFamily::mixtral;
 }
 
-std::string hf_config_text(HfFamily family, const ModelSettings& m, int64_t max_positions) {
+}  // namespace
+
+HfConfig read_hf_config(const fs::path& folder) {
+  const Config config(folder / "config.json");
+  HfConfig result;
+  result.family = read_family(config);
+  refuse_what_we_lack(config, result.family);
+  result.model = read_model(config, result.family);
+  result.attention = read_attention(config, result.family);
+  result.max_positions = config.integer("max_position_embeddings", 4096);
+  check_model(config, result);
+  return result;
+}
+
+HfFamily family_of(const ModelSettings& model, const AttentionSettings& attention) {
+  const HfFamily family = family_of(model);
+  if (attention.kernel == AttentionKernel::block_sparse ||
+      (attention.kernel == AttentionKernel::sliding_window && family != HfFamily::mixtral)) {
+    no_family("attention.kernel=" + value_text(attention.kernel),
+              "of the families only Mixtral, with model.qk_norm=none, has a window, and none has blocks");
+  }
+  return family;
+}
+
+std::string hf_config_text(HfFamily family, const ModelSettings& m, const AttentionSettings& attention,
+                           int64_t max_positions) {
   const Traits& traits = traits_of(family);
   nlohmann::ordered_json config = {
       {"architectures", json::array({traits.architecture})},
@@ -263,6 +285,7 @@ std::string hf_config_text(HfFamily family, const ModelSettings& m, int64_t max_
   if (family != HfFamily::olmoe) config["head_dim"] = m.head();
   if (family != HfFamily::mixtral) config["norm_topk_prob"] = m.norm_topk;
   if (m.clip_qkv > 0) config["clip_qkv"] = m.clip_qkv;
+  if (attention.kernel == AttentionKernel::sliding_window) config["sliding_window"] = attention.window;
   // the families' defaults are ids of their own vocabularies
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) config[token] = nullptr;
   return config.dump(2) + "\n";

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/memory/report.h"
+#include "train/memory/split.h"
 
 namespace moelab {
 namespace {
@@ -24,28 +25,15 @@ class Adviser {
     keep(setting, peak_of(changed));
   }
 
-  // Rows of a forward pass fewer, passes more: the same rows a step.
-  void try_micro_batch() {
+  // Applies `shrink`, which says what it has set, until that fits or it has nothing more and says nothing.
+  template <class Shrink>
+  void try_steps(Shrink shrink) {
     Settings s = settings_;
     Advice advice;
-    while (s.train.micro_batch > 1 && !advice.fits) {
-      const int64_t factor = smallest_factor(s.train.micro_batch);
-      s.train.micro_batch /= factor;
-      s.train.accumulation *= factor;
-      advice = made(fmt::format("train.micro_batch={} train.accumulation={}", s.train.micro_batch,
-                                s.train.accumulation),
-                    peak_of(s));
-      if (advice.predicted_peak == 0) break;
-    }
-    keep(advice);
-  }
-
-  void try_sequence() {
-    Settings s = settings_;
-    Advice advice;
-    while (s.train.sequence >= 2 * kShortestSequence && !advice.fits) {
-      s.train.sequence /= 2;
-      advice = made(fmt::format("train.sequence={}", s.train.sequence), peak_of(s));
+    while (!advice.fits) {
+      const std::string setting = shrink(s);
+      if (setting.empty()) break;
+      advice = made(setting, peak_of(s));
       if (advice.predicted_peak == 0) break;
     }
     keep(advice);
@@ -55,19 +43,12 @@ class Adviser {
   void try_limit() {
     if (peak_now_ <= limit_) return;
     const int64_t mib = (peak_now_ + (int64_t{1} << 20) - 1) >> 20;
-    advice_.push_back({fmt::format("memory.limit={}MiB", mib), peak_now_, true});
+    advice_.push_back({fmt::format("memory.limit={}MiB", mib), peak_now_, 0, true});
   }
 
   std::vector<Advice> take() { return std::move(advice_); }
 
  private:
-  static int64_t smallest_factor(int64_t n) {
-    for (int64_t f = 2; f * f <= n; ++f) {
-      if (n % f == 0) return f;
-    }
-    return n;
-  }
-
   // Advice must not hide the failure that it is about, so a prediction that fails is an unknown one.
   int64_t peak_of(const Settings& settings) const {
     try {
@@ -78,7 +59,8 @@ class Adviser {
   }
 
   Advice made(std::string setting, int64_t peak) const {
-    return {std::move(setting), peak, peak > 0 && limit_ > 0 && peak <= limit_};
+    const int64_t saves = peak > 0 && peak_now_ > 0 ? peak_now_ - peak : 0;
+    return {std::move(setting), peak, saves, peak > 0 && limit_ > 0 && peak <= limit_};
   }
   void keep(const std::string& setting, int64_t peak) { keep(made(setting, peak)); }
   void keep(const Advice& advice) {
@@ -95,8 +77,42 @@ class Adviser {
 
 std::string advice_line(const Advice& advice, size_t width) {
   if (advice.predicted_peak == 0) return fmt::format("  {}\n", advice.setting);
-  return fmt::format("  {:<{}}  peak {}, {}\n", advice.setting, width, human_bytes(advice.predicted_peak),
-                     advice.fits ? "fits" : "not enough alone");
+  const std::string saves = advice.saves > 0 ? "saves " + human_bytes(advice.saves) + ", " : "";
+  return fmt::format("  {:<{}}  peak {}, {}{}\n", advice.setting, width, human_bytes(advice.predicted_peak),
+                     saves, advice.fits ? "fits" : "not enough alone");
+}
+
+// Fewer rows a forward pass, more passes: the same rows a step.
+std::string smaller_micro_batch(Settings& s) {
+  const auto next = halved({s.train.micro_batch, s.train.accumulation});
+  if (!next || s.optim.in_backward) return "";
+  s.train.micro_batch = next->micro_batch;
+  s.train.accumulation = next->accumulation;
+  return fmt::format("train.micro_batch={} train.accumulation={}", next->micro_batch, next->accumulation);
+}
+
+std::string shorter_sequence(Settings& s) {
+  if (s.train.sequence < 2 * kShortestSequence) return "";
+  s.train.sequence /= 2;
+  return fmt::format("train.sequence={}", s.train.sequence);
+}
+
+// The guides go from 14 layers to 12, 10 and 8, and from 8 experts to 4.
+std::string fewer_layers(Settings& s) {
+  if (s.model.layers < 4 || s.activations.checkpoint == CheckpointMode::layers) return "";
+  s.model.layers -= 2;
+  return fmt::format("model.layers={}", s.model.layers);
+}
+std::string fewer_experts(Settings& s) {
+  if (s.model.experts / 2 < std::max<int64_t>(2, s.model.experts_per_token)) return "";
+  s.model.experts /= 2;
+  return fmt::format("model.experts={}", s.model.experts);
+}
+
+std::string smaller_evaluation(Settings& s) {
+  if (s.eval.micro_batch < 2) return "";
+  s.eval.micro_batch /= 2;
+  return fmt::format("eval.micro_batch={}", s.eval.micro_batch);
 }
 
 std::string held_lines(const KindBytes& by_kind) {
@@ -115,7 +131,7 @@ std::string held_lines(const KindBytes& by_kind) {
 
 std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_peak, int64_t limit) {
   Adviser adviser(settings, predict_peak, limit > 0 ? limit : settings.memory.limit.count);
-  if (settings.attention.kernel != AttentionKernel::flash) {
+  if (settings.attention.kernel == AttentionKernel::materialised) {
     adviser.try_change("attention.kernel=flash",
                        [](Settings& s) { s.attention.kernel = AttentionKernel::flash; });
   }
@@ -123,20 +139,67 @@ std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_
     adviser.try_change("precision.compute=bf16",
                        [](Settings& s) { s.precision.compute = ComputePrecision::bf16; });
   }
+  const bool onehot = !settings.model.dense() && settings.model.dispatch == Dispatch::onehot;
+  const ActivationSettings& a = settings.activations;
+  if (a.checkpoint != CheckpointMode::full && a.pieces.empty() && !onehot) {
+    adviser.try_change("activations.pieces=[norms,expert_hidden]", [](Settings& s) {
+      s.activations.pieces = {Piece::norms, Piece::expert_hidden};
+    });
+  }
   if (settings.activations.checkpoint != CheckpointMode::full) {
     adviser.try_change("activations.checkpoint=full",
                        [](Settings& s) { s.activations.checkpoint = CheckpointMode::full; });
   }
-  adviser.try_micro_batch();
-  if (!settings.model.dense() && settings.model.dispatch == Dispatch::onehot) {
+  if (settings.eval.batches > 0 && settings.eval.micro_batch > settings.train.micro_batch)
+    adviser.try_steps(smaller_evaluation);
+  adviser.try_steps(smaller_micro_batch);
+  if (onehot) {
     adviser.try_change("model.dispatch=capacity", [](Settings& s) { s.model.dispatch = Dispatch::capacity; });
   }
-  adviser.try_sequence();
+  adviser.try_steps(shorter_sequence);
+  adviser.try_steps(fewer_layers);
+  adviser.try_steps(fewer_experts);
+  if (settings.activations.storage == ActivationStorage::keep) {
+    adviser.try_change("activations.storage=host",
+                       [](Settings& s) { s.activations.storage = ActivationStorage::host; });
+  }
   adviser.try_limit();
   return adviser.take();
 }
 
-std::string refusal_message(const Refusal& refusal, const std::vector<Advice>& advice) {
+std::string likely_cause(const Settings& settings, const Refusal& refusal, const Symptom& symptom) {
+  constexpr double kFragmented = 0.2;
+  const auto of = [&](Kind kind) { return refusal.by_kind[static_cast<size_t>(kind)]; };
+  const int64_t largest = *std::max_element(refusal.by_kind.begin(), refusal.by_kind.end());
+  const bool scores = settings.attention.kernel == AttentionKernel::materialised;
+  if (symptom.evaluating) {
+    return fmt::format("in evaluation: its batch is too large, eval.micro_batch={}",
+                       settings.eval.micro_batch);
+  }
+  if (scores && of(Kind::attention) > 0 && of(Kind::attention) == largest) {
+    return fmt::format("attention is quadratic in train.sequence={} with attention.kernel=materialised",
+                       settings.train.sequence);
+  }
+  if (symptom.leak) return fmt::format("after {} steps: a leak, what is held has grown", symptom.steps);
+  if (symptom.fragmentation > kFragmented) {
+    return fmt::format(
+        "after {} steps: fragmentation, {:.0f}% of what is reserved is in pieces; set "
+        "memory.empty_cache_every=50",
+        symptom.steps, 100 * symptom.fragmentation);
+  }
+  if (symptom.steps == 0)
+    return "at the first step: the model or its micro-batch is too large for the budget";
+  if (settings.model.dispatch == Dispatch::dropless && !settings.model.dense()) {
+    return fmt::format(
+        "{}: the experts' load varies with model.dispatch=dropless",
+        symptom.recoveries > 0 ? "now and then" : fmt::format("after {} steps", symptom.steps));
+  }
+  return fmt::format("{}: the run was at the edge of its budget",
+                     symptom.recoveries > 0 ? "now and then" : fmt::format("after {} steps", symptom.steps));
+}
+
+std::string refusal_message(const Refusal& refusal, const std::vector<Advice>& advice,
+                            const std::string& cause) {
   std::string text = fmt::format("out of memory in {}", phase_name(refusal.phase));
   if (refusal.requested > 0) text += fmt::format(": {} more was needed", human_bytes(refusal.requested));
   if (refusal.limit > 0) {
@@ -145,6 +208,7 @@ std::string refusal_message(const Refusal& refusal, const std::vector<Advice>& a
                         human_bytes(free), human_bytes(refusal.limit));
   }
   text += "\n" + held_lines(refusal.by_kind);
+  if (!cause.empty()) text += "likely cause, " + cause + "\n";
   if (advice.empty()) return text;
   size_t width = 0;
   for (const Advice& a : advice) width = std::max(width, a.setting.size());

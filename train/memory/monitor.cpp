@@ -35,13 +35,26 @@ MemoryStatus status_of(double share, const Thresholds& thresholds) {
   return share >= thresholds.warning ? MemoryStatus::warning : MemoryStatus::normal;
 }
 
-std::string dashboard_line(const Reading& r) {
+double fragmentation(const Reading& r) {
+  return r.reserved > 0 ? static_cast<double>(r.reserved - r.allocated) / static_cast<double>(r.reserved) : 0;
+}
+
+int64_t activation_bytes(const KindBytes& by_kind) {
+  int64_t bytes = 0;
+  for (const Kind kind :
+       {Kind::activations, Kind::attention, Kind::routing, Kind::capacity_buffers, Kind::activation_experts})
+    bytes += by_kind[static_cast<size_t>(kind)];
+  return bytes;
+}
+
+std::string dashboard_line(const Reading& r, std::string_view action, std::string_view status) {
   constexpr int64_t kGiB = int64_t{1} << 30, kMiB = int64_t{1} << 20;
   const bool large = r.limit >= kGiB;
   const auto unit = static_cast<double>(large ? kGiB : kMiB);
-  return fmt::format("[Step {}] Memory: {:.1f}/{:.1f} {} ({:.0f}%), Status: {}", r.step,
+  return fmt::format("[Step {}] Memory: {:.1f}/{:.1f} {} ({:.0f}%), Status: {}{}{}", r.step,
                      static_cast<double>(r.peak) / unit, static_cast<double>(r.limit) / unit,
-                     large ? "GB" : "MB", 100 * r.share, status_name(r.status));
+                     large ? "GB" : "MB", 100 * r.share, status.empty() ? status_name(r.status) : status,
+                     action.empty() ? "" : " - ", action);
 }
 
 MemoryMonitor::MemoryMonitor(const MemorySettings& memory, const MonitorSettings& monitor, c10::Device device)
@@ -54,7 +67,7 @@ MemoryMonitor::MemoryMonitor(const MemorySettings& memory, const MonitorSettings
 Reading MemoryMonitor::observe(int64_t step) {
   const DeviceMemory memory = device_memory(device_);
   keep_highest(memory);
-  Reading r{step, memory.allocated, memory.reserved, memory.peak, limit_};
+  Reading r{step, memory.allocated, memory.reserved, memory.peak, memory.limit > 0 ? memory.limit : limit_};
   const Ledger* ledger = ledger_of(device_);
   if (ledger != nullptr) r.by_kind = ledger->by_kind_at_peak();
   for (size_t phase = 0; ledger != nullptr && phase < kPhases; ++phase)
@@ -65,16 +78,22 @@ Reading MemoryMonitor::observe(int64_t step) {
   return r;
 }
 
-std::string MemoryMonitor::message(const Reading& reading) {
+std::string MemoryMonitor::message(const Reading& reading, std::string_view action) {
   const bool changed = reading.status != last_;
   last_ = reading.status;
   if (quiet_) {
     if (warned_ || reading.status == MemoryStatus::normal) return {};
     warned_ = true;
-    return dashboard_line(reading);
+    return dashboard_line(reading, action);
   }
   const bool due = every_ > 0 && reading.step % every_ == 0;
-  return due || changed ? dashboard_line(reading) : std::string();
+  return due || changed || !action.empty() ? dashboard_line(reading, action) : std::string();
+}
+
+std::string MemoryMonitor::refusal_message(const Reading& reading, std::string_view action) {
+  if (quiet_ && warned_) return {};
+  warned_ = true;
+  return dashboard_line(reading, action, "out of memory");
 }
 
 void MemoryMonitor::keep_highest(const DeviceMemory& memory) {

@@ -35,9 +35,18 @@ struct Reading {
   std::array<KindBytes, kPhases> by_phase{};  // held at each phase's peak; 0 where not entered, and on CUDA
 };
 
-// "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal". GB are 2^30 bytes here, as in the names of cards;
-// under a limit below that the line counts in MB of 2^20.
-std::string dashboard_line(const Reading& reading);
+// Of the reserved memory, the share that no tensor has: what the allocator keeps in pieces. 0 on the CPU and
+// meta, whose ledgers are exact.
+double fragmentation(const Reading& reading);
+
+// Activations and the parts of them: attention, routing, capacity buffers, the experts' rows.
+int64_t activation_bytes(const KindBytes& by_kind);
+
+// "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal", with " - ACTION" behind it unless that is empty.
+// GB are 2^30 bytes here, as in the names of cards; under a limit below that the line counts in MB of 2^20.
+// `status` stands in for the reading's where it is given.
+std::string dashboard_line(const Reading& reading, std::string_view action = {},
+                           std::string_view status = {});
 
 // The highest values of the whole run. Kinds and phases are those of the CPU's and meta's ledger, 0 on CUDA.
 struct RunPeaks {
@@ -47,19 +56,21 @@ struct RunPeaks {
   KindBytes by_kind{};  // at the moment of `allocated`
 };
 
-// Watches one device, step by step. It takes no action.
+// Watches one device, step by step. It takes no action: MemoryManager decides, the run acts.
 class MemoryMonitor {
  public:
-  // The limit is memory.limit, or all that the device has when that is 0.
+  // The limit is the device's, where it has none memory.limit, or all that the device has when that is 0.
   MemoryMonitor(const MemorySettings& memory, const MonitorSettings& monitor, c10::Device device);
 
   // Reads the step that just ended and restarts the device's peaks for the next.
   Reading observe(int64_t step);
 
-  // What to print after `reading`, or nothing: the dashboard every monitor.every steps and whenever the
-  // status changes; when quiet, the first reading that is not normal and nothing else. Call it once a
-  // reading.
-  std::string message(const Reading& reading);
+  // What to print after `reading`, or nothing: the dashboard every monitor.every steps, whenever the status
+  // changes and whenever something is done about it (`action`); when quiet, the first reading that is not
+  // normal and nothing else. Call it once a reading.
+  std::string message(const Reading& reading, std::string_view action = {});
+  // The same for a step that ran out of memory and is repeated.
+  std::string refusal_message(const Reading& reading, std::string_view action);
 
   // Of all readings so far. Peaks before the first reading (init) count with it.
   const RunPeaks& run_peaks() const { return run_peaks_; }

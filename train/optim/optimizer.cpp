@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "kernels/squared_norm.h"
@@ -12,8 +13,11 @@ namespace {
 
 bool has_master_copy(const Parameter& p) { return p.master.defined() && !p.master.is_same(p.value); }
 
-// Parameters are leaves that require gradients; this writes to them unseen by autograd.
-void round_into_value(const Parameter& p) { p.value.detach().copy_(p.master); }
+// Parameters are leaves that require gradients; this writes to them unseen by autograd. A value without
+// memory is held elsewhere, and was rounded when it went there.
+void round_into_value(const Parameter& p) {
+  if (p.value.storage().data_ptr().get_context() != nullptr) p.value.detach().copy_(p.master);
+}
 
 void prepare_master(Parameter& p, bool keep) {
   const auto dtype = p.value.scalar_type();
@@ -38,8 +42,9 @@ void prepare_master(Parameter& p, bool keep) {
   round_into_value(p);
 }
 
-at::Tensor zeros(const StateSlot& slot, c10::Device device) {
+at::Tensor zeros(const StateSlot& slot, c10::Device device, Home home) {
   const KindScope kind(slot.kind);
+  const HomeScope where(home);
   return at::zeros(slot.shape, at::TensorOptions().dtype(slot.dtype).device(device));
 }
 
@@ -50,8 +55,6 @@ int64_t stream_of(const std::string& name) {
   return static_cast<int64_t>(hash);
 }
 
-int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }
-
 }  // namespace
 
 bool keeps_masters(const Settings& settings) {
@@ -60,89 +63,211 @@ bool keeps_masters(const Settings& settings) {
 }
 
 Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters)
-    : parameters_(std::move(parameters)),
-      rule_(make_update_rule(settings)),
-      steps_(parameters_.size(), 0),
+    : Optimizer(settings, masters, Home::device,
+                parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().value.device()) {
+  for (Parameter& p : parameters) add(std::move(p));
+}
+
+Optimizer::Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
+                     std::shared_ptr<StateFile> file)
+    : rule_(make_update_rule(settings)),
+      masters_(masters && rule_->keeps_masters()),
+      home_(home),
+      device_(device),
+      file_(std::move(file)),
+      copies_(device),
       numbers_{.beta1 = settings.betas.at(0),
                .beta2 = settings.betas.at(1),
                .eps = settings.eps,
                .weight_decay = settings.weight_decay} {
-  for (Parameter& p : parameters_) {
-    prepare_master(p, masters && rule_->keeps_masters());
-    layouts_.push_back(rule_->layout(p));
-    streams_.push_back(stream_of(p.name));
-    auto& state = states_.emplace_back();
-    for (const StateSlot& slot : layouts_.back()) state.push_back(zeros(slot, p.value.device()));
+  TORCH_CHECK(!in_file() || file_, "optimizer: no file for its state");
+}
+
+const Parameter& Optimizer::add(Parameter parameter) {
+  const at::NoGradGuard no_grad;
+  prepare_master(parameter, masters_);
+  parameters_.push_back(std::move(parameter));
+  Parameter& p = parameters_.back();
+  const size_t index = parameters_.size() - 1;
+  steps_.push_back(0);
+  streams_.push_back(stream_of(p.name));
+  Held& held = held_.emplace_back();
+  held.layout = rule_->layout(p);
+  held.cut = rule_->cut(p);
+  if (file_) plan_parts(index);
+  if (in_file()) {
+    if (has_master_copy(p)) put_master(index);
+    return p;
   }
+  const bool moves = home_ == Home::host && !device_.is_meta();
+  for (const StateSlot& slot : held.layout)
+    held.state.push_back(zeros(slot, moves ? c10::kCPU : p.value.device().type(), home_));
+  if (home_ == Home::host && has_master_copy(p)) {
+    const KindScope kind(Kind::master);
+    p.master = host_copy(p.master);
+  }
+  return p;
+}
+
+at::Tensor Optimizer::host_copy(const at::Tensor& tensor) {
+  at::Tensor copy = copies_.like(tensor, tensor.scalar_type());
+  copies_.start(tensor.detach(), copy);
+  copies_.finish();
+  return copy;
+}
+
+void Optimizer::use_stored_gradient(size_t index, std::optional<StoredGradient> gradient) {
+  TORCH_CHECK(!gradient || file_, "optimizer: no file for gradients");
+  held_.at(index).gradient = gradient;
+}
+
+bool Optimizer::has_gradient(size_t index) const {
+  return held_.at(index).gradient || parameters_[index].gradient().defined();
 }
 
 void Optimizer::step(double lr, double gradient_scale) {
-  for (size_t i = 0; i < parameters_.size(); ++i) step_parameter(i, lr, gradient_scale);
+  std::vector<size_t> from_file;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (passes_file(i)) {
+      from_file.push_back(i);
+    } else {
+      step_parameter(i, lr, gradient_scale);
+    }
+  }
+  if (!from_file.empty()) step_parts(from_file, lr, gradient_scale);
 }
 
 void Optimizer::step_parameter(size_t index, double lr, double gradient_scale) {
-  const Parameter& p = parameters_.at(index);
-  const at::Tensor& gradient = p.gradient();
-  if (!gradient.defined()) return;
+  if (!has_gradient(index)) return;
+  if (passes_file(index)) return step_parts({index}, lr, gradient_scale);
+  const Parameter& p = parameters_[index];
+  run_rule(p, p.gradient(), held_[index].state, next_numbers(index, lr, gradient_scale));
+}
+
+OptimizerStep Optimizer::next_numbers(size_t index, double lr, double gradient_scale) {
   OptimizerStep numbers = numbers_;
   numbers.lr = lr;
   numbers.gradient_scale = gradient_scale;
-  if (!p.decays) numbers.weight_decay = 0;
+  if (!parameters_[index].decays) numbers.weight_decay = 0;
   numbers.step = ++steps_[index];
   numbers.stream = streams_[index];
-  rule_->step(p, gradient, states_[index], numbers);
+  return numbers;
+}
+
+// A value on CUDA whose state is on the host is stepped in a copy there; on the CPU the budget plays the
+// device, and all of it is at hand.
+void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const UpdateRule::State& state,
+                         const OptimizerStep& numbers) {
+  if (home_ == Home::device) return rule_->step(p, gradient, state, numbers);
+  const HomeScope outside(Home::host);  // for the rule's scratch
+  if (!p.value.is_cuda()) return rule_->step(p, gradient, state, numbers);
+  Parameter host = p;
+  host.value = copies_.like(p.value, p.value.scalar_type());
+  const bool own_master = p.master.is_same(p.value);
+  if (own_master || !p.master.defined()) copies_.start(p.value.detach(), host.value);
+  if (own_master) host.master = host.value;
+  const at::Tensor down = gradient.is_cuda() ? host_copy(gradient) : gradient;
+  copies_.finish();
+  rule_->step(host, down, state, numbers);
+  copies_.start(host.value, p.value.detach());
+  copies_.finish();
 }
 
 at::Tensor Optimizer::weights(size_t index) const {
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) return p.master.detach();
   const HomeScope outside(Home::host);
-  return rule_->joined(p, states_[index]);
+  if (!in_file()) return rule_->joined(p, held_[index].state);
+  at::Tensor fp32 =
+      at::empty(p.value.sizes(),
+                p.value.options().dtype(at::kFloat).device(device_.is_meta() ? c10::kMeta : c10::kCPU));
+  const at::NoGradGuard no_grad;
+  visit_records(index, false, [&](Part& part) {
+    const bool master = part.parameter.master.defined();
+    const at::Tensor whole = master ? part.parameter.master : rule_->joined(part.parameter, part.state);
+    fp32.view(-1).narrow(0, part.element, whole.numel()).copy_(whole.reshape(-1));
+  });
+  return fp32;
 }
 
 void Optimizer::set_weights(size_t index, const at::Tensor& fp32) {
   const at::NoGradGuard no_grad;
   const Parameter& p = parameters_.at(index);
-  if (!p.master.defined()) {
-    rule_->split(fp32, p, states_[index]);
-    return;
+  if (p.master.defined()) {
+    p.master.detach().copy_(fp32);
+    if (has_master_copy(p)) round_into_value(p);
+  } else if (!in_file()) {
+    rule_->split(fp32, p, held_[index].state);
+  } else {
+    const at::Tensor flat = fp32.detach().reshape(-1);
+    visit_records(index, true, [&](Part& part) {
+      const Parameter& q = part.parameter;
+      const at::Tensor mine = flat.narrow(0, part.element, q.value.numel()).view(q.value.sizes());
+      if (!q.master.defined()) return rule_->split(mine, q, part.state);
+      q.master.copy_(mine);
+      round_into_value(q);
+    });
   }
-  p.master.detach().copy_(fp32);
-  if (has_master_copy(p)) round_into_value(p);
 }
 
-std::vector<NamedState> Optimizer::state() const {
+std::vector<NamedState> Optimizer::state(bool weights) const {
   std::vector<NamedState> named;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter& p = parameters_[i];
-    if (has_master_copy(p)) named.push_back({p.name + ".master", p.master});
-    for (size_t k = 0; k < layouts_[i].size(); ++k) {
-      named.push_back({p.name + "." + layouts_[i][k].suffix, states_[i][k]});
+    const std::string& name = parameters_[i].name;
+    const std::vector<at::Tensor> whole = whole_state(i, weights);
+    if (whole[0].defined()) named.push_back({name + ".master", whole[0]});
+    for (size_t k = 0; k < held_[i].layout.size(); ++k) {
+      if (whole[k + 1].defined()) named.push_back({name + "." + held_[i].layout[k].suffix, whole[k + 1]});
     }
   }
   return named;
+}
+
+void Optimizer::set_state(const std::vector<NamedState>& named) {
+  std::unordered_map<std::string, at::Tensor> by_name;
+  for (const NamedState& one : named) by_name[one.name] = one.tensor;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const std::string prefix = parameters_[i].name + ".";
+    std::vector<at::Tensor> given = {by_name[prefix + "master"]};
+    for (const StateSlot& slot : held_[i].layout) given.push_back(by_name[prefix + slot.suffix]);
+    if (in_file()) {
+      exchange(i, given, true);
+      continue;
+    }
+    const std::vector<at::Tensor> own = whole_state(i, true);
+    for (size_t k = 0; k < own.size(); ++k) {
+      if (given[k].defined() && !given[k].is_same(own[k])) own[k].copy_(given[k]);
+    }
+  }
 }
 
 void Optimizer::restore_steps(std::vector<int64_t> steps) {
   TORCH_CHECK(steps.size() == parameters_.size(), "optimizer: ", steps.size(), " step counts for ",
               parameters_.size(), " parameters");
   steps_ = std::move(steps);
-  for (const Parameter& p : parameters_) {
-    if (has_master_copy(p)) round_into_value(p);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (has_master_copy(parameters_[i])) round_into_value(parameters_[i]);
+    if (held_[i].master_in_file)
+      visit_records(i, false, [](Part& part) { round_into_value(part.parameter); });
   }
 }
 
 int64_t Optimizer::rule_bytes() const {
   int64_t bytes = 0;
-  for (const auto& state : states_) {
-    for (const at::Tensor& tensor : state) bytes += bytes_of(tensor);
+  for (const Held& held : held_) {
+    for (const StateSlot& slot : held.layout) bytes += bytes_of(slot);
   }
   return bytes;
 }
 
 int64_t Optimizer::state_bytes() const {
   int64_t bytes = rule_bytes();
-  for (const Parameter& p : parameters_) bytes += has_master_copy(p) ? bytes_of(p.master) : 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    const bool master = has_master_copy(p) || held_[i].master_in_file;
+    bytes += master ? p.value.numel() * static_cast<int64_t>(sizeof(float)) : 0;
+  }
   return bytes;
 }
 

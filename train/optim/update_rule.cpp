@@ -50,6 +50,7 @@ class Adam8bitRule : public UpdateRule {
             {"v", shape_of(p), c10::kByte},
             {"v_absmax", {blocks}}};
   }
+  Cut cut(const Parameter& p) const override { return {{p.value.numel()}, kQuantBlock}; }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
     adam8bit_(stepped(p), gradient, {state[0], state[1], state[2], state[3]}, compute_copy(p), numbers);
@@ -68,6 +69,7 @@ class CompactRule : public UpdateRule {
     if (has_correction(p)) slots.push_back({"correction", shape_of(p), c10::kChar, Kind::master});
     return slots;
   }
+  Cut cut(const Parameter& p) const override { return {{p.value.numel()}, kCompactGroup}; }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
     const auto correction = has_correction(p) ? std::optional(state[4]) : std::nullopt;
@@ -88,6 +90,10 @@ class AdamMiniRule : public UpdateRule {
  public:
   std::vector<StateSlot> layout(const Parameter& p) const override {
     return {{"m", shape_of(p)}, {"v", {blocks_of(p).count()}}};
+  }
+  Cut cut(const Parameter& p) const override {
+    const int64_t rows = blocks_of(p).rows;
+    return {{rows, p.value.numel() / rows}, p.heads > 0 ? p.head_rows : 1};
   }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
@@ -124,6 +130,12 @@ class AdafactorRule : public UpdateRule {
     if (column.size() > 1) column.erase(column.end() - 2);
     return {{"row", row}, {"column", column}};
   }
+  // A matrix at a time: its columns' means.
+  Cut cut(const Parameter& p) const override {
+    const int64_t columns = p.value.dim() > 0 ? p.value.size(-1) : 1,
+                  rows = p.value.dim() > 1 ? p.value.size(-2) : 1;
+    return {{p.value.numel() / (rows * columns), rows, columns}};
+  }
   void step(const Parameter& p, const Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const override {
     adafactor_(stepped(p), gradient, state[0], state[1], compute_copy(p), numbers);
@@ -131,6 +143,12 @@ class AdafactorRule : public UpdateRule {
 };
 
 }  // namespace
+
+int64_t elements_of(const StateSlot& slot) { return c10::multiply_integers(slot.shape); }
+
+int64_t bytes_of(const StateSlot& slot) {
+  return elements_of(slot) * static_cast<int64_t>(c10::elementSize(slot.dtype));
+}
 
 Tensor UpdateRule::joined(const Parameter& parameter, const State&) const {
   return parameter.value.detach().to(at::kFloat);

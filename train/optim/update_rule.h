@@ -20,6 +20,15 @@ struct StateSlot {
   c10::ScalarType dtype = c10::kFloat;
   Kind kind = Kind::optimizer;
 };
+int64_t elements_of(const StateSlot& slot);
+int64_t bytes_of(const StateSlot& slot);
+
+// How a parameter may be cut into parts that are stepped one by one: its elements seen as `shape`, cut along
+// the first axis at multiples of `align`. The state of the parts, one behind the other, is that of the whole.
+struct Cut {
+  std::vector<int64_t> shape;
+  int64_t align = 1;
+};
 
 // What an optimizer is: a layout of state and a rule that steps one parameter in one operator.
 class UpdateRule {
@@ -29,6 +38,8 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   // The state of one parameter; depends on its shape and dtype alone.
   virtual std::vector<StateSlot> layout(const Parameter& parameter) const = 0;
+  // Anywhere, unless the rule needs more than one element at a time.
+  virtual Cut cut(const Parameter& parameter) const { return {{parameter.value.numel()}}; }
   // `numbers` are complete: weight decay is 0 where the parameter does not decay.
   virtual void step(const Parameter& parameter, const at::Tensor& gradient, const State& state,
                     const OptimizerStep& numbers) const = 0;

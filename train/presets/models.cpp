@@ -25,6 +25,21 @@ Preset moe(std::string_view name, std::string_view about, Preset::Pairs settings
   return {name, about, std::move(settings), std::move(recipe)};
 }
 
+// The models that a guide gives for cards by name.
+Preset eight_experts(std::string_view name, std::string_view about, std::string_view d_model,
+                     std::string_view d_expert, std::string_view layers, std::string_view heads) {
+  return moe(name, about,
+             {{"model.d_model", d_model},
+              {"model.layers", layers},
+              {"model.heads", heads},
+              {"model.experts", "8"},
+              {"model.experts_per_token", "2"},
+              {"model.d_expert", d_expert},
+              {"model.vocab", "50304"},
+              {"train.sequence", "512"}},
+             small_recipe);
+}
+
 Preset published(std::string_view name, std::string_view about, Preset::Pairs settings) {
   settings.insert(settings.end(), {{"model.dispatch", "dropless"},
                                    {"model.tie_embeddings", "false"},
@@ -74,6 +89,10 @@ std::vector<Preset> make_models() {
            {"model.vocab", "50304"},
            {"train.sequence", "1024"}},
           small_recipe),
+      eight_experts("moe-100m", "8 small experts, width 512, 14 layers", "512", "352", "14", "8"),
+      eight_experts("moe-230m", "8 small experts, width 768, 16 layers", "768", "528", "16", "12"),
+      eight_experts("moe-570m", "8 small experts, width 1024, 24 layers", "1024", "704", "24", "16"),
+      eight_experts("moe-740m", "8 small experts, width 1024, 32 layers", "1024", "704", "32", "16"),
       published("olmoe-1b-7b", "OLMoE-1B-7B-0924: 64 experts, 8 a token",
                 {{"model.d_model", "2048"},
                  {"model.layers", "16"},

@@ -18,8 +18,9 @@ struct Preset {
 // Model shapes. `settings` holds model.* keys that differ from ModelSettings' defaults, and train.sequence.
 const std::vector<Preset>& model_presets();
 
-// Sizes of graphics cards, nominal GiB: memory.limit, batch and techniques.
-const std::vector<Preset>& gpu_presets();
+// What --preset and run.preset take: sizes of graphics cards (nominal GiB: memory.limit, batch and
+// techniques), then the profiles of profiles.h.
+const std::vector<Preset>& run_presets();
 
 // The preset of that name, or null.
 const Preset* find_preset(const std::vector<Preset>& presets, std::string_view name);

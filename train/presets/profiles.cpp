@@ -1,6 +1,69 @@
 #include "train/presets/profiles.h"
 
 namespace moelab {
+namespace {
+
+Preset profile(std::string_view name, std::string_view about, const Preset::Pairs& settings) {
+  Preset preset{name, about, plain_run()};
+  preset.settings.insert(preset.settings.end(), settings.begin(), settings.end());
+  return preset;
+}
+
+// Everything that a step does not work on at the moment is in host memory.
+const Preset::Pairs on_the_host = {{"activations.checkpoint", "full"},
+                                   {"activations.storage", "host"},
+                                   {"placement.parameters", "host"},
+                                   {"placement.optimizer", "host"}};
+
+// From a micro-batch of 1: models that need such a profile may fit with no more.
+const Preset::Pairs moving_batch = {{"memory.dynamic_batch.enabled", "true"},
+                                    {"memory.dynamic_batch.min", "1"}};
+
+Preset::Pairs both(Preset::Pairs pairs, const Preset::Pairs& more) {
+  pairs.insert(pairs.end(), more.begin(), more.end());
+  return pairs;
+}
+
+}  // namespace
+
+Preset::Pairs plain_run() {
+  return {{"precision.compute", "bf16"},      {"activations.checkpoint", "none"},
+          {"activations.every", "1"},         {"activations.layers", "[]"},
+          {"activations.pieces", "[]"},       {"activations.storage", "keep"},
+          {"placement.parameters", "device"}, {"placement.optimizer", "device"},
+          {"memory.profile", "balanced"},     {"memory.dynamic_batch.enabled", "false"},
+          {"memory.dynamic_batch.min", "4"}};
+}
+
+std::vector<Preset> run_profiles() {
+  return {
+      profile("constrained",
+              "all but the block at work in host memory, blocks recomputed, the batch as memory allows",
+              both(on_the_host, moving_batch)),
+      profile("balanced", "every block recomputed, nothing off the device, the batch as memory allows",
+              both({{"activations.checkpoint", "full"}}, moving_batch)),
+      profile("multi_device", "constrained with the batch as it is: what each of several devices does",
+              on_the_host),
+      profile("nemo-memory-efficient",
+              "every fourth block recomputed, of the others norms and experts; optimizer on the host",
+              {{"activations.checkpoint", "every"},
+               {"activations.every", "4"},
+               {"activations.pieces", "[norms,expert_hidden]"},
+               {"placement.optimizer", "host"},
+               {"train.accumulation", "4"}}),
+      // its loss scale of 32768 is where fp16's begins by itself, and bf16 needs none
+      profile("nemo-large-model", "every second block recomputed, activations and optimizer in host memory",
+              {{"activations.checkpoint", "every"},
+               {"activations.every", "2"},
+               {"activations.storage", "host"},
+               {"placement.optimizer", "host"}}),
+      profile("memory-optimized", "6 GB for moe-nano: bf16, every block recomputed, batch 8 x 2",
+              {{"activations.checkpoint", "full"},
+               {"memory.limit", "6GB"},
+               {"train.micro_batch", "8"},
+               {"train.accumulation", "2"}}),
+  };
+}
 
 Thresholds profile_thresholds(MemoryProfile profile) {
   switch (profile) {

@@ -26,7 +26,7 @@ constexpr std::array<CommandText, 7> commands = {
      {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
       "moelab eval --config runs/moe-nano/config.yaml --checkpoint runs/moe-nano/checkpoints/step-100"},
      {Command::estimate, "estimate", "Predict the peak memory of a run without doing it",
-      "moelab estimate --config mixtral-8x7b --preset gpu-24gb --device cuda"},
+      "moelab estimate --config mixtral-8x7b --preset gpu-24gb"},
      {Command::generate, "generate", "Write text with a checkpoint's model",
       "moelab generate --from runs/moe-nano --prompt 'def main(' --max-tokens 100 --temperature 0.7"},
      {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
@@ -98,7 +98,7 @@ class Parser {
     }
     sub.add_option("--config", sources_.config, "named model or YAML file of settings")
         ->type_name("NAME|FILE");
-    sub.add_option("--preset", sources_.preset, "GPU size, e.g. gpu-8gb")->type_name("NAME");
+    sub.add_option("--preset", sources_.preset, "GPU size or profile, e.g. gpu-8gb")->type_name("NAME");
     sub.add_option("--device", sources_.device, "short for run.device=")->type_name("auto|cpu|cuda");
     sub.add_option("--scale", sources_.scale, "true miniature, e.g. 1/64; short for run.scale=")
         ->type_name("SHARE");

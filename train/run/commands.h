@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@ namespace moelab {
 
 struct TrainOptions {
   std::string resume;  // "latest", the folder of a checkpoint, or empty
+  // Before each try of a step, with the steps taken so far: where tests change the budget.
+  std::function<void(int64_t steps)> before_step = {};
 };
 
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line);

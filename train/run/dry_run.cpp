@@ -39,6 +39,7 @@ DryRun dry_run(const Settings& settings) {
                      1);
   }
   DryRun result;
+  result.update_bytes = trainer.update_bytes();
   result.peak = device.peak() - before;
   for (size_t phase = 0; phase < kPhases; ++phase) {
     result.phase_peak[phase] = std::max<int64_t>(0, device.phase_peak(static_cast<Phase>(phase)) - before);

@@ -16,6 +16,7 @@ struct DryRun {
   KindBytes by_kind_at_peak{};
   int64_t host_peak = 0;  // batches and what else lies outside the budget
   int64_t nvme_peak = 0;
+  int64_t update_bytes = 0;  // that the optimizer's update takes beyond what is held when it begins
   Trainer::StateBytes state;
 };
 

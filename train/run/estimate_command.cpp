@@ -7,6 +7,7 @@
 #include "train/config/convert.h"
 #include "train/config/print.h"
 #include "train/optim/optimizer.h"
+#include "train/placement/gather_weights.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/dry_run.h"
@@ -42,6 +43,9 @@ void print_text(const Settings& settings, const DryRun& run) {
   const std::string compute = value_text(settings.precision.compute);
   const bool wide = settings.precision.compute == ComputePrecision::fp32;
   const std::string stored = settings.precision.compute == ComputePrecision::fp16 ? "fp16" : "bf16";
+  const std::string coded = weight_code(settings.precision)
+                                ? "; the blocks' 1 + 4/256, " + value_text(settings.precision.store)
+                                : "";
   const bool masters = !wide && keeps_masters(settings);
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch,
@@ -62,7 +66,7 @@ void print_text(const Settings& settings, const DryRun& run) {
     std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
   };
   state("weights", run.state.parameters,
-        wide ? "4 P" : ("2 P (" + stored + ")" + (masters ? " + 4 P (fp32 masters)" : "")).c_str());
+        wide ? "4 P" : ("2 P (" + stored + coded + ")" + (masters ? " + 4 P (fp32 masters)" : "")).c_str());
   state("gradients", run.state.gradients,
         settings.optim.in_backward                  ? "the largest, consumed in backward"
         : !wide && settings.train.accumulation == 1 ? "2 P"

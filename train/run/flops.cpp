@@ -11,13 +11,12 @@
 
 namespace moelab {
 
-double model_flops_per_token(const ModelSettings& m, int64_t sequence) {
+double model_flops_per_token(const ModelSettings& m, const AttentionSettings& attention, int64_t sequence) {
   const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
   const double look_up = m.tie_embeddings ? 0 : embedding;  // a tied one is the head, and that is a product
   const double products = static_cast<double>(active_parameter_count(m)) - look_up;
-  const double scores =
-      static_cast<double>(m.layers * m.heads * m.head()) * static_cast<double>(sequence + 1);
-  return 6 * products + 6 * scores;
+  const double seen = attention.span().pairs(sequence) / static_cast<double>(sequence);
+  return 6 * products + 12 * static_cast<double>(m.layers * m.heads * m.head()) * seen;
 }
 
 double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {

@@ -10,6 +10,7 @@
 #include "train/checkpoint/folder.h"
 #include "train/config/load.h"
 #include "train/generate/generate.h"
+#include "train/memory/advice.h"
 #include "train/precision/compute_type.h"
 #include "train/run/commands.h"
 #include "train/run/open_run.h"
@@ -54,10 +55,10 @@ class TextRun {
         ids_(tokenizer_.encode(prompt_)),
         positions_(needed_positions()),
         model_(settings_.model, settings_.attention,
-               compute_options(settings_.precision, open_device(settings_))),
+               compute_options(settings_.precision, limited_device(settings_))),
         cache_(settings_.model, 1, positions_, compute(), model_.device()) {
     restore(checkpoint_.model, model_state(model_));
-    round_masters(model_);
+    round_masters(model_, settings_.precision);
     for (Parameter& parameter : model_.parameters()) parameter.master.reset();
   }
 
@@ -138,7 +139,16 @@ class TextRun {
 
 int generate_command(const GenerateCall& call) {
   check_sampling(call.sampling);
-  TextRun(call).write_all();
+  try {
+    TextRun(call).write_all();
+  } catch (const c10::OutOfMemoryError&) {
+    std::cerr
+        << "\n"
+        << refusal_message(cpu_ledger().refusal().value_or(Refusal{}), {})
+        << "moelab: the memory budget does not hold the model and its text; give a shorter prompt, fewer "
+           "--max-tokens, or a larger memory.limit\n";
+    return 3;
+  }
   return 0;
 }
 

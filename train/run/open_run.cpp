@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "kernels/memory/cuda_stats.h"
 #include "moe/settings/error.h"
 
 namespace moelab {
@@ -25,6 +26,12 @@ c10::Device open_device(const Settings& settings) {
   use_threads(settings);
   at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
   return at::kCPU;
+}
+
+c10::Device limited_device(const Settings& settings) {
+  const c10::Device device = open_device(settings);
+  set_limit(device, settings.memory.limit.count);
+  return device;
 }
 
 Dataset open_data(const Settings& settings) {

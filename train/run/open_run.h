@@ -16,6 +16,9 @@ void use_threads(const Settings& settings);
 // it cannot be used.
 c10::Device open_device(const Settings& settings);
 
+// The same, under memory.limit from now on.
+c10::Device limited_device(const Settings& settings);
+
 // The data of data.path. Throws UserError when none is given.
 Dataset open_data(const Settings& settings);
 

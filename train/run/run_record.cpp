@@ -14,6 +14,7 @@
 #include "train/config/print.h"
 #include "train/files/proc_file.h"
 #include "train/presets/parameter_count.h"
+#include "train/profile/inspector.h"
 #include "train/run/flops.h"
 #include "train/watch/metric_scalars.h"
 
@@ -35,6 +36,13 @@ void write_whole(const fs::path& path, const std::string& text) {
   fs::rename(temporary, path);
 }
 
+// An object, empty where there is none that can be read.
+Json read_json(const fs::path& path) {
+  std::ifstream in(path);
+  Json json = Json::parse(in, nullptr, false);
+  return json.is_object() ? json : Json::object();
+}
+
 // The lines of the steps before `first_step`, which a resumed run continues.
 std::string lines_before(const fs::path& path, int64_t first_step) {
   std::ifstream in(path);
@@ -47,10 +55,9 @@ std::string lines_before(const fs::path& path, int64_t first_step) {
   return kept;
 }
 
-// Warm-up: the first three steps, or the first third of a shorter run.
+// Without the warm-up.
 std::vector<double> measured(const std::vector<double>& step_ms) {
-  const size_t warm_up = std::min<size_t>(3, step_ms.size() / 3);
-  return {step_ms.begin() + static_cast<int64_t>(warm_up), step_ms.end()};
+  return {step_ms.begin() + warm_up_steps(static_cast<int64_t>(step_ms.size())), step_ms.end()};
 }
 
 double quantile(std::vector<double> values, double q) {
@@ -71,14 +78,6 @@ Json kinds(const KindBytes& bytes) {
   return out;
 }
 
-// Those with any bytes alone: a line a step should be short.
-Json held_kinds(const KindBytes& bytes) {
-  Json out = Json::object();
-  for (const auto& [name, count] : kind_report(bytes))
-    if (count > 0) out[name] = count;
-  return out;
-}
-
 Json phases(const std::array<int64_t, kPhases>& peaks) {
   Json out = Json::object();
   for (size_t i = 0; i < kPhases; ++i) out[std::string(phase_name(static_cast<Phase>(i)))] = peaks[i];
@@ -91,6 +90,23 @@ Json phase_kinds(const std::array<KindBytes, kPhases>& bytes) {
   for (size_t i = 0; i < kPhases; ++i)
     if (bytes[i] != KindBytes{}) out[std::string(phase_name(static_cast<Phase>(i)))] = kinds(bytes[i]);
   return out;
+}
+
+// What the monitor knows at the end: of the last step's memory, and what each technique that is on saves.
+Json monitor_answers(const Reading& last, const RunRecord::Ending& ending) {
+  Json saved = Json::object();
+  for (const TechniqueSaving& saving : ending.savings) saved[saving.name] = saving.bytes;
+  Json open = Json::object();
+  for (const Advice& advice : ending.advice) open[advice.setting] = advice.saves;
+  return {{"status", status_name(last.status)},
+          {"share", last.share},
+          {"fragmentation", fragmentation(last)},
+          {"activations_bytes", activation_bytes(last.by_kind)},
+          {"estimated_activations_bytes", activation_bytes(ending.predicted.by_kind_at_peak)},
+          {"saved_bytes_by_technique", saved},
+          {"open_bytes_by_setting", open},
+          {"recoveries", ending.recoveries},
+          {"leaks", ending.leaks}};
 }
 
 double tokens_per_step(const Settings& s) {
@@ -124,6 +140,7 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
   metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
   if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
   events_.emplace(folder_, first_step);
+  if (first_step > 0) timeline_.continue_from(read_json(folder_ / "memory.json"), first_step);
 }
 
 void RunRecord::add(const Step& s) {
@@ -140,7 +157,7 @@ void RunRecord::add(const Step& s) {
       {"lr", r.lr},
       {"grad_norm", number(r.gradient_norm)},
       {"loss_scale", r.loss_scale},
-      {"micro_batch", settings_.train.micro_batch},
+      {"micro_batch", r.micro_batch},
       {"step_ms", s.milliseconds},
       {"tokens_per_second", 1000 * tokens_per_step(settings_) / s.milliseconds},
       {"allocated_bytes", s.memory.allocated},
@@ -148,18 +165,28 @@ void RunRecord::add(const Step& s) {
       {"peak_bytes", s.memory.peak},
       {"peak_bytes_by_kind", held_kinds(s.memory.by_kind)},
       {"status", r.skipped ? "skipped" : std::string(status_name(s.memory.status))}};
-  metrics_ << line.dump() << "\n" << std::flush;
+  if (!(metrics_ << line.dump() << "\n" << std::flush))
+    throw UserError("cannot write " + (folder_ / "metrics.jsonl").string() + ": is the disk full?");
   events_->add(s.step, metric_scalars(line));
-  timeline_.push_back({{"step", s.step},
-                       {"allocated_bytes", s.memory.allocated},
-                       {"reserved_bytes", s.memory.reserved},
-                       {"peak_bytes", s.memory.peak},
-                       {"limit_bytes", s.memory.limit},
-                       {"status", status_name(s.memory.status)}});
-  last_step_ = s.memory.by_phase;
+  timeline_.add(s.memory, r.micro_batch);
+  last_ = s.memory;
   step_ms_.push_back(s.milliseconds);
   steps_ = s.step;
   if (!r.skipped) final_loss_ = r.loss;
+}
+
+void RunRecord::opened(const Reading& memory) { opened_ = memory; }
+
+Json RunRecord::timeline_json() const {
+  return {
+      {"schema", 1},
+      {"opened", {{"peak_bytes", opened_.peak}, {"bytes_by_phase", held_kinds_by_phase(opened_.by_phase)}}},
+      {"steps_per_entry", timeline_.steps_per_entry()},
+      {"steps", timeline_.steps()}};
+}
+
+void RunRecord::save_timeline() const {
+  write_whole(folder_ / "memory.json", timeline_json().dump(1) + "\n");
 }
 
 double RunRecord::median_step_ms() const { return quantile(measured(step_ms_), 0.5); }
@@ -171,7 +198,8 @@ double RunRecord::median_tokens_per_second() const {
 Json RunRecord::summary(const Ending& e) const {
   std::vector<double> ms = measured(step_ms_), rates;
   for (const double step : ms) rates.push_back(1000 * tokens_per_step(settings_) / step);
-  const double flops_per_token = model_flops_per_token(settings_.model, settings_.train.sequence);
+  const double flops_per_token =
+      model_flops_per_token(settings_.model, settings_.attention, settings_.train.sequence);
   const double flops = flops_per_token * quantile(rates, 0.5);
   const bool cuda = device_.is_cuda();
   return {{"schema", 1},
@@ -222,15 +250,16 @@ Json RunRecord::summary(const Ending& e) const {
 }
 
 void RunRecord::finish(const Ending& ending) {
-  const Json memory = {{"schema", 1},
-                       {"peak_bytes_by_phase", phases(ending.peaks.by_phase)},
-                       {"peak_bytes_by_kind", kinds(ending.peaks.by_kind)},
-                       {"estimated_peak_bytes_by_phase", phases(ending.predicted.phase_peak)},
-                       {"estimated_peak_bytes_by_kind", kinds(ending.predicted.by_kind_at_peak)},
-                       {"last_step_bytes_by_phase", phase_kinds(last_step_)},
-                       {"steps", timeline_}};
-  write_whole(folder_ / "memory.json", memory.dump(1) + "\n");
+  Json memory = {{"schema", 1},
+                 {"peak_bytes_by_phase", phases(ending.peaks.by_phase)},
+                 {"peak_bytes_by_kind", kinds(ending.peaks.by_kind)},
+                 {"estimated_peak_bytes_by_phase", phases(ending.predicted.phase_peak)},
+                 {"estimated_peak_bytes_by_kind", kinds(ending.predicted.by_kind_at_peak)},
+                 {"last_step_bytes_by_phase", phase_kinds(last_.by_phase)},
+                 {"monitor", monitor_answers(last_, ending)}};
+  memory.update(timeline_json());
   write_whole(folder_ / "summary.json", summary(ending).dump(2) + "\n");
+  write_whole(folder_ / "memory.json", memory.dump(1) + "\n");
 }
 
 }  // namespace moelab

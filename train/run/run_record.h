@@ -12,6 +12,8 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/settings.h"
 #include "train/memory/monitor.h"
+#include "train/memory/savings.h"
+#include "train/profile/memory_timeline.h"
 #include "train/run/dry_run.h"
 #include "train/run/trainer.h"
 #include "train/watch/event_file.h"
@@ -24,7 +26,8 @@ namespace moelab {
 class RunRecord {
  public:
   // Creates the folder and writes config.yaml. `resumed`: metrics.jsonl is cut back to the steps before
-  // `first_step` and continued; else it starts anew. Throws UserError when the folder can't be written.
+  // `first_step` and continued, and so is memory.json; else they start anew. Throws UserError when the folder
+  // can't be written.
   RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
             int64_t first_step);
 
@@ -36,7 +39,11 @@ class RunRecord {
     double milliseconds = 0;
     double held_out_loss = 0;  // NaN: not evaluated at this step
   };
+  // What opening the run took, before its first step.
+  void opened(const Reading& memory);
   void add(const Step& step);
+  // Writes memory.json as far as it goes, for a run that is cut short and resumed.
+  void save_timeline() const;
 
   struct Ending {
     std::string status = "ok";  // ok, oom, error
@@ -46,6 +53,10 @@ class RunRecord {
     Trainer::StateBytes state;
     SaveCosts saves;
     double gemm_rate = 0;  // 0: not measured
+    std::vector<TechniqueSaving> savings;
+    std::vector<Advice> advice;      // what is open, where the last step was near its limit or past it
+    int64_t recoveries = 0;          // times that memory ran out and the run went on
+    std::vector<std::string> leaks;  // what the monitor said of them
   };
   // Writes memory.json and summary.json, each by a temporary file and a rename.
   void finish(const Ending& ending);
@@ -56,6 +67,7 @@ class RunRecord {
 
  private:
   nlohmann::ordered_json summary(const Ending& ending) const;
+  nlohmann::ordered_json timeline_json() const;
 
   Settings settings_;
   c10::Device device_;
@@ -63,8 +75,8 @@ class RunRecord {
   std::filesystem::path folder_;
   std::ofstream metrics_;
   std::optional<EventFile> events_;
-  nlohmann::ordered_json timeline_ = nlohmann::ordered_json::array();
-  std::array<KindBytes, kPhases> last_step_{};  // what each phase of it held at its peak
+  MemoryTimeline timeline_;
+  Reading opened_, last_;  // the last step's
   std::vector<double> step_ms_;
   int64_t steps_ = 0;
   double final_loss_;

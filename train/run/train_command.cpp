@@ -3,27 +3,33 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
+#include <exception>
+#include <filesystem>
 #include <iostream>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/folder.h"
 #include "train/config/convert.h"
 #include "train/config/print.h"
 #include "train/huggingface/convert.h"
 #include "train/memory/advice.h"
+#include "train/memory/leak_detector.h"
+#include "train/memory/manager.h"
+#include "train/memory/savings.h"
 #include "train/precision/compute_type.h"
 #include "train/presets/parameter_count.h"
+#include "train/profile/inspector.h"
 #include "train/run/commands.h"
 #include "train/run/flops.h"
+#include "train/run/held_out.h"
 #include "train/run/open_run.h"
 #include "train/run/progress.h"
-#include "train/run/resume.h"
 #include "train/run/run_record.h"
+#include "train/run/run_state.h"
 #include "train/run/stop_signal.h"
 
 namespace moelab {
@@ -38,51 +44,79 @@ double milliseconds_since(Clock::time_point start) {
 
 bool stopped() { return StopSignal::received() != nullptr; }
 
+// Why a run under memory.limit cannot even begin; empty: it can. Prediction leaves library scratch out, so
+// the limit that would do has a fiftieth on top.
+std::string too_small_limit(const Settings& settings) {
+  const int64_t limit = settings.memory.limit.count;
+  if (limit == 0) return "";
+  use_threads(settings);
+  const DryRun run = dry_run(settings);
+  const int64_t start = run.phase_peak[static_cast<size_t>(Phase::init)];
+  if (start <= limit) return "";
+  const int64_t mib = (run.peak + run.peak / 50 + (int64_t{1} << 20) - 1) >> 20;
+  return "memory.limit=" + value_text(settings.memory.limit) + " cannot hold what the run begins with, " +
+         human_bytes(start) +
+         " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB";
+}
+
 // One training run from its first step to its last file.
 class TrainRun {
  public:
   TrainRun(const Settings& settings, const TrainOptions& options, const std::string& command_line)
       : settings_(settings),
+        options_(options),
+        command_line_(command_line),
         device_(open_device(settings)),
         data_(open_data(settings)),
         predicted_(dry_run(settings)),
         monitor_(settings.memory, settings.monitor, device_),
+        manager_(settings, predict_peak),
+        inspector_(settings, device_),
         stream_(data_, settings.train.sequence, settings.train.micro_batch * settings.train.accumulation,
                 settings.train.seed, settings.data.prefetch),
-        validation_(data_, settings.train.sequence, settings.eval.micro_batch) {
+        held_out_(settings, data_, device_,
+                  [this](int64_t from, int64_t to) { evaluation_reduced(from, to); }) {
     print_start();
     set_limit(device_, settings.memory.limit.count);
     try {
-      trainer_.emplace(settings, device_, [this](int64_t step, int64_t first, int64_t count) {
-        return stream_.read(step, first, count);
-      });
+      open();
+      whole_ = true;
     } catch (const c10::OutOfMemoryError&) {
       out_of_memory_ = true;
-    }
-    if (trainer_ && !options.resume.empty()) {
-      resume(options.resume);
-    } else if (trainer_ && !settings.train.init.empty()) {
-      const std::vector<TensorEntry> weights = trainer_->weights();
-      load_initial_weights(settings.train.init, settings.model, weights);
-      trainer_->set_weights(weights);
     }
     record_.emplace(settings, device_, command_line, first_step_);
     if (settings.checkpoint.keep > 0) writer_.emplace(settings.checkpoint.dir, settings.checkpoint.keep);
   }
 
   int run() {
-    if (trainer_) {
-      try {
-        train();
-        if (!stopped()) ending_.held_out_loss = evaluate_if_due(step_, true);
-      } catch (const c10::OutOfMemoryError&) {
-        out_of_memory_ = true;
-      }
+    try {
+      if (whole_) train();
+      if (whole_ && !stopped()) ending_.held_out_loss = evaluate_if_due(step_, true);
+    } catch (const c10::OutOfMemoryError&) {
+      out_of_memory_ = true;
+    } catch (const UserError&) {
+      failure_ = std::current_exception();
     }
     return finish();
   }
 
  private:
+  static int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
+
+  void open() {
+    trainer_.emplace(settings_, device_, [this](int64_t step, int64_t first, int64_t count) {
+      return stream_.read(step, first, count);
+    });
+    trainer_->reserve_for_update(predicted_.update_bytes);
+    if (!options_.resume.empty()) {
+      resume(options_.resume);
+    } else if (!settings_.train.init.empty()) {
+      const std::vector<TensorEntry> weights = trainer_->weights();
+      load_initial_weights(settings_.train.init, settings_.model, weights);
+      trainer_->set_weights(weights);
+    }
+  }
+
   void print_start() const {
     const ModelSettings& m = settings_.model;
     std::cout << m.preset << ": " << human_count(parameter_count(m)) << " parameters, "
@@ -105,46 +139,44 @@ class TrainRun {
   }
 
   void resume(const std::string& from) {
-    const LoadedCheckpoint checkpoint =
-        from == "latest" ? load_latest(settings_.checkpoint.dir) : load_checkpoint_or_earlier(from);
-    check_same_model(checkpoint, settings_);
-    const std::vector<TensorEntry> weights = trainer_->weights();
-    restore(checkpoint.model, weights);
-    trainer_->set_weights(weights);
-    restore(checkpoint.optimizer, trainer_->optimizer_state());
-    const auto state = nlohmann::json::parse(checkpoint.state.json);
-    trainer_->restored(state.at("optimizer_steps").get<std::vector<int64_t>>());
-    if (state.contains("loss_scale")) {
-      const auto& scale = state["loss_scale"];
-      trainer_->loss_scale().restore({scale.at("scale"), scale.at("good_steps")});
-    }
-    first_step_ = checkpoint.state.step;
-    tokens_ = checkpoint.state.tokens;
-    std::cout << "resumed from " << checkpoint.path.string() << " after step " << first_step_ << "\n";
+    take(from == "latest" ? load_latest(settings_.checkpoint.dir) : load_checkpoint_or_earlier(from));
     if (first_step_ >= settings_.train.steps) {
       std::cout << "nothing left to train: train.steps is " << settings_.train.steps << "\n";
     }
   }
 
+  void take(const LoadedCheckpoint& checkpoint) {
+    restore_run(checkpoint, settings_, *trainer_, manager_);
+    first_step_ = checkpoint.state.step;
+    tokens_ = checkpoint.state.tokens;
+    last_checkpoint_ = checkpoint.path;
+    std::cout << "resumed from " << checkpoint.path.string() << " after step " << first_step_ << "\n";
+  }
+
   void train() {
     Progress progress(settings_.train.steps, settings_.run.log_every);
     step_ = first_step_;
+    record_->opened(monitor_.observe(step_));
+    std::optional<Clock::time_point> start;
     while (step_ < settings_.train.steps && !stopped()) {
-      const auto start = Clock::now();
+      if (options_.before_step) options_.before_step(step_);
+      inspector_.before_step(step_, first_step_);
+      if (!start) start = Clock::now();
       RunRecord::Step done;
-      done.report = trainer_->step(step_, stopped);
+      if (!try_step(done.report)) continue;
       if (done.report.interrupted) break;
       ++step_;
-      tokens_ += settings_.train.micro_batch * settings_.train.accumulation * settings_.train.sequence;
+      tokens_ += manager_.split().rows() * settings_.train.sequence;
       done.step = step_;
       done.tokens = tokens_;
-      done.milliseconds = milliseconds_since(start);
+      done.milliseconds = milliseconds_since(*start);
+      start.reset();
       done.memory = monitor_.observe(step_);
       done.held_out_loss = step_ < settings_.train.steps ? evaluate_if_due(step_, false) : kNone;
       record_->add(done);
       progress.step(done, *record_);
-      if (const std::string text = monitor_.message(done.memory); !text.empty())
-        std::cout << text << std::endl;
+      inspector_.after_step(done.memory);
+      watch_memory(done.memory);
       if (settings_.checkpoint.every > 0 && step_ % settings_.checkpoint.every == 0) save();
     }
     if (stopped()) {
@@ -153,76 +185,214 @@ class TrainRun {
     }
   }
 
+  // False when the step ran out of memory and its batch is to be tried again.
+  bool try_step(StepReport& report) {
+    try {
+      report = trainer_->step(step_, stopped);
+      return true;
+    } catch (const c10::OutOfMemoryError&) {
+      if (!recover()) throw;
+      return false;
+    } catch (const UserError&) {  // a drive that failed
+      whole_ = trainer_->abandon_step();
+      throw;
+    }
+  }
+
+  bool recover() {
+    whole_ = trainer_->abandon_step();
+    const Reading reading = note_refusal(step_ + 1);
+    if (!settings_.memory.recover) return false;
+    if (!whole_) return go_back(reading);
+    std::optional<MemoryAction> action = manager_.after_refusal(step_ + 1, reading.limit);
+    if (!action && settings_.optim.in_backward && repeated_ != step_) {
+      repeated_ = step_;
+      action = MemoryAction{.release_cached = true};
+    }
+    if (!action) return false;
+    ++recoveries_;
+    apply(*action);
+    print_line(monitor_.refusal_message(reading, action_text(*action)));
+    return true;
+  }
+
+  // Half an update cannot be repeated: the run goes on from its last checkpoint, once from each.
+  bool go_back(const Reading& reading) {
+    if (writer_) writer_->wait();
+    if (!last_checkpoint_ || went_back_to_ == last_checkpoint_) return false;
+    went_back_to_ = last_checkpoint_;
+    ++recoveries_;
+    release_cached(device_);
+    print_line(monitor_.refusal_message(reading, "going back to the last checkpoint"));
+    take(load_checkpoint(*last_checkpoint_));
+    step_ = first_step_;
+    record_->save_timeline();
+    record_.emplace(settings_, device_, command_line_, first_step_);
+    whole_ = true;
+    return true;
+  }
+
+  // Keeps what was refused for the end, and clears it for what comes.
+  Reading note_refusal(int64_t step) {
+    if (device_.is_cpu()) {
+      refusal_ = cpu_ledger().refusal();
+      cpu_ledger().clear_refused();
+    }
+    inspector_.refused(refusal_);
+    const Reading reading = monitor_.observe(step);
+    symptom_ = {step_, false, recoveries_, fragmentation(reading), !leaks_.found().empty()};
+    return reading;
+  }
+
+  void watch_memory(const Reading& reading) {
+    const MemoryAction action = manager_.after_step(reading);
+    last_status_ = reading.status;
+    apply(action);
+    if (manager_.cache_is_due(step_)) release_cached(device_);
+    print_line(monitor_.message(reading, action_text(action)));
+    for (const std::string& line : leaks_.after_step(step_, reading.allocated, writer_ && writer_->saving()))
+      print_line(line);
+  }
+
+  void apply(const MemoryAction& action) {
+    if (action.batch != MemoryAction::Batch::kept)
+      trainer_->set_split(action.to.micro_batch, action.to.accumulation);
+    if (action.release_cached) release_cached(device_);
+  }
+
+  void evaluation_reduced(int64_t from, int64_t to) {
+    ++recoveries_;
+    print_line(monitor_.refusal_message(
+        note_refusal(step_),
+        "reducing evaluation batch (" + std::to_string(from) + " to " + std::to_string(to) + ")"));
+  }
+
+  static void print_line(const std::string& line) {
+    if (!line.empty()) std::cout << line << std::endl;
+  }
+
   // The held-out loss when an evaluation is due, else NaN.
   double evaluate_if_due(int64_t step, bool last) {
     const EvalSettings& eval = settings_.eval;
     if (eval.batches == 0 || (!last && (eval.every == 0 || step % eval.every != 0))) return kNone;
-    const int64_t count = std::min(eval.batches, validation_.batches());
-    const double loss = trainer_->evaluate([this](int64_t b) { return validation_.read(b); }, count, stopped);
-    if (std::isfinite(loss)) print_held_out(step, loss, count);
-    return loss;
+    try {
+      const double loss = held_out_.loss([this](const ValidationBatches& batches, int64_t count) {
+        return trainer_->evaluate(batches, count, stopped);
+      });
+      if (std::isfinite(loss)) print_held_out(step, loss, held_out_.batches());
+      monitor_.observe(step);  // no step's either
+      return loss;
+    } catch (const c10::OutOfMemoryError&) {
+      note_refusal(step);
+      symptom_.evaluating = true;
+      throw;
+    }
   }
 
   void save() {
     if (!writer_ || saved_step_ == step_) return;
-    CheckpointContent content;
-    const LossScale::State& scale = trainer_->loss_scale().state();
-    const nlohmann::json state = {{"optimizer_steps", trainer_->optimizer().steps()},
-                                  {"loss_scale", {{"scale", scale.scale}, {"good_steps", scale.good_steps}}}};
-    content.state = {step_, tokens_, state.dump()};
-    content.model = trainer_->weights();
-    content.optimizer = trainer_->optimizer_state();
-    content.files["config.yaml"] = print_settings(settings_);
-    if (data_.tokenizer) content.files["tokenizer.json"] = read_text(*data_.tokenizer);
-    content.commit = build_commit();
-    writer_->save(content);
+    writer_->save(run_state(*trainer_, manager_, settings_, data_, step_, tokens_));
+    record_->save_timeline();
     saved_step_ = step_;
+    last_checkpoint_ = std::filesystem::path(settings_.checkpoint.dir) / step_name(step_);
   }
 
   int finish() {
+    if (out_of_memory_ || last_status_ != MemoryStatus::normal)
+      ending_.advice = advise(settings_now(), predict_peak, device_memory(device_).limit);
     if (out_of_memory_) {
-      ending_.status = "oom";
       explain_refusal();
       set_limit(device_, 0);
-    } else {
-      if (step_ > 0 || stopped()) save();
-      if (writer_) {
-        writer_->wait();
-        ending_.saves = writer_->costs();
-      }
     }
+    const bool worth_saving = out_of_memory_ ? step_ > first_step_ : step_ > 0 || stopped();
+    if (whole_ && worth_saving) attempt([&] { save(); });
+    attempt([&] {
+      if (writer_) writer_->wait();
+    });
+    if (writer_) ending_.saves = writer_->costs();
+    attempt([&] { inspector_.finish(); });
     // what the run's end itself held (evaluation, or the refused step) counts as well
     monitor_.observe(step_);
+    ending_.status = failure_ ? "error" : out_of_memory_ ? "oom" : "ok";
     ending_.peaks = monitor_.run_peaks();
     ending_.predicted = predicted_;
     if (trainer_) ending_.state = trainer_->state_bytes();
     ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
-    record_->finish(ending_);
+    ending_.savings = technique_savings(settings_now(), predict_peak);
+    ending_.recoveries = recoveries_;
+    ending_.leaks = leaks_.found();
+    attempt([&] { record_->finish(ending_); });
+    if (failure_) std::rethrow_exception(failure_);
+    if (out_of_memory_) print_oom_end();
     if (!out_of_memory_) print_end(settings_, step_, ending_, record_->median_tokens_per_second());
     return out_of_memory_ ? 3 : 0;
   }
 
-  void explain_refusal() const {
-    const std::optional<Refusal> refusal = cpu_ledger().refusal();
-    const auto predict = [](const Settings& changed) { return dry_run(changed).peak; };
-    if (refusal) std::cerr << refusal_message(*refusal, advise(settings_, predict));
+  // One part of the run's end, which must not keep the others from theirs; the first failure is the one told.
+  template <class Part>
+  void attempt(Part part) {
+    try {
+      part();
+    } catch (const UserError&) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+
+  void explain_refusal() {
+    if (!refusal_ && device_.is_cpu()) {  // when the run began
+      refusal_ = cpu_ledger().refusal();
+      attempt([&] { inspector_.refused(refusal_); });
+    }
+    const Refusal refusal = refusal_.value_or(Refusal{.limit = settings_.memory.limit.count});
+    std::cerr << refusal_message(refusal, ending_.advice, likely_cause(settings_now(), refusal, symptom_));
+  }
+
+  // With batches as they are cut by now.
+  Settings settings_now() const {
+    Settings now = settings_;
+    now.train.micro_batch = manager_.split().micro_batch;
+    now.train.accumulation = manager_.split().accumulation;
+    now.eval.micro_batch = held_out_.rows();
+    return now;
+  }
+
+  void print_oom_end() const {
+    if (trainer_ && !whole_) {
+      std::cerr << "the update of step " << step_ + 1
+                << " was half done, and there is no checkpoint to go back to\n";
+    }
+    const char* saved = saved_step_ == step_ ? "; --resume latest goes on from there" : "";
     std::cerr << "moelab: the memory budget of " << human_bytes(settings_.memory.limit.count)
-              << " cannot be met after step " << step_ << "; summary in " << settings_.run.dir << "\n";
+              << " cannot be met after step " << step_ << saved << "; summary in " << settings_.run.dir
+              << "\n";
   }
 
   Settings settings_;
+  TrainOptions options_;
+  std::string command_line_;
   c10::Device device_;
   Dataset data_;
   DryRun predicted_;
   MemoryMonitor monitor_;
+  MemoryManager manager_;
+  Inspector inspector_;
+  LeakWatch leaks_;
   TokenStream stream_;
-  ValidationStream validation_;
+  HeldOut held_out_;
   std::optional<Trainer> trainer_;
   std::optional<RunRecord> record_;
   std::optional<CheckpointWriter> writer_;
   RunRecord::Ending ending_;
   int64_t first_step_ = 0, step_ = 0, tokens_ = 0, saved_step_ = -1;
+  bool whole_ = false;  // the model stands after step_, and no half-done update is in it
   bool out_of_memory_ = false;
+  MemoryStatus last_status_ = MemoryStatus::normal;
+  std::optional<Refusal> refusal_;  // the last
+  Symptom symptom_;
+  int64_t recoveries_ = 0;
+  int64_t repeated_ = -1;  // the steps taken when one was repeated as it was
+  std::optional<std::filesystem::path> last_checkpoint_, went_back_to_;  // of this run, or resumed from
+  std::exception_ptr failure_;  // a user's, once the run was under way
 };
 
 }  // namespace
@@ -230,6 +400,10 @@ class TrainRun {
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line) {
   // From the very start: a signal while the run opens leaves a checkpoint too.
   const StopSignal signals;
+  if (const std::string reason = too_small_limit(settings); !reason.empty()) {
+    std::cerr << "moelab: " << reason << "\n";
+    return 3;
+  }
   return TrainRun(settings, options, command_line).run();
 }
 

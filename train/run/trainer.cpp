@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
 #include "train/optim/schedule.h"
@@ -15,58 +16,39 @@
 namespace moelab {
 namespace {
 
-TransformerOptions training_options(const Settings& settings, c10::Device device) {
+TransformerOptions training_options(const Settings& settings, c10::Device device, Optimizer& optimizer,
+                                    GatheredWeights& gathered) {
   TransformerOptions options = compute_options(settings.precision, device);
   options.seed = static_cast<uint64_t>(settings.train.seed);
   options.masters = keeps_masters(settings);
+  options.made = [&](Parameter& parameter) {
+    const Parameter kept = optimizer.add(parameter);
+    gathered.adopt(parameter);
+    parameter = kept;
+  };
   return options;
 }
 
-// Runs after autograd has accumulated a parameter's gradient: books its bytes as gradients, and over several
-// micro-batches of 16-bit gradients sums them in fp32 instead.
+// Runs after autograd has accumulated a parameter's gradient.
 struct GradientHook : torch::autograd::PostAccumulateGradHook {
-  GradientHook(Parameter& parameter, bool sum_in_fp32) : parameter(parameter), sum_in_fp32(sum_in_fp32) {}
-
-  void operator()(const torch::autograd::Variable& value) override {
-    at::NoGradGuard no_grad;
-    at::Tensor& gradient = value.mutable_grad();
-    if (!sum_in_fp32) {
-      retag(gradient, Kind::gradients);
-    } else if (parameter.accumulated.defined()) {
-      parameter.accumulated.add_(gradient);
-      gradient.reset();
-    } else {
-      KindScope kind(Kind::gradients);
-      parameter.accumulated = gradient.to(at::kFloat);
-      gradient.reset();
-    }
-  }
-
-  Parameter& parameter;
-  bool sum_in_fp32;
-};
-
-// Runs the trainer's step of one parameter once its gradient is whole.
-struct StepHook : torch::autograd::PostAccumulateGradHook {
-  explicit StepHook(std::function<void()> step) : step(std::move(step)) {}
-  void operator()(const torch::autograd::Variable&) override { step(); }
-  std::function<void()> step;
+  explicit GradientHook(std::function<void()> take) : take(std::move(take)) {}
+  void operator()(const torch::autograd::Variable&) override { take(); }
+  std::function<void()> take;
 };
 
 double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
 
 }  // namespace
 
-double evaluate(Transformer& model, const ValidationBatches& batches, int64_t count,
+double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
                 const std::function<bool()>& stop) {
   at::NoGradGuard no_grad;
-  DirectRunner direct;
   double sum = 0, tokens = 0;
   for (int64_t b = 0; b < count; ++b) {
     if (stop && stop()) return std::nan("");
     const Batch batch = batches(b);
     const auto weight = static_cast<double>(batch.tokens.numel());
-    sum += weight * value_of(model.forward(batch.tokens, batch.targets, false, direct).cross_entropy);
+    sum += weight * value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
     tokens += weight;
   }
   return tokens > 0 ? sum / tokens : std::nan("");
@@ -89,37 +71,31 @@ std::vector<TensorEntry> model_state(const Transformer& model) {
   return entries;
 }
 
-void round_masters(Transformer& model) {
-  at::NoGradGuard no_grad;
-  for (const Parameter& parameter : model.parameters()) {
-    if (!parameter.value.is_same(parameter.master)) parameter.value.copy_(parameter.master);
-  }
+void round_masters(Transformer& model, const PrecisionSettings& precision) {
+  for (const Parameter& parameter : model.parameters()) round_as_stored(parameter, precision);
 }
 
 Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches)
     : settings_(settings),
       device_(device),
       batches_(std::move(batches)),
-      model_(settings.model, settings.attention, training_options(settings, device)),
-      optimizer_(model_.parameters(), settings.optim, keeps_masters(settings)),
-      recompute_(recomputed_layers(settings.activations, settings.model.layers)),
+      gathered_(settings, device),
+      state_file_(make_state_file(settings.placement, device)),
+      optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_),
+      model_(settings.model, settings.attention, training_options(settings, device, optimizer_, gathered_)),
+      gradients_(settings.placement, device, optimizer_, state_file_),
+      recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
   hook_gradients();
 }
 
 void Trainer::hook_gradients() {
-  if (settings_.optim.in_backward) {
-    for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          optimizer_.parameters()[i].value, std::make_unique<StepHook>([this, i] { consume_gradient(i); }));
-    }
-    return;
-  }
-  for (Parameter& parameter : optimizer_.parameters()) {
-    const bool sum_in_fp32 = settings_.train.accumulation > 1 && parameter.value.scalar_type() != at::kFloat;
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.value,
-                                                   std::make_unique<GradientHook>(parameter, sum_in_fp32));
+  gradients_.accumulate(settings_.train.accumulation);
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    const auto take = [this, i] { settings_.optim.in_backward ? consume_gradient(i) : gradients_.take(i); };
+    torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.parameters()[i].value,
+                                                   std::make_unique<GradientHook>(take));
   }
 }
 
@@ -137,7 +113,7 @@ void Trainer::check_budget() const {
 LossParts Trainer::forward(const Batch& batch) {
   enter(Phase::forward);
   const SavedTensors::Scope scope(saved_);
-  return model_.forward(batch.tokens, batch.targets, true, recompute_, loss_scale_.value());
+  return model_.forward(batch.tokens, batch.targets, true, runner_, loss_scale_.value());
 }
 
 void Trainer::backward(const LossParts& parts) {
@@ -148,13 +124,6 @@ void Trainer::backward(const LossParts& parts) {
   torch::autograd::backward({objective}, {});
 }
 
-void Trainer::drop_gradients() {
-  for (Parameter& parameter : optimizer_.parameters()) {
-    parameter.value.mutable_grad().reset();
-    parameter.accumulated.reset();
-  }
-}
-
 void Trainer::consume_gradient(size_t index) {
   at::NoGradGuard no_grad;
   Parameter& parameter = optimizer_.parameters()[index];
@@ -163,9 +132,21 @@ void Trainer::consume_gradient(size_t index) {
               " came in two parts: optim.in_backward stepped one");
   norm = squared_norm(parameter.gradient());
   if (std::isfinite(norm)) {
-    optimizer_.step_parameter(index, lr_, clip_scale(std::sqrt(norm), settings_.optim.clip));
+    written_ = true;
+    step_parameter(index, clip_scale(std::sqrt(norm), settings_.optim.clip));
   }
   parameter.value.mutable_grad().reset();
+}
+
+// One by one where weights come and go; else at once, so that state from a file passes without a pause.
+void Trainer::step_all(double gradient_scale) {
+  if (!gathered_.active()) return optimizer_.step(lr_, gradient_scale);
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) step_parameter(i, gradient_scale);
+}
+
+void Trainer::step_parameter(size_t index, double gradient_scale) {
+  if (!optimizer_.has_gradient(index)) return;
+  gathered_.change(index, [&] { optimizer_.step_parameter(index, lr_, gradient_scale); });
 }
 
 double Trainer::consumed_norm() const {
@@ -174,33 +155,43 @@ double Trainer::consumed_norm() const {
   return std::sqrt(sum);
 }
 
+void Trainer::reserve() const {
+  const KindScope kind(Kind::optimizer);
+  at::empty({reserved_bytes_}, at::TensorOptions().device(device_).dtype(at::kByte));
+}
+
 void Trainer::update(StepReport& report) {
   enter(Phase::step);
+  const int64_t held = device_memory(device_).allocated;
   at::NoGradGuard no_grad;
   const bool in_backward = settings_.optim.in_backward;
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
-  report.gradient_norm =
-      in_backward ? consumed_norm() : gradient_norm(optimizer_.parameters()) / report.loss_scale;
+  report.gradient_norm = in_backward ? consumed_norm() : gradients_.norm() / report.loss_scale;
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (!report.skipped) {
     const double clip = clip_scale(report.gradient_norm, settings_.optim.clip);
-    if (!in_backward) optimizer_.step(lr_, clip / report.loss_scale);
+    reserve();
+    written_ = true;
+    if (!in_backward) step_all(clip / report.loss_scale);
     model_.update_router_biases();
   }
   loss_scale_.update(report.skipped);
-  drop_gradients();
+  update_bytes_ = phase_peak(device_, Phase::step) - held;
+  gradients_.drop();
 }
 
 StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   StepReport report;
+  written_ = false;
   lr_ = learning_rate(settings_.optim, settings_.train.steps, step);
   consumed_norms_.assign(optimizer_.parameters().size(), kNotConsumed);
   model_.reset_routing_stats();
   const int64_t rows = settings_.train.micro_batch, micro_batches = settings_.train.accumulation;
+  report.micro_batch = rows;
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (stop && stop()) {
-      drop_gradients();
+      gradients_.drop();
       report.interrupted = true;
       return report;
     }
@@ -211,9 +202,35 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
     report.z_loss += value_of(parts.z_loss) / static_cast<double>(micro_batches);
   }
   check_budget();
+  read_routing(report);  // before the update: it allocates
   update(report);
-  read_routing(report);
   return report;
+}
+
+void Trainer::set_split(int64_t micro_batch, int64_t accumulation) {
+  TrainSettings& train = settings_.train;
+  TORCH_CHECK(micro_batch * accumulation == train.micro_batch * train.accumulation &&
+                  (accumulation == 1 || !settings_.optim.in_backward),
+              micro_batch, " x ", accumulation, " rows cannot take the place of ", train.micro_batch, " x ",
+              train.accumulation);
+  train.micro_batch = micro_batch;
+  train.accumulation = accumulation;
+  hook_gradients();
+}
+
+// A backward pass that threw leaves tasks in its thread's queue, and with them the step's graph, until
+// another pass takes them out.
+void Trainer::finish_backward() {
+  const HomeScope outside(Home::host);
+  const at::Tensor one = at::ones({}).requires_grad_();
+  torch::autograd::backward({one.mul(1)}, {});
+}
+
+bool Trainer::abandon_step() {
+  if (device_.is_cpu()) finish_backward();
+  gradients_.drop();
+  gathered_.release_all();
+  return !written_;
 }
 
 void Trainer::read_routing(StepReport& report) const {
@@ -235,44 +252,51 @@ void Trainer::read_routing(StepReport& report) const {
 
 double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {
   enter(Phase::forward);
-  const double loss = moelab::evaluate(model_, batches, count, stop);
+  const double loss = moelab::evaluate(model_, runner_, batches, count, stop);
   check_budget();
   return loss;
 }
 
 std::vector<TensorEntry> Trainer::optimizer_state() const {
   std::vector<TensorEntry> entries;
-  for (const NamedState& state : optimizer_.state()) {
-    const bool weights = state.name.ends_with(".master") || state.name.ends_with(".correction");
-    if (!weights) entries.push_back({state.name, state.tensor});
-  }
+  for (const NamedState& state : optimizer_.state(false)) entries.push_back({state.name, state.tensor});
   return entries;
+}
+
+void Trainer::set_optimizer_state(const std::vector<TensorEntry>& entries) {
+  std::vector<NamedState> named;
+  for (const TensorEntry& entry : entries) named.push_back({entry.name, entry.tensor});
+  optimizer_.set_state(named);
 }
 
 std::vector<TensorEntry> Trainer::weights() const {
   std::vector<TensorEntry> entries;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    entries.push_back({optimizer_.parameters()[i].name, optimizer_.weights(i)});
+    const auto whole = [&] { return optimizer_.weights(i); };
+    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, whole)});
   }
   for (const auto& buffer : model_.buffers()) entries.push_back({buffer.name, buffer.tensor});
   return entries;
 }
 
 void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
-  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) optimizer_.set_weights(i, entries.at(i).tensor);
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    gathered_.change(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
+  }
 }
 
 Trainer::StateBytes Trainer::state_bytes() const {
   StateBytes bytes;
-  for (const Parameter& parameter : optimizer_.parameters()) {
-    const bool own_master = parameter.master.defined() && !parameter.master.is_same(parameter.value);
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    const Parameter& parameter = optimizer_.parameters()[i];
     const auto size = static_cast<int64_t>(parameter.value.nbytes());
-    bytes.parameters += size + (own_master ? static_cast<int64_t>(parameter.master.nbytes()) : 0);
+    bytes.parameters += gathered_.held_bytes(i);
     const int64_t gradient = settings_.train.accumulation > 1 ? parameter.value.numel() * 4 : size;
     const bool one_at_a_time = settings_.optim.in_backward;
     bytes.gradients = one_at_a_time ? std::max(bytes.gradients, gradient) : bytes.gradients + gradient;
   }
   bytes.optimizer = optimizer_.rule_bytes();
+  bytes.parameters += optimizer_.state_bytes() - bytes.optimizer;
   return bytes;
 }
 

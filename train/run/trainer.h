@@ -12,6 +12,8 @@
 #include "train/config/settings.h"
 #include "train/data/token_stream.h"
 #include "train/optim/optimizer.h"
+#include "train/placement/gather_runner.h"
+#include "train/placement/state_gradients.h"
 #include "train/precision/loss_scale.h"
 
 namespace moelab {
@@ -30,6 +32,7 @@ struct StepReport {
   bool skipped = false;           // loss or gradients were not finite: nothing was updated; with
                                   // optim.in_backward, the parameters of such gradients were not
   bool interrupted = false;       // stopped between micro-batches: nothing was updated
+  int64_t micro_batch = 0;        // rows of each
 };
 
 // Rows [first, first + count) of optimizer step `step`.
@@ -39,7 +42,7 @@ using ValidationBatches = std::function<Batch(int64_t batch)>;
 
 // Mean cross entropy in nats of batches 0 … count-1, dropless, without gradients. NaN when `stop` (polled
 // between batches) says so.
-double evaluate(Transformer& model, const ValidationBatches& batches, int64_t count,
+double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
                 const std::function<bool()>& stop = {});
 
 // A model that computes on `device` as precision.compute says.
@@ -47,8 +50,9 @@ TransformerOptions compute_options(const PrecisionSettings& precision, c10::Devi
 
 // What a checkpoint holds of a model: fp32 weights and buffers by name.
 std::vector<TensorEntry> model_state(const Transformer& model);
-// After that state was read in place: rounds the compute copies anew.
-void round_masters(Transformer& model);
+// After that state was read in place: rounds the compute copies anew, as precision.store has products see
+// them.
+void round_masters(Transformer& model, const PrecisionSettings& precision = {});
 
 // One model in training on one device. On the meta device the same steps run without data or arithmetic,
 // which is how memory is predicted; the numbers of a report are then 0.
@@ -60,6 +64,19 @@ class Trainer {
   // with nothing updated, once `stop` (polled between micro-batches) says so. Throws c10::OutOfMemoryError
   // when the budget was passed, also where a library swallowed that.
   StepReport step(int64_t step, const std::function<bool()>& stop = {});
+
+  // Cuts the rows of later steps otherwise: as many as before, and with optim.in_backward in one micro-batch.
+  void set_split(int64_t micro_batch, int64_t accumulation);
+
+  // After step() threw: drops what is left of it. True when nothing had been written yet, so that the model
+  // and the optimizer are as before the step, which may be repeated.
+  bool abandon_step();
+
+  // Bytes that the last update took at its peak beyond what was held when it began.
+  int64_t update_bytes() const { return update_bytes_; }
+  // The same of a dry run, which each later update makes sure of first: it is then refused before it has
+  // written anything, or not at all.
+  void reserve_for_update(int64_t bytes) { reserved_bytes_ = bytes; }
 
   // As moelab::evaluate, of the model in training.
   double evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop = {});
@@ -73,6 +90,8 @@ class Trainer {
   std::vector<TensorEntry> optimizer_state() const;
   // Takes weights() that were written to: rounds the compute copies, or splits them, anew.
   void set_weights(const std::vector<TensorEntry>& entries);
+  // Takes optimizer_state() that was written to.
+  void set_optimizer_state(const std::vector<TensorEntry>& entries);
   // After weights and state were read: the optimizer's step counts.
   void restored(std::vector<int64_t> optimizer_steps) {
     optimizer_.restore_steps(std::move(optimizer_steps));
@@ -94,8 +113,11 @@ class Trainer {
   // With optim.in_backward: steps the parameter, unless its gradient is not finite, and drops the gradient.
   // Clips each gradient by its own norm, because the norm of all is not known yet.
   void consume_gradient(size_t index);
+  void step_parameter(size_t index, double gradient_scale);
+  static void finish_backward();
   double consumed_norm() const;
-  void drop_gradients();
+  void reserve() const;
+  void step_all(double gradient_scale);
   void hook_gradients();
   void read_routing(StepReport& report) const;
   void enter(Phase phase) const;
@@ -104,12 +126,18 @@ class Trainer {
   Settings settings_;
   c10::Device device_;
   BatchSource batches_;
-  Transformer model_;
+  mutable GatheredWeights gathered_;       // reading weights brings them to the device for a moment
+  std::shared_ptr<StateFile> state_file_;  // null: nothing lies there
   Optimizer optimizer_;
+  Transformer model_;
+  GradientStore gradients_;
   RecomputeRunner recompute_;
+  GatherRunner runner_{gathered_, recompute_};
   SavedTensors saved_;
   LossScale loss_scale_;
-  double lr_ = 0;  // of the step under way
+  double lr_ = 0;         // of the step under way
+  bool written_ = false;  // it has begun to update weights
+  int64_t update_bytes_ = 0, reserved_bytes_ = 0;
   static constexpr double kNotConsumed = -1;
   std::vector<double> consumed_norms_;  // squared, of the gradients stepped in backward, one a parameter
 };

@@ -24,6 +24,16 @@ std::vector<Technique> single_techniques() {
        {{"attention.kernel", "flash"}},
        "Scores are computed a second time in backward and never stored.",
        {"ava.flash_attention", "vibee.attention_flash", "ava.formula_flash_attention"}},
+      {"sliding_window",
+       "flash attention over a sliding window",
+       {{"attention.kernel", "sliding_window"}},
+       "A token sees the 256 last ones alone, and what those saw in the layers below.",
+       {"ava.sparse_attention", "ava.oom_long_sequences"}},
+      {"block_sparse",
+       "flash attention over the nearest blocks",
+       {{"attention.kernel", "block_sparse"}},
+       "A token sees its block of 64 and the 3 before it alone, and what those saw in the layers below.",
+       {"ava.sparse_attention", "ava.oom_long_sequences"}},
       {"capacity",
        "capacity buffers",
        {{"model.dispatch", "capacity"}},
@@ -85,6 +95,21 @@ std::vector<Technique> precision_techniques() {
 
 std::vector<Technique> activation_techniques() {
   return {
+      {"recompute_cheap",
+       "norms and the experts' hidden state recomputed, capacity buffers",
+       {{"activations.pieces", "[norms,expert_hidden]"}, {"model.dispatch", "capacity"}},
+       "The experts' first product runs a second time.",
+       {"ava.activation_checkpointing"}},
+      {"recompute_attention",
+       "the attention half recomputed",
+       {{"activations.pieces", "[attention]"}},
+       "Attention and its projections run a second time.",
+       {"ava.activation_checkpointing"}},
+      {"recompute_moe",
+       "the MoE half recomputed, its routing kept",
+       {{"activations.pieces", "[moe]"}},
+       "The experts' forward pass runs a second time.",
+       {"ava.activation_checkpointing"}},
       {"int8_activations",
        "saved activations in int8",
        {{"activations.storage", "int8"}},
@@ -104,6 +129,31 @@ std::vector<Technique> activation_techniques() {
        "saved activations in a file",
        {{"activations.storage", "nvme"}, {"placement.nvme_path", "."}},
        "Each is written to the drive and read back, which backward waits for.",
+       {"vibee.offload_nvme"}},
+  };
+}
+
+std::vector<Technique> weight_techniques() {
+  return {
+      {"int8_weights",
+       "the blocks' weights in int8 for compute, bf16 products, fp32 masters",
+       {{"precision.compute", "bf16"}, {"precision.store", "int8"}},
+       "Products take weights rounded to 255 steps of each block's largest; masters don't shrink.",
+       {"vibee.precision_7b"}},
+      {"fp8_weights",
+       "the blocks' weights in fp8 for compute, bf16 products, fp32 masters",
+       {{"precision.compute", "bf16"}, {"precision.store", "fp8"}},
+       "Products take weights with 4 significant bits; masters don't shrink.",
+       {"vibee.precision_7b"}},
+      {"host_weights",
+       "the blocks' weights and masters in host memory",
+       {{"placement.parameters", "host"}},
+       "Each comes to the device for forward, for backward and for its step, and goes back after that.",
+       {"vibee.offload_cpu", "ava.cpu_offload"}},
+      {"nvme_weights",
+       "the blocks' weights and masters in a file",
+       {{"placement.parameters", "nvme"}, {"placement.nvme_path", "."}},
+       "Each is read from the drive for forward, for backward and for its step, and written after that.",
        {"vibee.offload_nvme"}},
   };
 }
@@ -153,6 +203,31 @@ std::vector<Technique> optimizer_techniques() {
   };
 }
 
+std::vector<Technique> state_techniques() {
+  return {
+      {"host_optimizer",
+       "optimizer state and masters in host memory, stepped there",
+       {{"placement.optimizer", "host"}},
+       "On a GPU each gradient goes down and each weight comes up; on the CPU nothing is copied.",
+       {"verl.optimizer_offload", "vibee.offload_cpu", "nemo.preset_memory_efficient", "ava.cpu_offload"}},
+      {"nvme_optimizer",
+       "optimizer state and masters in a file",
+       {{"placement.optimizer", "nvme"}, {"placement.nvme_path", "."}},
+       "All of it is read from the drive and written back in every step.",
+       {"vibee.offload_nvme"}},
+      {"host_gradients",
+       "gradients in host memory",
+       {{"placement.gradients", "host"}},
+       "Each is copied there once backward has made it; on a GPU the step copies it back.",
+       {"vibee.offload_cpu"}},
+      {"nvme_gradients",
+       "gradients in a file",
+       {{"placement.gradients", "nvme"}, {"placement.nvme_path", "."}},
+       "Each is written to the drive in backward and read back by the step.",
+       {"vibee.offload_nvme"}},
+  };
+}
+
 const Technique& named(const std::vector<Technique>& rows, std::string_view name) {
   const auto found =
       std::find_if(rows.begin(), rows.end(), [&](const Technique& row) { return row.name == name; });
@@ -169,7 +244,8 @@ Technique together(const std::vector<Technique>& rows, Technique whole) {
 
 std::vector<Technique> make_techniques() {
   std::vector<Technique> rows = single_techniques();
-  for (const auto& more : {precision_techniques(), activation_techniques(), optimizer_techniques()})
+  for (const auto& more : {precision_techniques(), activation_techniques(), weight_techniques(),
+                           optimizer_techniques(), state_techniques()})
     rows.insert(rows.end(), more.begin(), more.end());
   rows.push_back(together(rows, {"int8_recompute",
                                  "every block recomputed, its input saved in int8",
@@ -177,6 +253,19 @@ std::vector<Technique> make_techniques() {
                                  "What its parts trade.",
                                  {"vibee.int8_activations_and_checkpointing"},
                                  {"recompute_full", "int8_activations"}}));
+  rows.push_back(together(rows, {"recompute_both",
+                                 "every fourth block recomputed whole, of the others the cheap pieces",
+                                 {},
+                                 "What its parts trade.",
+                                 {"nemo.gradient_checkpointing", "nemo.activation_checkpointing"},
+                                 {"recompute_every_4", "recompute_cheap"}}));
+  rows.push_back(together(
+      rows, {"all_that_pays",
+             "flash attention, capacity buffers, every block recomputed, compact AdamW in backward",
+             {},
+             "What its parts trade.",
+             {"ava.all_defaults_combined"},
+             {"flash_attention", "capacity", "recompute_full", "adamw_compact", "step_in_backward"}}));
   rows.push_back(together(rows, {"recommended",
                                  "all of them together",
                                  {},

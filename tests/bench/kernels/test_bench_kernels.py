@@ -6,10 +6,13 @@ import subprocess
 import pytest
 
 PROGRAM = os.environ["BENCH_KERNELS"]
-WITH_BACKWARD = {"rms_norm", "rope", "attention", "attention_materialised", "embedding",
+WITH_BACKWARD = {"rms_norm", "rope", "attention", "attention_materialised", "attention_span", "embedding",
                  "linear_cross_entropy", "router", "expert_block"}
-WITHOUT_BACKWARD = {"dispatch", "adamw", "squared_norm"}
-IN_PLACE = {"rope", "adamw", "squared_norm"}  # their only, or first, pass allocates nothing
+RULES = {"adamw", "adamw_bf16_moments", "adamw_no_master", "adamw_compact", "adam8bit", "adam_mini", "lion", "sgd",
+         "adafactor"}
+WITHOUT_BACKWARD = RULES | {"dispatch", "squared_norm", "pack_int8", "unpack_int8", "pack_fp8", "unpack_fp8"}
+# their only, or first, pass allocates nothing
+IN_PLACE = RULES - {"adafactor"} | {"rope", "squared_norm", "unpack_int8", "unpack_fp8"}
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess:
@@ -52,7 +55,7 @@ def test_rates_are_positive_and_shares_are_of_the_rates_of_this_run(report, runs
             assert run["GFLOP/s"] > 0
             assert run["of_gemm"] == pytest.approx(run["GFLOP/s"] / peak, rel=1e-2), name
     products = {name.split("/")[0] for name, run in runs.items() if "GFLOP/s" in run}
-    assert products == {"attention", "attention_materialised", "linear_cross_entropy", "router",
+    assert products == {"attention", "attention_materialised", "attention_span", "linear_cross_entropy", "router",
                         "expert_block"}
 
 

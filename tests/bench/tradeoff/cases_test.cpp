@@ -55,6 +55,13 @@ TEST(Cases, ATechniqueComesAfterTheUsersSettingsAndThoseAfterTheBaseline) {
   EXPECT_EQ(value(named(fixed, "bf16"), "precision.compute"), "bf16");
 }
 
+TEST(Cases, TheUsersDriveIsEveryTechniques) {
+  EXPECT_EQ(value(named(make_cases(options()), "nvme_activations"), "placement.nvme_path"), ".");
+  const std::vector<Case> fast = make_cases(options({"placement.nvme_path=/fast"}));
+  EXPECT_EQ(value(named(fast, "nvme_activations"), "placement.nvme_path"), "/fast");
+  EXPECT_EQ(value(named(fast, "nvme_activations"), "activations.storage"), "nvme");
+}
+
 TEST(Cases, TheHashFollowsEverySetting) {
   const std::string hash = make_cases(options())[0].hash;
   EXPECT_EQ(hash.size(), 16u);

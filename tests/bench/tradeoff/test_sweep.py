@@ -13,9 +13,8 @@ import subprocess
 import sys
 import time
 
+import programs
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 FAKE = """#!{python}
 import json, os, pathlib, signal, sys, time
@@ -47,23 +46,14 @@ if does.startswith("ends with"):
 """
 
 
-def built(variable: str, name: str) -> str:
-    if variable in os.environ:
-        return os.environ[variable]
-    found = sorted(ROOT.glob(f"build/*/bin/{name}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        pytest.skip(f"{name} is not built")
-    return str(found[-1])
-
-
 @pytest.fixture(scope="session")
 def harness() -> str:
-    return built("MOELAB_TRADEOFF", "bench_tradeoff")
+    return programs.built("MOELAB_TRADEOFF", "bin/bench_tradeoff")
 
 
 @pytest.fixture(scope="session")
 def moelab() -> str:
-    return built("MOELAB_PROGRAM", "moelab")
+    return programs.moelab()
 
 
 class Sweep:
@@ -191,11 +181,11 @@ def test_a_signal_kills_the_run_and_the_next_call_goes_on(fake, number):
 def test_a_killed_harness_leaves_a_file_that_goes_on(fake):
     sweep = fake(bf16="hangs")
     process = sweep.start("--only=capacity,bf16", "--rounds=1")
-    pids = wait_for(pathlib.Path(f"{sweep.calls}.pids"))
+    run, child = map(int, wait_for(pathlib.Path(f"{sweep.calls}.pids")).split())
     process.kill()
     process.communicate()
-    for pid in map(int, pids.split()):
-        os.kill(pid, signal.SIGKILL)
+    assert all_gone([run]), "the run outlives the harness"
+    os.kill(child, signal.SIGKILL)
     with sweep.out.open("a") as file:
         file.write('{"schema":1,"case":"bf16","rou')
     fake()
@@ -239,7 +229,7 @@ def test_a_set_up_that_was_wrong_is_run_again(fake):
 def shards(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("it's data")
     (folder / "text.txt").write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(4000)))
-    subprocess.run([sys.executable, ROOT / "scripts/prepare_data.py", "--bytes", "--out", folder / "shards",
+    subprocess.run([sys.executable, programs.ROOT / "scripts/prepare_data.py", "--bytes", "--out", folder / "shards",
                     folder / "text.txt"], check=True, capture_output=True)
     return folder / "shards"
 
@@ -267,4 +257,4 @@ def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):
     sweep.settings.append("memory.limit=20MB")
     sweep.run("--only=bf16", "--rounds=1", "--case-steps=3")
     assert [record["status"] for record in sweep.records()[2:]] == ["oom", "oom"]
-    assert "memory budget" in sweep.records()[2]["message"]
+    assert "memory.limit=20MB cannot hold" in sweep.records()[2]["message"]

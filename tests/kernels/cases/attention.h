@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include "kernels/attention_span.h"
 #include "tests/kernels/cases/case.h"
 
 namespace moelab::test {
@@ -10,6 +11,7 @@ struct AttentionCase {
   int64_t B, S, heads, kv, hd;
   at::ScalarType dtype;
   Use use = Use::test;
+  AttentionSpan span = {};
 };
 
 inline std::vector<AttentionCase> attention_cases() {
@@ -34,6 +36,45 @@ inline std::vector<AttentionCase> attention_cases() {
   };
 }
 
+// Sliding windows and blocks: shorter than, as long as and longer than a kernel's own blocks, and not
+// dividing them.
+inline std::vector<AttentionCase> attention_span_cases() {
+  std::vector<AttentionCase> cases = {
+      {"window_65", 2, 300, 4, 2, 64, at::kFloat, Use::test, {1, 65}},
+      {"window_200", 1, 450, 2, 1, 24, at::kFloat, Use::test, {1, 200}},
+      {"window_65", 2, 300, 4, 2, 24, at::kBFloat16, Use::test, {1, 65}},
+      {"window_65", 2, 300, 4, 2, 64, at::kHalf, Use::test, {1, 65}},
+      {"blocks", 2, 300, 4, 2, 64, at::kHalf, Use::test, {64, 2}},
+      {"three_blocks_of_50", 1, 333, 4, 1, 24, at::kBFloat16, Use::test, {50, 3}},
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<AttentionCase> both = {
+        {"small_window", 2, 65, 4, 4, 32, dtype, Use::both, {1, 20}},
+        {"small_blocks", 2, 65, 4, 4, 32, dtype, Use::both, {8, 3}},
+        {"window_1", 2, 140, 4, 2, 32, dtype, Use::test, {1, 1}},
+        {"window_2", 2, 140, 4, 2, 32, dtype, Use::test, {1, 2}},
+        {"window_of_a_block", 2, 384, 4, 2, 64, dtype, Use::test, {1, 128}},
+        {"window_past_a_block", 2, 515, 4, 2, 96, dtype, Use::test, {1, 129}},
+        {"window_but_one", 1, 300, 4, 1, 64, dtype, Use::test, {1, 299}},
+        {"blocks", 2, 700, 6, 2, 32, dtype, Use::test, {64, 4}},
+        {"one_block_of_3", 2, 200, 2, 2, 32, dtype, Use::test, {3, 1}},
+        {"two_blocks_of_150", 1, 512, 2, 1, 64, dtype, Use::test, {150, 2}},
+    };
+    cases.insert(cases.end(), both.begin(), both.end());
+    // moe-micro on long sequences: the time of a token stays
+    for (const auto& [name, S] : {std::pair{"window_of_1024", 1024},
+                                  {"window_of_2048", 2048},
+                                  {"window_of_4096", 4096},
+                                  {"window_of_8192", 8192}}) {
+      cases.push_back({name, 1, S, 6, 6, 64, dtype, Use::bench, {1, 256}});
+    }
+    for (const auto& [name, S] : {std::pair{"blocks_of_2048", 2048}, {"blocks_of_8192", 8192}}) {
+      cases.push_back({name, 1, S, 6, 6, 64, dtype, Use::bench, {64, 4}});
+    }
+  }
+  return cases;
+}
+
 struct AttentionInput {
   at::Tensor qkv, grad;
 };
@@ -44,8 +85,10 @@ inline AttentionInput make_input(const AttentionCase& c) {
   return {qkv, at::randn({c.B, c.S, c.heads * c.hd}).to(c.dtype)};
 }
 
-// Scores that the causal mask leaves, times the width of a head.
-inline double scores_by_width(const AttentionCase& c) { return 0.5 * c.B * c.heads * c.S * (c.S + 1) * c.hd; }
+// Scores that the mask leaves, times the width of a head.
+inline double scores_by_width(const AttentionCase& c) {
+  return static_cast<double>(c.B * c.heads * c.hd) * c.span.pairs(c.S);
+}
 
 // Two products, q k^T and weights v. Read qkv; written the result, and one fp32 a row and head.
 inline Work forward_work(const AttentionCase& c) {

@@ -35,5 +35,16 @@ TEST(RecomputedLayers, RatioSpreadsEvenly) {
   EXPECT_EQ(chosen(0.25, 12), 3);
 }
 
+TEST(RecomputeRunner, HasPiecesOfTheBlocksThatAreKept) {
+  RecomputeRunner runner({true, false, true}, {Piece::norms, Piece::moe}), none({true, false});
+  EXPECT_EQ(runner.pieces(0), nullptr);
+  EXPECT_EQ(runner.pieces(2), nullptr);
+  ASSERT_NE(runner.pieces(1), nullptr);
+  EXPECT_TRUE(runner.pieces(1)->recomputes(Piece::norms) && runner.pieces(1)->recomputes(Piece::moe));
+  EXPECT_FALSE(runner.pieces(1)->recomputes(Piece::attention) ||
+               runner.pieces(1)->recomputes(Piece::expert_hidden));
+  EXPECT_EQ(none.pieces(1), nullptr);
+}
+
 }  // namespace
 }  // namespace moelab

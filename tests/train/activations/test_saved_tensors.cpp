@@ -77,6 +77,54 @@ TEST_F(Policy, AnotherTensorAtTheSameAddressIsStoredToo) {
   EXPECT_TRUE(at::allclose(x.grad(), want, 1e-4, 1e-4));
 }
 
+// f(x) is made once for forward and once for each that saved it; x is stored in its place.
+TEST_F(Policy, ARecomputedTensorIsMadeAnewForEachReader) {
+  const Tensor x = leaf({40, 64});
+  for (const bool storing : {true, false}) {
+    SavedTensors policy(storing ? std::make_unique<CountingStore>(alive) : nullptr, parameters);
+    x.mutable_grad().reset();
+    int calls = 0;
+    Tensor y;
+    {
+      const SavedTensors::Scope scope(policy);
+      const Tensor a = x * 2;
+      const Tensor b = SavedTensors::recompute_for_readers(a, [&](const Tensor& in) {
+        ++calls;
+        return in + 1;
+      });
+      y = b.sin() + b.view({64, 40}).cos().view({40, 64}) + a.sin();
+    }
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(policy.stored_tensors(), storing ? 1 : 0);  // a
+    backward(y);
+    EXPECT_EQ(calls, 3);
+    EXPECT_EQ(alive, 0);
+    const Tensor a = x.detach() * 2, b = a + 1;
+    EXPECT_TRUE(at::allclose(x.grad(), 2 * (b.cos() - b.sin() + a.cos()), 1e-5, 1e-5));
+  }
+}
+
+TEST_F(Policy, ARecomputedTensorWhoseInputHasChangedIsRefused) {
+  const auto twice = [](const Tensor& in) { return in * 2; };
+  const Tensor x = leaf({40, 64});
+  SavedTensors policy(nullptr, parameters);
+  const SavedTensors::Scope scope(policy);
+  Tensor a = x * 2;
+  const Tensor y = SavedTensors::recompute_for_readers(a, twice).sin();
+  a.add_(1);
+  EXPECT_THROW(backward(y), c10::Error);
+}
+
+TEST_F(Policy, OutsideOfAScopeNothingIsRecomputed) {
+  int calls = 0;
+  const auto twice = [&](const Tensor& in) {
+    ++calls;
+    return in * 2;
+  };
+  backward(SavedTensors::recompute_for_readers(leaf({40, 64}), twice).sin());
+  EXPECT_EQ(calls, 1);
+}
+
 TEST_F(Policy, ParametersIndicesAndSmallTensorsStayAsTheyAre) {
   const Tensor x = leaf({128, 64}), small = leaf({255}), large = leaf({256});
   const Tensor ids = at::arange(128).flip(0);

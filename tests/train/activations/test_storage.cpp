@@ -1,96 +1,20 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
-#include "moe/transformer.h"
-#include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
-#include "train/activations/recompute.h"
-#include "train/activations/saved_tensors.h"
-#include "train/config/load.h"
+#include "tests/train/activations/model_gradients.h"
 
 // Gradients of a whole model on real text, with what autograd saved held in each form.
 namespace moelab {
 namespace {
 
 namespace fs = std::filesystem;
-using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
-using Overrides = std::vector<std::string>;
-
-// The bytes of this source file as tokens: (batch, sequence).
-std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
-  std::ifstream in(__FILE__, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const int64_t B = s.train.micro_batch, S = s.train.sequence;
-  const HomeScope outside(Home::host);
-  at::Tensor tokens = at::empty({B, S}, at::kLong), targets = at::empty({B, S}, at::kLong);
-  for (int64_t i = 0; i < B * S; ++i) {
-    tokens.data_ptr<int64_t>()[i] = static_cast<unsigned char>(text.at(i % (text.size() - 1)));
-    targets.data_ptr<int64_t>()[i] = static_cast<unsigned char>(text.at(i % (text.size() - 1) + 1));
-  }
-  return {tokens, targets};
-}
-
-Settings settings_with(Overrides overrides) {
-  overrides.insert(overrides.begin(), {"train.sequence=128", "train.micro_batch=4"});
-  return load_settings({.config = "moe-pico", .overrides = overrides});
-}
-
-// A model and the batch, under settings that may change between two backward passes but for the model's.
-class Model {
- public:
-  explicit Model(const Settings& s)
-      : model_(s.model, s.attention,
-               {.compute = s.precision.compute == ComputePrecision::bf16 ? at::kBFloat16 : at::kFloat}),
-        batch_(text_batch(s)) {
-    use(s);
-  }
-
-  void use(const Settings& s) {
-    settings_ = s;
-    saved_ = std::make_unique<SavedTensors>(make_tensor_store(s, at::kCPU), model_.parameters());
-  }
-
-  Gradients gradients() {
-    backward(forward());
-    Gradients all;
-    for (Parameter& parameter : model_.parameters()) {
-      all.emplace_back(parameter.name, parameter.value.grad());
-      parameter.value.mutable_grad().reset();
-    }
-    return all;
-  }
-
-  at::Tensor forward() {
-    RecomputeRunner runner(recomputed_layers(settings_.activations, settings_.model.layers));
-    const SavedTensors::Scope scope(*saved_);
-    return model_.objective(model_.forward(batch_.first, batch_.second, true, runner));
-  }
-  void backward(const at::Tensor& objective) { torch::autograd::backward({objective}, {}); }
-
-  // A few steps of plain descent, so that gradients are those of a model that has learnt something.
-  void descend(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      const Gradients all = gradients();
-      at::NoGradGuard no_grad;
-      for (size_t p = 0; p < all.size(); ++p) model_.parameters()[p].value.sub_(all[p].second, 0.3);
-    }
-  }
-
-  const SavedTensors& saved() const { return *saved_; }
-
- private:
-  Settings settings_;
-  Transformer model_;
-  std::pair<at::Tensor, at::Tensor> batch_;
-  std::unique_ptr<SavedTensors> saved_;
-};
+using test::expect_equal, test::settings_with, test::text_of;
+using test::Gradients, test::Model, test::Overrides;
 
 double cosine(const Gradients& a, const Gradients& b) {
   double ab = 0, aa = 0, bb = 0;
@@ -103,12 +27,6 @@ double cosine(const Gradients& a, const Gradients& b) {
   return ab / std::sqrt(aa * bb);
 }
 
-void expect_equal(const Gradients& a, const Gradients& b, const std::string& where) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(test::bitwise_equal(a[i].second, b[i].second)) << where << ": " << a[i].first;
-  }
-}
-
 // Kernels, dispatches, types and recomputation, each at least once with each of the others' values.
 std::vector<Overrides> variants() {
   return {
@@ -118,17 +36,15 @@ std::vector<Overrides> variants() {
        "activations.ratio=0.5"},
       {"attention.kernel=materialised", "precision.compute=bf16", "model.dispatch=dropless"},
       {"model.experts=0", "model.qk_norm=head"},
+      {"attention.kernel=sliding_window", "attention.window=9", "activations.checkpoint=full"},
+      {"attention.kernel=block_sparse", "attention.block_size=8", "attention.local_blocks=2",
+       "precision.compute=bf16"},
       {"model.dispatch=onehot", "precision.compute=bf16", "model.router=sigmoid", "model.shared_experts=1"}};
 }
 
-std::string text_of(const Overrides& overrides) {
-  std::string text;
-  for (const std::string& one : overrides) text += one + " ";
-  return text;
-}
-
 // A matrix may turn further than all together: early in training the gradients of queries and keys are small
-// differences of large terms. Those of their norms' weights are little else, so they count in the whole alone.
+// differences of large terms. Those of their norms' weights are little else, so they count in the whole
+// alone.
 TEST(Storage, CompressedGradientsPointTheSameWay) {
   for (const Overrides& variant : variants()) {
     Model model(settings_with(variant));

@@ -108,6 +108,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"model: {dispatch: capcity}",
                 "model.dispatch: expected one of capacity, dropless, onehot, got capcity; did you mean "
                 "capacity?"},
+        BadFile{"activations: {pieces: [moe, nroms]}", "got the list [moe, nroms]; did you mean norms?"},
+        BadFile{"activations: {pieces: [[moe]]}", "activations.pieces: expected a list"},
         BadFile{"model: {dispatch: [capacity]}", "model.dispatch: expected one of"},
         BadFile{"model: {dispatch: 0}", "model.dispatch: expected one of"},
         BadFile{"optim: {name: adam}", "optim.name: expected"},
@@ -127,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"run: {name: \"a\\nb\"}", "run.name: expected one line of text"},
         BadFile{"model: {preset: moe-nan}", "unknown model moe-nan; did you mean moe-nano?"},
         BadFile{"model: {preset: \"\"}", "unknown model nothing"},
-        BadFile{"run: {preset: gpu-8}", "unknown GPU-size preset gpu-8; did you mean gpu-8gb?"},
+        BadFile{"run: {preset: gpu-8}", "unknown preset gpu-8; did you mean gpu-8gb?"},
         BadFile{"run: {preset: 8}", "run.preset: expected one line of text"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -172,31 +174,36 @@ TEST_P(BadOverrides, AreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(
     CommandLine, BadOverrides,
-    testing::Values(BadOverride{{"train.stesp=5"},
-                                "command line: train.stesp: unknown setting; did you mean train.steps?"},
-                    BadOverride{{"steps=5"},
-                                "command line: steps: unknown setting; did you mean train.steps?"},
-                    BadOverride{{"train=5"}, "command line: train: unknown setting"},
-                    BadOverride{{"train.steps.x=5"}, "unknown setting; did you mean train.steps?"},
-                    BadOverride{{"train.steps"}, "command line: train.steps: expected key=value"},
-                    BadOverride{{"=5"}, "expected key=value"}, BadOverride{{""}, "expected key=value"},
-                    BadOverride{{"moe-nano"}, "a name goes after --config or --preset"},
-                    BadOverride{{"train.steps="}, "got nothing"}, BadOverride{{"train.steps=5x"}, "got 5x"},
-                    BadOverride{{"train.steps=\"5\""}, "expected an integer"},
-                    BadOverride{{"train.steps= 5"}, "expected an integer"},
-                    BadOverride{{"train.steps=5", "train.steps=5"}, "command line: train.steps: given twice"},
-                    BadOverride{{"activations.layers=0, 4"}, "expected a list"},
-                    BadOverride{{"activations.layers=[0,]"}, "expected a list"},
-                    BadOverride{{"activations.layers=[0, 4"}, "expected a list"},
-                    BadOverride{{"activations.layers=[,]"}, "expected a list"},
-                    BadOverride{{"activations.layers=[[0]]"}, "expected a list"},
-                    BadOverride{{"activations.layers=[-1]"}, "each an integer from 0 to 4095"},
-                    BadOverride{{"run.name=a\nb"}, "run.name: expected one line of text, got a?b"},
-                    BadOverride{{"run.name=\xff"}, "run.name: expected one line of text"},
-                    BadOverride{{"run.device=gpu"}, "run.device: expected one of auto, cpu, cuda, got gpu"},
-                    BadOverride{{"run.scale=0"}, "run.scale: expected a number"},
-                    BadOverride{{"run.scale=2"}, "run.scale: expected a number"},
-                    BadOverride{{"model.preset=moe"}, "command line: model.preset: unknown model moe"}));
+    testing::Values(
+        BadOverride{{"train.stesp=5"},
+                    "command line: train.stesp: unknown setting; did you mean train.steps?"},
+        BadOverride{{"steps=5"}, "command line: steps: unknown setting; did you mean train.steps?"},
+        BadOverride{{"train=5"}, "command line: train: unknown setting"},
+        BadOverride{{"train.steps.x=5"}, "unknown setting; did you mean train.steps?"},
+        BadOverride{{"train.steps"}, "command line: train.steps: expected key=value"},
+        BadOverride{{"=5"}, "expected key=value"}, BadOverride{{""}, "expected key=value"},
+        BadOverride{{"moe-nano"}, "a name goes after --config or --preset"},
+        BadOverride{{"train.steps="}, "got nothing"}, BadOverride{{"train.steps=5x"}, "got 5x"},
+        BadOverride{{"train.steps=\"5\""}, "expected an integer"},
+        BadOverride{{"train.steps= 5"}, "expected an integer"},
+        BadOverride{{"train.steps=5", "train.steps=5"}, "command line: train.steps: given twice"},
+        BadOverride{{"activations.layers=0, 4"}, "expected a list"},
+        BadOverride{{"activations.layers=[0,]"}, "expected a list"},
+        BadOverride{{"activations.layers=[0, 4"}, "expected a list"},
+        BadOverride{{"activations.layers=[,]"}, "expected a list"},
+        BadOverride{{"activations.layers=[[0]]"}, "expected a list"},
+        BadOverride{{"activations.layers=[-1]"}, "each an integer from 0 to 4095"},
+        BadOverride{{"activations.pieces=[norms, expert_hiden]"},
+                    "command line: activations.pieces: expected a list such as [norms, moe], each "
+                    "one of norms, attention, expert_hidden, moe, got [norms, expert_hiden]; did you "
+                    "mean expert_hidden?"},
+        BadOverride{{"activations.pieces=norms"}, "activations.pieces: expected a list"},
+        BadOverride{{"run.name=a\nb"}, "run.name: expected one line of text, got a?b"},
+        BadOverride{{"run.name=\xff"}, "run.name: expected one line of text"},
+        BadOverride{{"run.device=gpu"}, "run.device: expected one of auto, cpu, cuda, got gpu"},
+        BadOverride{{"run.scale=0"}, "run.scale: expected a number"},
+        BadOverride{{"run.scale=2"}, "run.scale: expected a number"},
+        BadOverride{{"model.preset=moe"}, "command line: model.preset: unknown model moe"}));
 
 INSTANTIATE_TEST_SUITE_P(
     BetweenSettings, BadOverrides,
@@ -212,6 +219,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "it needs model.dispatch=capacity"},
         BadOverride{{"model.router=expert_choice", "model.capacity_factor=3"},
                     "more tokens than a sequence has"},
+        BadOverride{{"activations.pieces=[norms, norms]"},
+                    "activations.pieces=[norms, norms] names norms twice"},
+        BadOverride{{"activations.pieces=[expert_hidden]", "model.dispatch=onehot"},
+                    "activations.pieces=[expert_hidden] with model.dispatch=onehot"},
         BadOverride{{"activations.layers=[0]"}, "the list is for activations.checkpoint=layers"},
         BadOverride{{"activations.checkpoint=layers"}, "needs the blocks in activations.layers"},
         BadOverride{{"activations.checkpoint=layers", "activations.layers=[6]"}, "blocks count from 0 to 5"},
@@ -234,9 +245,8 @@ TEST(Sources, NamesAreChecked) {
   EXPECT_NE(message({.config = "moe-nona"}).find("neither a model nor a file; did you mean moe-nano?"),
             std::string::npos);
   EXPECT_NE(message({.config = "/"}).find("/: no such file"), std::string::npos);
-  EXPECT_NE(
-      message({.preset = "gpu-9gb"}).find("--preset: unknown GPU-size preset gpu-9gb; did you mean gpu-8gb?"),
-      std::string::npos);
+  EXPECT_NE(message({.preset = "gpu-9gb"}).find("--preset: unknown preset gpu-9gb; did you mean gpu-8gb?"),
+            std::string::npos);
   EXPECT_NE(message({.overrides = {"run.device=cpu"}, .device = "cpu"}).find("run.device: given twice"),
             std::string::npos);
   EXPECT_NE(message({.scale = "1/0"}).find("run.scale: expected a number"), std::string::npos);

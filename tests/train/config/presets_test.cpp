@@ -4,7 +4,9 @@
 
 #include <set>
 
+#include "tests/temporary_folder.h"
 #include "train/config/load.h"
+#include "train/config/print.h"
 #include "train/presets/parameter_count.h"
 
 namespace moelab {
@@ -49,8 +51,50 @@ TEST(Presets, AllLoadAndHaveDifferentNames) {
   std::set<std::string_view> names;
   for (const Preset& preset : model_presets()) {
     EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
-    for (const Preset& gpu : gpu_presets())
-      EXPECT_NO_THROW(load_settings({.config = std::string(preset.name), .preset = std::string(gpu.name)}));
+    for (const Preset& run : run_presets())
+      EXPECT_NO_THROW(load_settings({.config = std::string(preset.name), .preset = std::string(run.name)}));
+  }
+  for (const Preset& preset : run_presets()) EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
+}
+
+// A saved run of one preset that another one replaces trains as the other does, limit and batch given.
+TEST(Presets, NothingStaysOfTheOneBefore) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> given = {"memory.limit=1GiB", "train.micro_batch=4", "train.accumulation=2",
+                                          "train.sequence=64"};
+  for (const Preset& first : run_presets()) {
+    const std::string file = folder.write(
+        "config.yaml",
+        print_settings(load_settings({.config = "moe-nano", .preset = std::string(first.name)})));
+    for (const Preset& next : run_presets())
+      EXPECT_EQ(print_settings(
+                    load_settings({.config = file, .preset = std::string(next.name), .overrides = given})),
+                print_settings(load_settings(
+                    {.config = "moe-nano", .preset = std::string(next.name), .overrides = given})))
+          << first.name << ", then " << next.name;
+  }
+}
+
+// Batch, accumulation, sequence and GiB as the guides' tables have them, for the models that their scripts
+// train.
+TEST(Presets, SizesAsInTheGuides) {
+  const auto size = [](const std::string& config, const std::string& preset) {
+    const Settings s = load_settings({.config = config, .preset = preset});
+    return std::vector<int64_t>{s.memory.limit.count >> 30, s.train.micro_batch, s.train.accumulation,
+                                s.train.sequence,           s.model.d_model,     s.model.layers};
+  };
+  using Row = std::vector<int64_t>;
+  EXPECT_EQ(size("moe-100m", "gpu-rtx3090"), (Row{24, 12, 4, 256, 512, 14}));
+  EXPECT_EQ(size("moe-100m", "gpu-rtx4090"), (Row{24, 16, 4, 512, 512, 14}));
+  EXPECT_EQ(size("moe-230m", "gpu-a100-40gb"), (Row{40, 8, 4, 512, 768, 16}));
+  EXPECT_EQ(size("moe-570m", "gpu-a100-80gb"), (Row{80, 4, 8, 2048, 1024, 24}));
+  EXPECT_EQ(size("moe-740m", "gpu-h100-80gb"), (Row{80, 6, 8, 4096, 1024, 32}));
+  for (const char* name : {"moe-100m", "moe-230m", "moe-570m", "moe-740m"}) {
+    const ModelSettings m = model(name);
+    EXPECT_EQ((Row{m.heads * 64, m.d_expert * 16, m.experts, m.experts_per_token, m.vocab}),
+              (Row{m.d_model, m.d_model * 11, 8, 2, 50304}))
+        << name;
+    EXPECT_NEAR(double(parameter_count(m)) / 1e6, std::stod(std::string(name).substr(4)), 4) << name;
   }
 }
 

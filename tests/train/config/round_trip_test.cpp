@@ -29,7 +29,7 @@ void expect_round_trip(const Settings& settings) {
 TEST(RoundTrip, Presets) {
   for (const Preset& model : model_presets()) {
     expect_round_trip(load_settings({.config = std::string(model.name)}));
-    for (const Preset& gpu : gpu_presets())
+    for (const Preset& gpu : run_presets())
       expect_round_trip(load_settings({.config = std::string(model.name), .preset = std::string(gpu.name)}));
     expect_round_trip(load_settings({.config = std::string(model.name), .scale = "0.1"}));
   }
@@ -89,6 +89,10 @@ Settings random_settings(unsigned seed) {
   s.train.sequence = 512, s.train.micro_batch = 1 + seed;
   s.activations.layers.clear();
   if (s.activations.checkpoint == CheckpointMode::layers) s.activations.layers = {0};
+  std::vector<Piece>& pieces = s.activations.pieces;
+  std::sort(pieces.begin(), pieces.end());
+  pieces.erase(std::unique(pieces.begin(), pieces.end()), pieces.end());
+  if (s.model.dispatch == Dispatch::onehot) std::erase(pieces, Piece::expert_hidden);
   s.optim.betas = {0.1 * double(seed % 10), 0.95};
   s.optim.min_lr = std::min(s.optim.lr, s.optim.min_lr);
   if (s.optim.name != OptimizerName::adamw) s.optim.state = OptimizerState::fp32;
@@ -99,10 +103,18 @@ Settings random_settings(unsigned seed) {
   if (fp8) s.model.dispatch = Dispatch::capacity;
   const bool bare = fp8 || s.precision.compute == ComputePrecision::bf16;
   if (!bare || s.optim.name == OptimizerName::adamw_compact) s.precision.master = MasterWeights::fp32;
-  if (s.optim.in_backward) s.train.accumulation = 1;
+  const bool coded = s.precision.store == WeightStore::int8 || s.precision.store == WeightStore::fp8;
+  const bool masters = s.precision.compute != ComputePrecision::fp32 &&
+                       s.precision.master == MasterWeights::fp32 &&
+                       s.optim.name != OptimizerName::adamw_compact;
+  if (!coded || !masters) s.precision.store = WeightStore::compute;
+  if (s.optim.in_backward) s.train.accumulation = 1, s.placement.gradients = Home::device;
   s.placement.nvme_path += "drive", s.placement.nvme_block = {4096 * (1 + int64_t{seed})};
   s.eval.batches += 1;
   s.memory.target = 0.1, s.memory.warning = 0, s.memory.critical = 0, s.memory.emergency = 0;
+  DynamicBatchSettings& dynamic = s.memory.dynamic_batch;
+  dynamic.min = std::min(dynamic.min, s.train.micro_batch), dynamic.max = 400 + seed;
+  dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward;
   for (char& c : s.run.name) c = c == '/' ? '_' : c;
   if (s.run.name == "." || s.run.name == "..") s.run.name = "dots";
   return resolve(s);

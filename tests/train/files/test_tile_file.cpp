@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "train/files/tile_file.h"
 #include "tests/temporary_folder.h"
+#include "train/files/tile_file.h"
 
 namespace moelab {
 namespace {
@@ -119,6 +119,31 @@ TEST(TileFile, AFullDiskAndAShortReadAreSaid) {
   EXPECT_NE(read_with(TileFile::kAlign).find("4096 of 8192 bytes came"), std::string::npos);
   EXPECT_NE(read_with(0).find(folder.path().string()), std::string::npos);
   EXPECT_NE(read_with(-EIO).find("(EIO)"), std::string::npos);
+}
+
+// Keeps requests back and ends the newest first, as a queue may.
+struct LazyQueue : FileQueue {
+  void submit(const FileRequest& request) override { requests.push_back(request); }
+  FileResult wait() override {
+    const FileRequest request = requests.back();
+    requests.pop_back();
+    inner->submit(request);
+    return inner->wait();
+  }
+  std::unique_ptr<FileQueue> inner = make_thread_queue();
+  std::vector<FileRequest> requests;
+};
+
+TEST(TileFile, OfTwoWritesToOnePlaceTheSecondStays) {
+  const TemporaryFolder folder;
+  const Memory memory(4);
+  TileFile file(folder.path(), memory.span(), kTile, std::make_unique<LazyQueue>());
+  const std::vector<char> old = random_bytes(kTile, 1), fresh = random_bytes(kTile, 2);
+  file.write(0, old.data(), kTile);
+  file.write(0, fresh.data(), kTile);
+  std::vector<char> back(kTile);
+  file.read(0, back.data(), kTile);
+  EXPECT_EQ(back, fresh);
 }
 
 // A write returns before it is done: what failed is thrown by the read at the latest.

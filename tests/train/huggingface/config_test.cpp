@@ -19,7 +19,7 @@ ModelSettings small(const std::function<void(ModelSettings&)>& change) {
 
 std::string refusal(const std::function<void(ModelSettings&)>& change) {
   try {
-    family_of(small(change));
+    family_of(small(change), {});
   } catch (const UserError& error) {
     return error.what();
   }
@@ -27,9 +27,9 @@ std::string refusal(const std::function<void(ModelSettings&)>& change) {
 }
 
 TEST(HfFamilies, FollowFromTheNormOfQueriesAndKeys) {
-  EXPECT_EQ(family_of(small([](ModelSettings&) {})), HfFamily::mixtral);
-  EXPECT_EQ(family_of(small([](ModelSettings& m) { m.qk_norm = QkNorm::full; })), HfFamily::olmoe);
-  EXPECT_EQ(family_of(small([](ModelSettings& m) { m.qk_norm = QkNorm::head; })), HfFamily::qwen3_moe);
+  EXPECT_EQ(family_of(small([](ModelSettings&) {}), {}), HfFamily::mixtral);
+  EXPECT_EQ(family_of(small([](ModelSettings& m) { m.qk_norm = QkNorm::full; }), {}), HfFamily::olmoe);
+  EXPECT_EQ(family_of(small([](ModelSettings& m) { m.qk_norm = QkNorm::head; }), {}), HfFamily::qwen3_moe);
 }
 
 TEST(HfFamilies, RefuseByNameWhatNoneHas) {
@@ -69,11 +69,12 @@ TEST(HfConfigs, ReadBackAsWritten) {
   for (const auto& change : changes) {
     const ModelSettings model = small(change);
     const TemporaryFolder folder;
-    folder.write("config.json", hf_config_text(family_of(model), model, 77));
+    folder.write("config.json", hf_config_text(family_of(model, {}), model, {}, 77));
     const HfConfig config = read_hf_config(folder.path());
-    EXPECT_EQ(config.family, family_of(model));
+    EXPECT_EQ(config.family, family_of(model, {}));
     EXPECT_EQ(config.max_positions, 77);
-    EXPECT_EQ(hf_config_text(config.family, config.model, 77), hf_config_text(family_of(model), model, 77));
+    EXPECT_EQ(hf_config_text(config.family, config.model, config.attention, 77),
+              hf_config_text(family_of(model, {}), model, {}, 77));
     EXPECT_EQ(config.model.rope_theta, model.rope_theta);
     EXPECT_EQ(config.model.norm_eps, model.norm_eps);
     EXPECT_EQ(config.model.clip_qkv, model.clip_qkv);
@@ -85,6 +86,20 @@ TEST(HfConfigs, ReadBackAsWritten) {
     EXPECT_EQ(config.model.experts, model.experts);
     EXPECT_EQ(config.model.d_expert, model.d_expert);
   }
+}
+
+TEST(HfConfigs, OnlyMixtralHasAWindow) {
+  AttentionSettings window{.kernel = AttentionKernel::sliding_window, .window = 33};
+  const ModelSettings mixtral = small([](ModelSettings&) {});
+  const TemporaryFolder folder;
+  folder.write("config.json", hf_config_text(family_of(mixtral, window), mixtral, window, 77));
+  const HfConfig config = read_hf_config(folder.path());
+  EXPECT_EQ(config.attention.kernel, AttentionKernel::sliding_window);
+  EXPECT_EQ(config.attention.window, 33);
+  EXPECT_THROW(family_of(small([](ModelSettings& m) { m.qk_norm = QkNorm::full; }), window), UserError);
+  EXPECT_THROW(family_of(small([](ModelSettings& m) { m.qk_norm = QkNorm::head; }), window), UserError);
+  window.kernel = AttentionKernel::block_sparse;
+  EXPECT_THROW(family_of(mixtral, window), UserError);
 }
 
 }  // namespace

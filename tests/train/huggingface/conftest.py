@@ -1,29 +1,19 @@
-"""Where the programs that these tests drive are (ctest says so; by hand, the newest build), and the table of how
-well the two implementations agree, printed after the tests."""
+"""The programs that these tests drive, and the table of how well the two implementations agree, printed after
+the tests."""
 
-import os
-import pathlib
 import subprocess
 
+import programs
 import pytest
+from programs import built
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 PARITY = pytest.StashKey[list]()
-
-
-def built(variable: str, path: str) -> str:
-    if variable in os.environ:
-        return os.environ[variable]
-    found = sorted(ROOT.glob(f"build/*/{path}"), key=lambda file: file.stat().st_mtime)
-    if not found:
-        pytest.skip(f"{path} is not built")
-    return str(found[-1])
 
 
 @pytest.fixture(scope="session")
 def moelab():
     """Runs the program; returns what subprocess.run does."""
-    program = built("MOELAB_PROGRAM", "bin/moelab")
+    program = programs.moelab()
 
     def run(*arguments):
         return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=300)

@@ -88,7 +88,8 @@ def test_export_is_bit_equal(imported, moelab, tmp_path):
     tokens = tiny_models.batch_for(model.config)["tokens"]
     assert torch.equal(loaded(tokens).logits, model(tokens).logits)
     assert loaded.config.model_type == model.config.model_type
-    for key in ["max_position_embeddings", "tie_word_embeddings", "rms_norm_eps", "clip_qkv", "norm_topk_prob"]:
+    for key in ["max_position_embeddings", "tie_word_embeddings", "rms_norm_eps", "clip_qkv", "norm_topk_prob",
+                "sliding_window"]:
         assert getattr(loaded.config, key, None) == getattr(model.config, key, None), key
 
 

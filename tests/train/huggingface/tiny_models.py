@@ -40,6 +40,7 @@ MODELS = [
                                  num_experts_per_tok=3, rms_norm_eps=1e-3, rope_parameters={
                                      "rope_type": "default", "rope_theta": 500.0}), "20KB"),
     Tiny("mixtral, tied", mixtral(tie_word_embeddings=True)),
+    Tiny("mixtral, window", mixtral(sliding_window=5)),
     Tiny("olmoe", olmoe()),
     Tiny("olmoe, clipped", olmoe(clip_qkv=0.7)),
     Tiny("olmoe, odd", olmoe(vocab_size=103, hidden_size=42, num_attention_heads=3, num_key_value_heads=1,

@@ -33,6 +33,23 @@ TEST(Dashboard, IsTheGuidesLine) {
             "[Step 400] Memory: 20.1/24.0 GB (84%), Status: normal");
 }
 
+TEST(Dashboard, SaysWhatIsDone) {
+  const Thresholds t = resolve_thresholds({});
+  EXPECT_EQ(dashboard_line(reading(300, gib(22.8), gib(24), t), "reducing batch size"),
+            "[Step 300] Memory: 22.8/24.0 GB (95%), Status: critical - reducing batch size");
+  EXPECT_EQ(dashboard_line(reading(400, gib(20.1), gib(24), t), "batch size restored"),
+            "[Step 400] Memory: 20.1/24.0 GB (84%), Status: normal - batch size restored");
+  EXPECT_EQ(dashboard_line(reading(7, gib(24), gib(24), t), "reducing batch size", "out of memory"),
+            "[Step 7] Memory: 24.0/24.0 GB (100%), Status: out of memory - reducing batch size");
+}
+
+TEST(Fragmentation, IsTheShareOfReservedMemoryThatNobodyHas) {
+  Reading r;
+  EXPECT_EQ(fragmentation(r), 0);
+  r.allocated = 15, r.reserved = 20;
+  EXPECT_DOUBLE_EQ(fragmentation(r), 0.25);
+}
+
 TEST(Dashboard, SmallLimitsAreInMegabytes) {
   const Thresholds t = resolve_thresholds({});
   EXPECT_EQ(dashboard_line(reading(7, 96 << 20, 128 << 20, t)),
@@ -139,6 +156,29 @@ TEST_F(MonitorTest, PrintsWhenDueAndWhenTheStatusChanges) {
   monitor_.every = 0;
   EXPECT_EQ(prints({memory_, monitor_, cpu_}, {0.1, 0.1, 0.98, 0.98}),
             (std::vector<bool>{false, false, true, false}));
+}
+
+// A budget that changes under way is the one that the shares are of.
+TEST_F(MonitorTest, TheDevicesOwnLimitComesFirst) {
+  MemoryMonitor monitor(memory_, monitor_, cpu_);
+  set_limit(cpu_, cpu_ledger().allocated() + 5000);
+  EXPECT_EQ(monitor.observe(1).limit, cpu_ledger().allocated() + 5000);
+  set_limit(cpu_, 0);
+  EXPECT_EQ(monitor.observe(2).limit, memory_.limit.count);
+}
+
+TEST_F(MonitorTest, AnActionIsAlwaysSaidUnlessQuiet) {
+  monitor_.every = 0;
+  MemoryMonitor monitor(memory_, monitor_, cpu_);
+  const Reading normal = reading(1, 500, 1000, monitor.thresholds());
+  EXPECT_EQ(monitor.message(normal), "");
+  EXPECT_NE(monitor.message(normal, "batch size restored"), "");
+  EXPECT_NE(monitor.refusal_message(normal, "reducing batch size"), "");
+  monitor_.quiet = true;
+  MemoryMonitor quiet(memory_, monitor_, cpu_);
+  EXPECT_EQ(quiet.message(normal, "batch size restored"), "");
+  EXPECT_NE(quiet.refusal_message(normal, "reducing batch size"), "");
+  EXPECT_EQ(quiet.refusal_message(normal, "reducing batch size"), "");
 }
 
 TEST_F(MonitorTest, QuietWarnsOnce) {

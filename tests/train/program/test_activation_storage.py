@@ -1,27 +1,21 @@
 """moelab train with saved activations compressed, on the host or in a file: what it leaves, and how it fails."""
 
 import json
-import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import time
 
-import numpy as np
+import programs
 import pytest
 
-PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+PROGRAM = programs.moelab()
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> pathlib.Path:
-    """Token ids below 256, without a header."""
-    folder = tmp_path_factory.mktemp("shards")
-    ids = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint16)
-    ids[:30_000].tofile(folder / "train.bin")
-    ids[30_000:].tofile(folder / "val.bin")
-    return folder
+def shards(make_shards) -> pathlib.Path:
+    return make_shards(30_000, 10_000)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 changed settings. What a run resumed after that leaves is compared with an uninterrupted one, bit by bit."""
 
 import json
-import os
 import pathlib
 import re
 import resource
@@ -10,21 +9,16 @@ import signal
 import subprocess
 import time
 
-import numpy as np
+import programs
 import pytest
 
-PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+PROGRAM = programs.moelab()
 STEPS = 12
 
 
 @pytest.fixture(scope="session")
-def shards(tmp_path_factory) -> pathlib.Path:
-    """Token ids below 256, without a header."""
-    folder = tmp_path_factory.mktemp("shards")
-    ids = np.random.default_rng(1).integers(0, 256, 400_000, dtype=np.uint16)
-    ids[:20_000].tofile(folder / "train.bin")
-    ids[20_000:].tofile(folder / "val.bin")
-    return folder
+def shards(make_shards) -> pathlib.Path:
+    return make_shards(20_000, 380_000)
 
 
 def command(shards: pathlib.Path, run: pathlib.Path, *arguments) -> list[str]:

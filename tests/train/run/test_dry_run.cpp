@@ -37,7 +37,11 @@ Settings draw(std::mt19937& random) {
   m.router = one_of(RouterKind::softmax, RouterKind::softmax, RouterKind::sigmoid);
   m.tie_embeddings = one_of(true, false);
   m.qk_norm = one_of(QkNorm::none, QkNorm::head, QkNorm::full);
-  s.attention.kernel = one_of(AttentionKernel::flash, AttentionKernel::materialised);
+  s.attention.kernel = one_of(AttentionKernel::flash, AttentionKernel::materialised,
+                              AttentionKernel::sliding_window, AttentionKernel::block_sparse);
+  s.attention.window = one_of(16, 40);
+  s.attention.block_size = 16;
+  s.attention.local_blocks = 2;
   s.precision.compute = one_of(ComputePrecision::fp32, ComputePrecision::bf16);
   s.activations.checkpoint = one_of(CheckpointMode::none, CheckpointMode::full, CheckpointMode::ratio);
   s.activations.ratio = 0.5;
@@ -152,6 +156,25 @@ TEST(DryRun, EveryTechniqueLowersThePeak) {
   EXPECT_LT(peak_with([](Settings& s) { s.precision.compute = ComputePrecision::bf16; }), peak);
   EXPECT_LT(peak_with([](Settings& s) { s.activations.checkpoint = CheckpointMode::full; }), peak);
   EXPECT_LT(peak_with([](Settings& s) { s.train.micro_batch /= 2; }), peak);
+}
+
+// Nothing in a step grows faster than the sequence: the second differences of forward's peak are zero.
+TEST(DryRun, WindowsAreLinearInTheSequence) {
+  for (const char* kernel : {"sliding_window", "block_sparse"}) {
+    std::vector<int64_t> peaks;
+    for (const int64_t S : {512, 1024, 2048, 4096, 8192}) {
+      peaks.push_back(
+          dry_run(load_settings(
+                      {.config = "moe-pico",
+                       .overrides = {std::string("attention.kernel=") + kernel, "train.micro_batch=1",
+                                     "activations.checkpoint=full", "train.sequence=" + std::to_string(S)}}))
+              .phase_peak[static_cast<size_t>(Phase::forward)]);
+    }
+    for (size_t i = 2; i < peaks.size(); ++i) {
+      const auto slope = static_cast<double>(peaks[i - 1] - peaks[i - 2]);
+      EXPECT_NEAR(static_cast<double>(peaks[i] - peaks[i - 1]) / slope, 2, 0.02) << kernel;
+    }
+  }
 }
 
 // The expert block keeps neither dispatch tensors nor padded copies: the kinds show it.

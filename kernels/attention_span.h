@@ -1,0 +1,36 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace moelab {
+
+// What each query sees beside the causal rule that nothing behind it is seen. Positions stand in blocks of
+// `block`, counted from the sequence's first: a query sees its own block and the `blocks` - 1 before it, none
+// of them whole but those before its own. There is no global token. Blocks of one position are a sliding
+// window of `blocks` tokens, the query's own included (Longformer, arXiv 2004.05150; Mistral, 2310.06825).
+struct AttentionSpan {
+  int64_t block = 1;
+  int64_t blocks = std::numeric_limits<int64_t>::max();  // everything
+
+  // The first position that a query sees.
+  int64_t first(int64_t query) const {
+    const int64_t before = query / block + 1 - blocks;  // blocks that it does not see
+    return before > 0 ? before * block : 0;
+  }
+
+  // Whether each of S positions sees all before it.
+  bool covers(int64_t S) const { return S == 0 || first(S - 1) == 0; }
+
+  // Pairs of a query and a key that it sees, among S positions.
+  double pairs(int64_t S) const {
+    double seen = 0.5 * static_cast<double>(S) * static_cast<double>(S + 1);
+    if (covers(S)) return seen;
+    for (int64_t i = 0; i < S; i += block) {
+      seen -= static_cast<double>(std::min(block, S - i)) * static_cast<double>(first(i));
+    }
+    return seen;
+  }
+};
+
+}  // namespace moelab

@@ -1,0 +1,119 @@
+#include "kernels/linear.h"
+
+#include "kernels/cpu/blocked_product.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernels/memory/ledger.h"
+#include "kernels/op_handle.h"
+
+// Axes: T rows, K width of x, N width of the result.
+namespace moelab {
+namespace {
+
+using at::BFloat16;
+using at::Tensor;
+
+// Memory of a pass: a packed right operand and what each core needs.
+struct Scratch {
+  Tensor words, workers;
+  int64_t widest;
+
+  // `right`: elements of the largest right operand.
+  Scratch(const Tensor& x, int64_t right, int64_t widest) : widest(widest) {
+    KindScope scope(Kind::activations);
+    words = at::empty({right / 2}, x.options().dtype(at::kInt));
+    workers = at::empty({at::get_num_threads(), BlockedProducts::worker_bytes(widest)},
+                        x.options().dtype(at::kByte));
+  }
+  PackedRight right(int64_t K, int64_t N) const { return {words.mutable_data_ptr<int32_t>(), K, N}; }
+  BlockedProducts products() const { return {workers.mutable_data_ptr(), widest, false}; }
+};
+
+// Forward and backward serve the CPU and meta, where nothing is computed.
+Tensor linear_forward(const Tensor& x_TK, const Tensor& w) {
+  const int64_t T = x_TK.size(0), N = w.size(0), K = w.size(1);
+  Tensor y = at::empty({T, N}, x_TK.options());
+  const Scratch scratch(x_TK, N * K, N);
+  if (y.is_meta()) return y;
+  const PackedRight right = scratch.right(K, N);
+  const BlockedProducts products = scratch.products();
+  products.pack_transpose(right, w.const_data_ptr<BFloat16>());
+  products.multiply(T, x_TK.const_data_ptr<BFloat16>(), right, y.mutable_data_ptr<BFloat16>());
+  return y;
+}
+
+// dx, dw.
+std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& w) {
+  const int64_t T = x_TK.size(0), N = w.size(0), K = w.size(1), rows = round_up(T, kRowBlock);
+  Tensor dx = at::empty_like(x_TK), dw;
+  {
+    KindScope scope(Kind::gradients);
+    dw = at::empty_like(w);
+  }
+  const Scratch scratch(x_TK, std::max(N, rows) * K, K);
+  if (dx.is_meta()) return {dx, dw};
+  const auto* dy = dy_TN.const_data_ptr<BFloat16>();
+  const BlockedProducts products = scratch.products();
+  const PackedRight by_weight = scratch.right(N, K);
+  products.pack(by_weight, w.const_data_ptr<BFloat16>(), N);
+  products.multiply(T, dy, by_weight, dx.mutable_data_ptr<BFloat16>());
+  const PackedRight by_rows = scratch.right(rows, K);
+  products.pack(by_rows, x_TK.const_data_ptr<BFloat16>(), T);
+  products.multiply_transpose(T, dy, N, by_rows, dw.mutable_data_ptr<BFloat16>());
+  return {dx, dw};
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x_TK, const Tensor& w) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    ctx->save_for_backward({x_TK, w});
+    return operator_handle<decltype(linear_forward)>("moelab::linear_forward").call(x_TK, w);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list dy) {
+    const auto saved = ctx->get_saved_variables();
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [dx, dw] = operator_handle<decltype(linear_backward)>("moelab::linear_backward")
+                        .call(dy[0].contiguous(), saved[0], saved[1]);
+    return {dx, dw};
+  }
+};
+
+bool is_blocked(const Tensor& x, const Tensor& w) {
+  const bool on_cpu = x.is_cpu() || x.is_meta();
+  const bool packed = x.is_contiguous() && w.is_contiguous();
+  return on_cpu && packed && x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 &&
+         x.numel() >= kRowBlock * w.size(1) &&  // below, laying out the weights costs more than it saves
+         has_blocked_product(w.size(0), w.size(1));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def("linear_forward(Tensor x, Tensor weight) -> Tensor");
+  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight) -> (Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(moelab, CPU, m) {
+  m.impl("linear_forward", linear_forward);
+  m.impl("linear_backward", linear_backward);
+}
+TORCH_LIBRARY_IMPL(moelab, Meta, m) {
+  m.impl("linear_forward", linear_forward);
+  m.impl("linear_backward", linear_backward);
+}
+
+Tensor linear(const Tensor& x, const Tensor& w) {
+  if (!is_blocked(x, w)) return at::linear(x, w);
+  auto shape = x.sizes().vec();
+  shape.back() = w.size(0);
+  return at::_unsafe_view(LinearFunction::apply(x.flatten(0, -2), w), shape);
+}
+
+}  // namespace moelab

@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Trains moe-nano on a card of 8 GiB: bf16, every block recomputed, 4 x 4 sequences of 1024 tokens a step.
+source "$(dirname "${BASH_SOURCE[0]}")/train_lib.sh"
+train_preset moe-nano gpu-8gb "$@"

@@ -1,0 +1,182 @@
+"""scripts/train_*.sh and the presets behind them: each trains a miniature under its budget, with what it promises."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import programs
+import pytest
+import yaml
+
+PROGRAM = programs.moelab()
+SCRIPTS = programs.ROOT / "scripts"
+MIB = 1 << 20
+
+# At 1/64: MiB of budget, micro-batch, accumulation, sequence, layers, width, experts, products, recomputed blocks.
+PROMISED = {
+    "train_8gb": (128, 4, 4, 128, 12, 64, 4, "bf16", "full"),
+    "train_12gb": (192, 8, 2, 128, 12, 64, 4, "bf16", "full"),
+    "train_16gb": (256, 16, 1, 128, 12, 64, 4, "bf16", "full"),
+    "train_24gb": (384, 32, 1, 128, 12, 64, 4, "bf16", "none"),
+    "train_rtx3090": (384, 12, 4, 32, 14, 64, 8, "fp16", "none"),
+    "train_rtx4090": (384, 16, 4, 64, 14, 64, 8, "fp16", "none"),
+    "train_a100_40gb": (640, 8, 4, 64, 16, 96, 8, "bf16", "none"),
+    "train_a100_80gb": (1280, 4, 8, 256, 24, 128, 8, "bf16", "full"),
+    "train_h100_80gb": (1280, 6, 8, 512, 32, 128, 8, "bf16", "full"),
+    "train_memory_optimized": (6e9 / 64 / MIB, 8, 2, 128, 12, 64, 4, "bf16", "full"),
+}
+
+# What a run profile changes, and the MiB that moe-nano's miniature stays below: 12.7 of bf16 weights and masters and
+# 17.0 of moments are on the device where it says so.
+PROFILES = {
+    "constrained": (10, {"activations": {"checkpoint": "full", "storage": "host"},
+                         "placement": {"parameters": "host", "optimizer": "host"},
+                         "memory": {"dynamic_batch.enabled": True, "dynamic_batch.min": 1}}),
+    "balanced": (40, {"activations": {"checkpoint": "full", "storage": "keep"},
+                      "placement": {"parameters": "device", "optimizer": "device"},
+                      "memory": {"dynamic_batch.enabled": True, "dynamic_batch.min": 1}}),
+    "multi_device": (10, {"activations": {"checkpoint": "full", "storage": "host"},
+                          "placement": {"parameters": "host", "optimizer": "host"},
+                          "memory": {"dynamic_batch.enabled": False}}),
+    "nemo-memory-efficient": (27, {"activations": {"checkpoint": "every", "every": 4,
+                                                   "pieces": ["norms", "expert_hidden"]},
+                                   "placement": {"parameters": "device", "optimizer": "host"},
+                                   "train": {"accumulation": 4}}),
+    "nemo-large-model": (14, {"activations": {"checkpoint": "every", "every": 2, "storage": "host"},
+                              "placement": {"parameters": "device", "optimizer": "host"}}),
+}  # fmt: skip
+
+QUICK = ["--device", "cpu", "--scale", "1/64", "train.steps=2", "run.threads=1"]
+PICO = ["--device", "cpu", "--config", "moe-pico", "train.sequence=64", "train.steps=2", "eval.batches=1",
+        "run.threads=1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shards(make_shards) -> pathlib.Path:
+    return make_shards(60_000, 20_000)
+
+
+def run(folder, command, **environment) -> subprocess.CompletedProcess:
+    environment = {"MOELAB_PROGRAM": PROGRAM, **environment}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([str(word) for word in command], cwd=folder, env=env, capture_output=True, text=True,
+                          timeout=120)  # fmt: skip
+
+
+def script(folder, name, *arguments, **environment) -> subprocess.CompletedProcess:
+    return run(folder, [SCRIPTS / f"{name}.sh", *arguments], **environment)
+
+
+def settings(done: subprocess.CompletedProcess) -> dict:
+    assert done.returncode == 0, done.stderr
+    return yaml.safe_load(done.stdout)
+
+
+def summary(done: subprocess.CompletedProcess, run_folder: pathlib.Path) -> dict:
+    assert done.returncode == 0, done.stderr
+    found = json.loads((run_folder / "summary.json").read_text())
+    assert found["status"] == "ok" and found["steps"] == 2
+    assert 0 < found["peak_bytes"] <= found["memory_limit_bytes"]
+    return found
+
+
+def expect_mistake(done, *expected, code=2):
+    assert done.returncode == code, done
+    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
+    for text in expected:
+        assert text in done.stderr
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_miniature_keeps_to_its_budget(name, shards, tmp_path):
+    # gradients are as large after two micro-batches as after eight
+    fewer = [f"train.accumulation={min(2, PROMISED[name][2])}"]
+    done = script(tmp_path, name, *QUICK, "eval.batches=0", "checkpoint.keep=0", f"data.path={shards}", *fewer)
+    found = summary(done, tmp_path / "runs" / f"{name}-scale-1-64")
+    assert found["memory_limit_bytes"] == int(PROMISED[name][0] * MIB)
+    assert not (tmp_path / "runs" / f"{name}-scale-1-64" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_script_sets_what_it_promises(name, tmp_path):
+    s = settings(script(tmp_path, name, "--scale", "1/64", "--print-config", "data.path=any"))
+    assert (s["train"]["micro_batch"], s["train"]["accumulation"], s["train"]["sequence"], s["model"]["layers"],
+            s["model"]["d_model"], s["model"]["experts"], s["precision"]["compute"],
+            s["activations"]["checkpoint"]) == PROMISED[name][1:]  # fmt: skip
+    assert (s["model"]["dispatch"], s["attention"]["kernel"]) == ("capacity", "flash")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_does_what_it_promises(profile, shards, tmp_path):
+    done = run(tmp_path, [PROGRAM, "train", "--config", "moe-nano", "--preset", profile, *QUICK, "eval.batches=1",
+                          "checkpoint.keep=0", "memory.limit=8GiB", f"data.path={shards}",
+                          "run.name=profile"])  # fmt: skip
+    found = summary(done, tmp_path / "runs/profile")
+    assert found["memory_limit_bytes"] == 128 * MIB
+    s = yaml.safe_load((tmp_path / "runs/profile/config.yaml").read_text())
+    below, promised = PROFILES[profile]
+    assert found["peak_bytes"] < below * MIB
+    for group, values in promised.items():
+        assert {key: s[group][key] for key in values} == values
+
+
+def test_every_script_explains_itself(tmp_path):
+    files = sorted(file.stem for file in SCRIPTS.glob("train_*.sh"))
+    assert files == sorted([*PROMISED, "train_lib"])
+    for name in PROMISED:
+        done = script(tmp_path, name, "--help", MOELAB_PROGRAM="/nowhere")
+        assert done.returncode == 0 and "Examples:" in done.stdout, name
+        assert f"{name}.sh --device cpu --scale 1/64" in done.stdout and "Trains " in done.stdout
+
+
+def test_arguments_of_the_memory_optimized_script(shards, tmp_path):
+    given = [*PICO, "--batch_size", "2", "--grad_accum=3", "--monitor_memory", f"data.path={shards}"]
+    s = settings(script(tmp_path, "train_memory_optimized", *given, "--print-config"))
+    assert (s["model"]["preset"], s["train"]["micro_batch"], s["train"]["accumulation"]) == ("moe-pico", 2, 3)
+    assert (s["monitor"]["every"], s["memory"]["limit"]) == (10, "6GB")
+    summary(script(tmp_path, "train_memory_optimized", *given), tmp_path / "runs/train_memory_optimized")
+    given[given.index("train.steps=2")] = "train.steps=3"
+    again = script(tmp_path, "train_memory_optimized", *given, "--resume", "latest")
+    assert again.returncode == 0 and "after step 2" in again.stdout, again
+    for wrong in (["--batch_size", "many"], ["--grad_accum"], ["--batch_size=0"]):
+        expect_mistake(script(tmp_path, "train_memory_optimized", *wrong, f"data.path={shards}"))
+    expect_mistake(script(tmp_path, "train_memory_optimized", "--batch_sizes", "4"), "--batch_sizes")
+
+
+def test_weights_in_front_of_a_script(shards, tmp_path):
+    small = [*PICO, f"data.path={shards}", "train.micro_batch=2"]
+    first = summary(script(tmp_path, "train_12gb", *small), tmp_path / "runs/train_12gb")
+    still = [*small, "optim.lr=0", "optim.min_lr=0", "run.name=second"]
+    weights = tmp_path / "runs/train_12gb/checkpoints/step-2"
+    done = script(tmp_path, "train_12gb", *still, MODEL_PATH=str(weights))
+    assert summary(done, tmp_path / "runs/second")["held_out_loss"] == first["held_out_loss"]
+    expect_mistake(script(tmp_path, "train_12gb", *small, MODEL_PATH=str(tmp_path / "gone")), "gone")
+
+
+def test_what_the_budget_cannot_hold(shards, tmp_path):
+    large = ["--scale", "1/64", f"data.path={shards}", "model.d_expert=90112"]
+    expect_mistake(script(tmp_path, "train_8gb", *large), "memory.limit=128MiB cannot hold", "would do is memory",
+                   code=3)  # fmt: skip
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_comes_first_is_named(shards, tmp_path):
+    """In a clone that has neither a build nor data."""
+    clone = tmp_path / "clone" / "scripts"
+    clone.mkdir(parents=True)
+    for name in ("lib.sh", "train_lib.sh", "train_8gb.sh"):
+        shutil.copy(SCRIPTS / name, clone)
+    command = [clone / "train_8gb.sh"]
+    expect_mistake(run(tmp_path, command, MOELAB_PROGRAM=""), "scripts/quickstart.sh", "scripts/setup.sh")
+    expect_mistake(run(tmp_path, command), "scripts/prepare_data.py --bytes --python-stdlib",
+                   f"--out {tmp_path}/clone/data/python-stdlib", "data.path=DIR")  # fmt: skip
+    expect_mistake(script(tmp_path, "train_8gb", f"data.path={tmp_path}/none"), "none", "scripts/prepare_data.py")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing():
+    done = subprocess.run(["shellcheck", "-x", "-P", str(SCRIPTS), *map(str, SCRIPTS.glob("train_*.sh"))],
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,109 @@
+#pragma once
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "moe/transformer.h"
+#include "tests/kernels/reference.h"
+#include "train/activations/recompute.h"
+#include "train/activations/saved_tensors.h"
+#include "train/config/load.h"
+#include "train/precision/compute_type.h"
+
+// A whole model on real text, whose gradients tests compare.
+namespace moelab::test {
+
+using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
+using Overrides = std::vector<std::string>;
+
+// The bytes of a source file of tests as tokens: (batch, sequence).
+inline std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
+  std::ifstream in(__FILE__, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const int64_t B = s.train.micro_batch, S = s.train.sequence;
+  const HomeScope outside(Home::host);
+  at::Tensor tokens = at::empty({B, S}, at::kLong), targets = at::empty({B, S}, at::kLong);
+  for (int64_t i = 0; i < B * S; ++i) {
+    tokens.data_ptr<int64_t>()[i] = static_cast<unsigned char>(text.at(i % (text.size() - 1)));
+    targets.data_ptr<int64_t>()[i] = static_cast<unsigned char>(text.at(i % (text.size() - 1) + 1));
+  }
+  return {tokens, targets};
+}
+
+inline Settings settings_with(Overrides overrides) {
+  overrides.insert(overrides.begin(), {"train.sequence=128", "train.micro_batch=4"});
+  return load_settings({.config = "moe-pico", .overrides = overrides});
+}
+
+// A model and the batch, under settings that may change between two backward passes but for the model's.
+class Model {
+ public:
+  explicit Model(const Settings& s)
+      : model_(s.model, s.attention,
+               {.compute = compute_type(s.precision), .fp8 = s.precision.compute == ComputePrecision::fp8}),
+        batch_(text_batch(s)) {
+    use(s);
+  }
+
+  void use(const Settings& s) {
+    settings_ = s;
+    saved_ = std::make_unique<SavedTensors>(make_tensor_store(s, at::kCPU), model_.parameters());
+  }
+
+  Gradients gradients() {
+    backward(forward());
+    Gradients all;
+    for (Parameter& parameter : model_.parameters()) {
+      all.emplace_back(parameter.name, parameter.value.grad());
+      parameter.value.mutable_grad().reset();
+    }
+    return all;
+  }
+
+  at::Tensor forward() {
+    const ActivationSettings& a = settings_.activations;
+    RecomputeRunner runner(recomputed_layers(a, settings_.model.layers), a.pieces);
+    const SavedTensors::Scope scope(*saved_);
+    return model_.objective(model_.forward(batch_.first, batch_.second, true, runner));
+  }
+  void backward(const at::Tensor& objective) { torch::autograd::backward({objective}, {}); }
+
+  // A few steps of plain descent, so that gradients are those of a model that has learnt something.
+  void descend(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const Gradients all = gradients();
+      at::NoGradGuard no_grad;
+      for (size_t p = 0; p < all.size(); ++p) model_.parameters()[p].value.sub_(all[p].second, 0.3);
+    }
+  }
+
+  const SavedTensors& saved() const { return *saved_; }
+  Transformer& transformer() { return model_; }
+
+ private:
+  Settings settings_;
+  Transformer model_;
+  std::pair<at::Tensor, at::Tensor> batch_;
+  std::unique_ptr<SavedTensors> saved_;
+};
+
+inline void expect_equal(const Gradients& a, const Gradients& b, const std::string& where) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(a[i].second, b[i].second)) << where << ": " << a[i].first;
+  }
+}
+
+inline std::string text_of(const Overrides& overrides) {
+  std::string text;
+  for (const std::string& one : overrides) text += one + " ";
+  return text;
+}
+
+}  // namespace moelab::test

@@ -1,0 +1,79 @@
+#include "train/memory/savings.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "moe/settings/error.h"
+#include "train/config/assign.h"
+#include "train/config/for_each_field.h"
+#include "train/config/validate.h"
+#include "train/techniques/techniques.h"
+
+namespace moelab {
+namespace {
+
+using Texts = std::map<std::string, std::string>;  // key -> value
+
+Texts texts_of(const Settings& settings) {
+  Texts texts;
+  for_each_field(settings,
+                 [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
+  return texts;
+}
+
+// A path in the table stands for any.
+bool is_on(const Technique& technique, const Texts& now) {
+  return std::all_of(technique.settings.begin(), technique.settings.end(), [&](const auto& pair) {
+    const std::string& value = now.at(std::string(pair.first));
+    return value == pair.second || (pair.second == "." && !value.empty());
+  });
+}
+
+void set(Settings& settings, const std::string& key, const std::string& value) {
+  assign(settings, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
+}
+
+// Accumulation is on by whatever number, and its absence is the whole of the rows at once.
+std::optional<Settings> without_accumulation(Settings settings) {
+  TrainSettings& train = settings.train;
+  if (train.accumulation == 1) return std::nullopt;
+  train.micro_batch *= train.accumulation;
+  train.accumulation = 1;
+  return settings;
+}
+
+std::optional<Settings> without(const Technique& technique, const Settings& settings, const Texts& now,
+                                const Texts& absent) {
+  if (technique.name == "accumulation") return without_accumulation(settings);
+  if (!technique.parts.empty() || !is_on(technique, now)) return std::nullopt;
+  Settings changed = settings;
+  for (const auto& [key, value] : technique.settings)
+    set(changed, std::string(key), absent.at(std::string(key)));
+  return changed;
+}
+
+}  // namespace
+
+std::vector<TechniqueSaving> technique_savings(const Settings& settings, const PredictPeak& predict) {
+  const Texts now = texts_of(settings);
+  Texts absent = texts_of(Settings{});
+  const Technique& baseline = techniques().front();
+  for (const auto& [key, value] : baseline.settings) absent[std::string(key)] = std::string(value);
+  const int64_t peak = predict(settings);
+  std::vector<TechniqueSaving> savings;
+  for (const Technique& technique : techniques()) {
+    if (&technique == &baseline) continue;
+    const auto changed = without(technique, settings, now, absent);
+    if (!changed) continue;
+    try {
+      validate(*changed);
+      savings.push_back({std::string(technique.name), predict(*changed) - peak});
+    } catch (const UserError&) {
+      continue;  // others that are on need it
+    }
+  }
+  return savings;
+}
+
+}  // namespace moelab

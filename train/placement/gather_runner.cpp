@@ -1,0 +1,60 @@
+#include "train/placement/gather_runner.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+namespace moelab {
+namespace {
+
+using torch::autograd::variable_list;
+
+// Hands gradients on as they are, once all are there, and says so.
+struct Gate : torch::autograd::Node {
+  std::function<void()> passing;
+
+  variable_list apply(variable_list&& gradients) override {
+    passing();
+    return std::move(gradients);
+  }
+  std::string name() const override { return "GatherGate"; }
+};
+
+// Puts a gate between the tensors and whoever uses them from now on; those without gradient are left alone.
+void put_gate(std::initializer_list<at::Tensor*> tensors, std::function<void()> passing) {
+  if (!at::GradMode::is_enabled()) return;
+  std::vector<at::Tensor*> gated;
+  torch::autograd::edge_list edges;
+  for (at::Tensor* tensor : tensors) {
+    if (!tensor->requires_grad()) continue;
+    gated.push_back(tensor);
+    edges.push_back(torch::autograd::impl::gradient_edge(*tensor));
+  }
+  auto gate = std::shared_ptr<Gate>(new Gate(), torch::autograd::deleteNode);
+  gate->passing = std::move(passing);
+  gate->set_next_edges(std::move(edges));
+  for (at::Tensor* tensor : gated) {
+    *tensor = tensor->detach();
+    torch::autograd::set_history(*tensor, gate);
+  }
+}
+
+}  // namespace
+
+BlockOutput GatherRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
+  if (!weights_.active()) return inner_.run(layer, x_BSD, block);
+  weights_.gather(layer);
+  weights_.fetch(layer + 1);
+  at::Tensor x = x_BSD;
+  put_gate({&x}, [this, layer] { weights_.release(layer); });
+  BlockOutput out = inner_.run(layer, x, block);
+  weights_.release(layer);
+  put_gate({&out.x_BSD, &out.balance_loss, &out.z_loss}, [this, layer] {
+    weights_.gather(layer);
+    weights_.fetch(layer - 1);
+  });
+  return out;
+}
+
+}  // namespace moelab

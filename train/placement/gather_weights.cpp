@@ -1,0 +1,204 @@
+#include "train/placement/gather_weights.h"
+
+#include <ATen/ATen.h>
+
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "kernels/packed_blocks.h"
+#include "train/placement/gather_memory.h"
+
+namespace moelab {
+namespace {
+
+// The layer of "blocks.LAYER.…".
+std::optional<int64_t> layer_of(std::string_view name) {
+  constexpr std::string_view prefix = "blocks.";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  int64_t layer = 0;
+  const auto end = std::from_chars(name.data(), name.data() + name.size(), layer).ptr;
+  TORCH_CHECK(end != name.data(), "a block's parameter without a number: ", std::string(name));
+  return layer;
+}
+
+bool has_master_beside(const Parameter& p) { return p.master.defined() && !p.master.is_same(p.value); }
+
+bool is_coded(const Parameter& p) { return p.value.scalar_type() != at::kFloat && layer_of(p.name); }
+
+int64_t coded_bytes(int64_t elements) { return elements + 4 * quant_blocks(elements); }
+
+void* data_of(const at::Tensor& tensor) {
+  return tensor.is_meta() ? nullptr : tensor.storage().mutable_data();
+}
+
+}  // namespace
+
+std::optional<BlockCode> weight_code(const PrecisionSettings& precision) {
+  if (precision.store == WeightStore::int8) return BlockCode::int8;
+  if (precision.store == WeightStore::fp8) return BlockCode::e4m3;
+  return std::nullopt;
+}
+
+void round_as_stored(const Parameter& parameter, const PrecisionSettings& precision) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor value = parameter.value.detach();
+  if (parameter.master.defined() && !parameter.master.is_same(parameter.value)) value.copy_(parameter.master);
+  const std::optional<BlockCode> code = weight_code(precision);
+  if (!code || !is_coded(parameter)) return;
+  unpack_blocks(pack_blocks(value, *code, kQuantBlock), *code, kQuantBlock, value);
+}
+
+GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device)
+    : device_(device),
+      code_(weight_code(settings.precision)),
+      moves_masters_(settings.placement.parameters != Home::device &&
+                     settings.placement.optimizer == Home::device),
+      away_(make_away_memory(settings.placement.parameters, settings.placement, device)),
+      blocks_(static_cast<size_t>(settings.model.layers)) {}
+
+void GatheredWeights::adopt(const Parameter& parameter) {
+  const at::NoGradGuard no_grad;
+  Weight& weight = weights_.emplace_back();
+  const std::optional<int64_t> layer = layer_of(parameter.name);
+  const bool coded = code_ && is_coded(parameter);
+  weight.held_bytes =
+      coded ? coded_bytes(parameter.value.numel()) : static_cast<int64_t>(parameter.value.nbytes());
+  if (!layer || (!coded && !away_)) return;
+  weight.value = parameter.value;
+  weight.kind = kind_of(parameter.value);
+  weight.coded = coded;
+  weight.written_whole = coded || has_master_beside(parameter);
+  if (away_) weight.home = away_->take(weight.held_bytes, weight.kind);
+  if (moves_masters_ && has_master_beside(parameter)) {
+    weight.master = parameter.master;
+    weight.master_home = away_->take(static_cast<int64_t>(weight.master.nbytes()), Kind::master);
+  }
+  take_home(weight);
+  drop_memory(weight.value);
+  if (weight.master_home) drop_memory(weight.master);
+  blocks_.at(static_cast<size_t>(*layer)).weights.push_back(weights_.size() - 1);
+}
+
+// Writes what is now in `value` and `master` to where they are held.
+void GatheredWeights::take_home(Weight& weight) {
+  if (weight.coded) {
+    weight.payload.reset();  // before the new one is made
+    const KindScope kind(weight.kind);
+    weight.payload = pack_blocks(weight.value.detach(), *code_, kQuantBlock);
+  }
+  if (weight.home) weight.home->write(data_of(weight.coded ? weight.payload : weight.value));
+  if (weight.home) weight.payload.reset();
+  if (weight.master_home) weight.master_home->write(data_of(weight.master));
+}
+
+at::Tensor GatheredWeights::make_payload(const Weight& weight) const {
+  const KindScope kind(weight.kind);
+  return at::empty({weight.held_bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+}
+
+void GatheredWeights::make_room(Weight& weight) {
+  if (weight.coded) {
+    weight.payload = make_payload(weight);
+  } else {
+    make_memory(weight.value, weight.kind);
+  }
+}
+
+void GatheredWeights::fetch(int64_t layer) {
+  if (!away_ || layer < 0 || layer >= static_cast<int64_t>(blocks_.size())) return;
+  Block& block = blocks_[static_cast<size_t>(layer)];
+  if (block.gathered || block.fetching) return;
+  std::vector<std::pair<AwayBytes*, void*>> reads;
+  for (const size_t i : block.weights) {
+    Weight& weight = weights_[i];
+    make_room(weight);
+    reads.emplace_back(weight.home.get(), data_of(weight.coded ? weight.payload : weight.value));
+  }
+  const auto read_all = [reads = std::move(reads)] {
+    for (const auto& [from, to] : reads) from->read(to);
+  };
+  block.fetching = std::async(device_.is_meta() ? std::launch::deferred : std::launch::async, read_all);
+}
+
+void GatheredWeights::gather(int64_t layer) {
+  Block& block = blocks_.at(static_cast<size_t>(layer));
+  if (block.gathered) return;
+  fetch(layer);
+  if (auto fetching = std::exchange(block.fetching, std::nullopt)) fetching->get();
+  for (const size_t i : block.weights) {
+    Weight& weight = weights_[i];
+    if (!weight.coded) continue;
+    make_memory(weight.value, weight.kind);
+    // a tensor of its own over the same memory: what autograd saved of `value` knows it by its version
+    unpack_blocks(weight.payload, *code_, kQuantBlock, weight.value.variable_data());
+    if (weight.home) weight.payload.reset();
+  }
+  block.gathered = true;
+}
+
+void GatheredWeights::release(int64_t layer) {
+  Block& block = blocks_.at(static_cast<size_t>(layer));
+  if (!block.gathered) return;
+  for (const size_t i : block.weights) drop_memory(weights_[i].value);
+  block.gathered = false;
+}
+
+void GatheredWeights::release_all() {
+  for (Block& block : blocks_) {
+    block.gathered = false;
+    block.fetching.reset();  // waits
+    for (const size_t i : block.weights) {
+      Weight& weight = weights_[i];
+      if (has_memory(weight.value)) drop_memory(weight.value);
+      if (weight.master_home && has_memory(weight.master)) drop_memory(weight.master);
+      if (weight.home) weight.payload.reset();
+    }
+  }
+}
+
+// What was not on the device is there while this lives.
+class GatheredWeights::Visit {
+ public:
+  explicit Visit(Weight& weight) : weight_(weight) {
+    bring_master_ = weight.master_home != nullptr;
+    bring_value_ = weight.value.defined() && !has_memory(weight.value);
+    if (bring_master_) {
+      make_memory(weight.master, Kind::master);
+      weight.master_home->read(data_of(weight.master));
+    }
+    if (!bring_value_) return;
+    make_memory(weight.value, weight.kind);
+    if (!weight.written_whole) weight.home->read(data_of(weight.value));
+  }
+  ~Visit() {
+    if (bring_master_) drop_memory(weight_.master);
+    if (bring_value_) drop_memory(weight_.value);
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  Weight& weight_;
+  bool bring_master_ = false, bring_value_ = false;
+};
+
+void GatheredWeights::change(size_t index, const std::function<void()>& step) {
+  Weight& weight = weights_.at(index);
+  if (!weight.value.defined()) return step();
+  const Visit visit(weight);
+  step();
+  take_home(weight);
+}
+
+at::Tensor GatheredWeights::read(size_t index, const std::function<at::Tensor()>& weights) {
+  if (!weights_.at(index).home) return weights();
+  const Visit visit(weights_[index]);
+  const HomeScope outside(Home::host);
+  return weights().clone();
+}
+
+int64_t GatheredWeights::held_bytes(size_t index) const { return weights_.at(index).held_bytes; }
+
+}  // namespace moelab

@@ -1,0 +1,167 @@
+#include "train/placement/state_gradients.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/memory/ledger.h"
+#include "kernels/squared_norm.h"
+
+namespace moelab {
+namespace {
+
+Home gradient_home(const PlacementSettings& settings, c10::Device device) {
+  const bool down = device.is_cuda() && settings.optimizer != Home::device;
+  return settings.gradients == Home::device && down ? Home::host : settings.gradients;
+}
+
+// 0 for one that is in memory no more.
+double squared_norm_of(const Parameter& parameter) {
+  return parameter.gradient().defined() ? squared_norm(parameter.gradient()) : 0;
+}
+
+// LibTorch would make a whole copy of `part` in the sum's type first. On meta one block stands for all.
+void add_in_blocks(const at::Tensor& sum, const at::Tensor& part) {
+  const HomeScope outside(Home::host);
+  const at::Tensor to = sum.view(-1), from = part.view(-1);
+  const int64_t end = to.is_meta() ? std::min(kNormBlock, to.numel()) : to.numel();
+  for (int64_t first = 0; first < end; first += kNormBlock) {
+    const int64_t count = std::min(kNormBlock, end - first);
+    to.narrow(0, first, count).add_(from.narrow(0, first, count).to(to.scalar_type()));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c10::Device device) {
+  if (settings.gradients != Home::nvme && settings.optimizer != Home::nvme) return nullptr;
+  return std::make_shared<StateFile>(settings, device);
+}
+
+GradientStore::GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
+                             std::shared_ptr<StateFile> file)
+    : home_(gradient_home(settings, device)),
+      device_(device),
+      optimizer_(optimizer),
+      file_(std::move(file)),
+      copies_(device) {}
+
+c10::ScalarType GradientStore::sum_type(const Parameter& parameter) const {
+  return micro_batches_ > 1 ? at::kFloat : parameter.value.scalar_type();
+}
+
+void GradientStore::take(size_t index) {
+  const at::NoGradGuard no_grad;
+  stored_.resize(optimizer_.parameters().size());
+  Parameter& parameter = optimizer_.parameters()[index];
+  switch (home_) {
+    case Home::device:
+      return keep(parameter);
+    case Home::host:
+      to_host(parameter, stored_[index]);
+      break;
+    case Home::nvme:
+      to_file(index, stored_[index]);
+      break;
+  }
+  parameter.value.mutable_grad().reset();
+}
+
+// Autograd itself sums what is fp32.
+void GradientStore::keep(Parameter& parameter) {
+  at::Tensor& gradient = parameter.value.mutable_grad();
+  if (gradient.scalar_type() == sum_type(parameter)) {
+    retag(gradient, Kind::gradients);
+    return;
+  }
+  if (parameter.accumulated.defined()) {
+    parameter.accumulated.add_(gradient);
+  } else {
+    const KindScope kind(Kind::gradients);
+    parameter.accumulated = gradient.to(at::kFloat);
+  }
+  gradient.reset();
+}
+
+// The memory stays from step to step: on CUDA it is pinned, which takes longer to make than to fill.
+void GradientStore::to_host(Parameter& parameter, Stored& stored) {
+  const KindScope kind(Kind::gradients);
+  const HomeScope outside(Home::host);
+  const at::Tensor& gradient = parameter.value.grad();
+  const c10::ScalarType type = sum_type(parameter);
+  if (!parameter.accumulated.defined()) {
+    if (!stored.memory.defined() || stored.memory.scalar_type() != type) {
+      stored.memory.reset();
+      stored.memory = copies_.like(gradient, type);
+    }
+    copies_.start(gradient, stored.memory);
+    parameter.accumulated = stored.memory;
+    return;
+  }
+  at::Tensor there = gradient;
+  if (gradient.is_cuda()) {
+    there = copies_.like(gradient, gradient.scalar_type());
+    copies_.start(gradient, there);
+    copies_.finish();
+  }
+  add_in_blocks(parameter.accumulated, there);
+}
+
+// In blocks of the norm, so that the sum of squares is taken on the way.
+void GradientStore::to_file(size_t index, Stored& stored) {
+  const Parameter& parameter = optimizer_.parameters()[index];
+  const at::Tensor flat = parameter.value.grad().view(-1);
+  const c10::ScalarType type = sum_type(parameter);
+  const auto size = static_cast<int64_t>(c10::elementSize(type));
+  if (stored.bytes < flat.numel() * size) {
+    stored.bytes = flat.numel() * size;
+    stored.offset = file_->reserve(stored.bytes, Kind::gradients);
+  }
+  const int64_t step = kNormBlock * std::max<int64_t>(1, file_->request_bytes() / (kNormBlock * size));
+  file_->fit(std::min(step, flat.numel()) * size);
+  const int64_t visits = (flat.numel() + step - 1) / step;
+  stored.norm = 0;
+  const auto visit = [&](int64_t i) {
+    const int64_t count = std::min(step, flat.numel() - i * step);
+    return StateFile::Visit{
+        {stored.offset + i * step * size, StateFile::padded(count * size), stored.present, true}};
+  };
+  file_->run(device_.is_meta() ? std::min<int64_t>(visits, 1) : visits, visit,
+             [&](int64_t i, const std::vector<at::Tensor>& bytes) {
+               const at::Tensor part = flat.narrow(0, i * step, std::min(step, flat.numel() - i * step));
+               const at::Tensor sum = bytes.front().narrow(0, 0, part.numel() * size).view(type);
+               if (stored.present) {
+                 add_in_blocks(sum, part);
+               } else {
+                 sum.copy_(part);
+               }
+               for (int64_t first = 0; first < sum.numel(); first += kNormBlock)
+                 stored.norm += squared_norm(sum.narrow(0, first, std::min(kNormBlock, sum.numel() - first)));
+             });
+  stored.present = true;
+  optimizer_.use_stored_gradient(index, StoredGradient{stored.offset, type});
+}
+
+double GradientStore::norm() {
+  copies_.finish();
+  double sum = 0;
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    const bool in_file = i < stored_.size() && stored_[i].present;
+    sum += in_file ? stored_[i].norm : squared_norm_of(optimizer_.parameters()[i]);
+  }
+  return std::sqrt(sum);
+}
+
+void GradientStore::drop() {
+  copies_.finish();
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    Parameter& parameter = optimizer_.parameters()[i];
+    parameter.value.mutable_grad().reset();
+    parameter.accumulated.reset();
+    optimizer_.use_stored_gradient(i, std::nullopt);
+    if (i < stored_.size()) stored_[i].present = false;
+  }
+}
+
+}  // namespace moelab

@@ -1,0 +1,35 @@
+#pragma once
+#include <functional>
+
+#include "train/config/settings.h"
+#include "train/data/token_stream.h"
+#include "train/run/trainer.h"
+
+namespace moelab {
+
+// A run's held-out loss, in batches of eval.micro_batch or, once those ran out of memory, of fewer rows. They
+// are the same windows, so that the loss is the same to rounding.
+class HeldOut {
+ public:
+  // `reduced` hears of each batch that was too large, and of the next.
+  HeldOut(const Settings& settings, Dataset data, c10::Device device,
+          std::function<void(int64_t from, int64_t to)> reduced);
+
+  using Evaluate = std::function<double(const ValidationBatches& batches, int64_t count)>;
+  // What `evaluate` returns. Throws its c10::OutOfMemoryError with a batch of 1, and without memory.recover.
+  double loss(const Evaluate& evaluate);
+
+  int64_t batches() const;
+  int64_t rows() const { return rows_; }
+
+ private:
+  Settings settings_;
+  Dataset data_;
+  c10::Device device_;
+  std::function<void(int64_t, int64_t)> reduced_;
+  int64_t rows_;
+  ValidationStream stream_;
+  int64_t windows_;  // of all batches
+};
+
+}  // namespace moelab

@@ -1,0 +1,20 @@
+#pragma once
+#include "train/checkpoint/checkpoint.h"
+#include "train/config/settings.h"
+#include "train/data/dataset.h"
+#include "train/memory/manager.h"
+#include "train/run/trainer.h"
+
+namespace moelab {
+
+// What a run under way saves, after `step` steps and `tokens` tokens: weights, optimizer state, loss scale,
+// how its steps are cut, its settings, its tokenizer and the program's commit.
+CheckpointContent run_state(Trainer& trainer, const MemoryManager& manager, const Settings& settings,
+                            const Dataset& data, int64_t step, int64_t tokens);
+
+// Takes the model, the optimizer and the rest from a checkpoint that run_state() made. Throws UserError where
+// that is of another model.
+void restore_run(const LoadedCheckpoint& checkpoint, const Settings& settings, Trainer& trainer,
+                 MemoryManager& manager);
+
+}  // namespace moelab
