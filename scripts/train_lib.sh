@@ -51,6 +51,7 @@ train_preset() {
       run.name=* | run.dir=*) name=() ;;
     esac
     [[ $before != --scale ]] || scale=$argument
+    [[ $before != --config || ! -f $argument ]] || data=()  # a file says where its data are
     before=$argument
   done
   program=$(find_program)

@@ -140,9 +140,9 @@ def test_arguments_of_the_memory_optimized_script(shards, tmp_path):
     given[given.index("train.steps=2")] = "train.steps=3"
     again = script(tmp_path, "train_memory_optimized", *given, "--resume", "latest")
     assert again.returncode == 0 and "after step 2" in again.stdout, again
-    for wrong in (["--batch_size", "many"], ["--grad_accum"], ["--batch_size=0"]):
-        expect_mistake(script(tmp_path, "train_memory_optimized", *wrong, f"data.path={shards}"))
-    expect_mistake(script(tmp_path, "train_memory_optimized", "--batch_sizes", "4"), "--batch_sizes")
+    for wrong, named in ((["--batch_size", "many"], "--batch_size many"), (["--grad_accum"], "--grad_accum"),
+                         (["--batch_size=0"], "train.micro_batch"), (["--batch_sizes", "4"], "--batch_sizes")):  # fmt: skip
+        expect_mistake(script(tmp_path, "train_memory_optimized", *wrong, f"data.path={shards}"), named)
 
 
 def test_weights_in_front_of_a_script(shards, tmp_path):
