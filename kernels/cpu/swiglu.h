@@ -15,7 +15,7 @@ template <class T>
 C10_ALWAYS_INLINE Vec sigmoid(const Vec& x) {
   const Vec one(1.0f);
   // 20 ulp are enough where the result is rounded to 8 or 11 bits
-  if constexpr (sizeof(T) == 2) return reciprocal_u16(one + x.neg().exp_u20());
+  if constexpr (sizeof(T) == 2) return one / (one + x.neg().exp_u20());
   return one / (one + x.neg().exp());
 }
 
