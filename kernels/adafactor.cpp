@@ -11,6 +11,14 @@
 #include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
 
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_pointers.h"
+#endif
+
 namespace moelab {
 namespace {
 
@@ -186,6 +194,25 @@ void adafactor_meta(Tensor master, const Tensor& gradient, Tensor row, Tensor co
   scratch_of(row);
 }
 
+#ifdef MOELAB_WITH_CUDA
+void adafactor_cuda(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
+                    at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  check(master, gradient, row, column, copy);
+  const c10::cuda::CUDAGuard guard(master.device());
+  const OptimizerStep step = step_from(numbers, counters);
+  const Shape s = shape_of(master);
+  const cuda::FactoredShape shape{s.experts, s.rows, s.columns};
+  const Tensor scratch = at::empty({shape.scratch()}, row.options().dtype(at::kDouble));
+  const auto f = [](double x) { return static_cast<float>(x); };
+  cuda::adafactor(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
+                  row.data_ptr<float>(), column.data_ptr<float>(), scratch.data_ptr<double>(), shape,
+                  {f(1 - std::pow(static_cast<double>(step.step), -0.8)), f(step.gradient_scale),
+                   f(1 - step.lr * step.weight_decay), f(step.lr)},
+                  c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, at::ArrayRef<double>,
                        at::IntArrayRef);
 
@@ -208,5 +235,9 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adafactor_", &adafactor_cpu); }
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adafactor_", &adafactor_meta); }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adafactor_", &adafactor_cuda); }
+#endif
 
 }  // namespace moelab

@@ -6,11 +6,22 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "kernels/adam_rule.h"
 #include "kernels/op_handle.h"
 #include "kernels/quantize.h"
 #include "kernels/stepped_weights.h"
+
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_pointers.h"
+#endif
 
 namespace moelab {
 namespace {
@@ -84,6 +95,38 @@ void adam8bit_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor m_abs
   check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
 }
 
+#ifdef MOELAB_WITH_CUDA
+// The map's tables in a device's memory, made once and kept.
+cuda::MapPointers on_device(const DynamicMap& map, c10::Device device) {
+  static std::mutex mutex;
+  static auto* const tables = new std::map<std::pair<const DynamicMap*, int>, std::pair<Tensor, Tensor>>;
+  const std::lock_guard lock(mutex);
+  auto& [value, bin] = (*tables)[{&map, device.index()}];
+  if (!value.defined()) {
+    const auto upload = [&](const void* data, size_t count, at::ScalarType type) {
+      return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(count)}, type).to(device);
+    };
+    value = upload(map.value.data(), map.value.size(), at::kFloat);
+    bin = upload(map.bin.data(), map.bin.size(), at::kInt);
+  }
+  return {value.const_data_ptr<float>(), bin.const_data_ptr<int32_t>()};
+}
+
+void adam8bit_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,
+                   Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double> numbers,
+                   at::IntArrayRef counters) {
+  check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
+  const c10::cuda::CUDAGuard guard(master.device());
+  const OptimizerStep step = step_from(numbers, counters);
+  cuda::adam8bit(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
+                 m.data_ptr<uint8_t>(), m_absmax.data_ptr<float>(), v.data_ptr<uint8_t>(),
+                 v_absmax.data_ptr<float>(), on_device(signed_dynamic_map(), master.device()),
+                 on_device(unsigned_dynamic_map(), master.device()), master.numel(), adamw_factors(step),
+                 c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
                        at::ArrayRef<double>, at::IntArrayRef);
 
@@ -107,5 +150,9 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam8bit_", &adam8bit_cpu); }
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adam8bit_", &adam8bit_meta); }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adam8bit_", &adam8bit_cuda); }
+#endif
 
 }  // namespace moelab

@@ -11,6 +11,14 @@
 #include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
 
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_pointers.h"
+#endif
+
 namespace moelab {
 namespace {
 
@@ -96,6 +104,21 @@ void adam_mini_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, a
   check(master, gradient, m, v, {blocks.at(0), blocks.at(1), blocks.at(2)}, copy);
 }
 
+#ifdef MOELAB_WITH_CUDA
+void adam_mini_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
+                    OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
+  check(master, gradient, m, v, b, copy);
+  const c10::cuda::CUDAGuard guard(master.device());
+  const OptimizerStep step = step_from(numbers, counters);
+  cuda::adam_mini(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
+                  m.data_ptr<float>(), v.data_ptr<float>(),
+                  {b.rows, master.numel() / b.rows, b.heads, b.head_rows}, adamw_factors(step),
+                  c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, at::IntArrayRef, OptionalTensor,
                        at::ArrayRef<double>, at::IntArrayRef);
 
@@ -119,5 +142,9 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam_mini_", &adam_mini_cpu); }
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adam_mini_", &adam_mini_meta); }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adam_mini_", &adam_mini_cuda); }
+#endif
 
 }  // namespace moelab

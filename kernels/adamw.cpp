@@ -9,7 +9,10 @@
 #include "kernels/stepped_weights.h"
 #ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_pointers.h"
 #endif
 
 namespace moelab {
@@ -89,14 +92,12 @@ void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, Optio
 void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
                 at::ArrayRef<double> numbers, at::IntArrayRef counters) {
   check(master, gradient, m, v, copy);
-  const bool half = gradient.scalar_type() == at::kHalf || (copy && copy->scalar_type() == at::kHalf);
-  TORCH_CHECK(m.scalar_type() == at::kFloat && master.scalar_type() == at::kFloat && !half,
-              "adamw: bf16 moments, bf16 weights and fp16 have no CUDA kernel yet");
-  const AdamWFactors factors = adamw_factors(step_from(numbers, counters));
-  C10_CUDA_CHECK(cuda::adamw(master.data_ptr<float>(), gradient.data_ptr(),
-                             gradient.scalar_type() == at::kBFloat16, m.data_ptr<float>(),
-                             v.data_ptr<float>(), copy ? copy->data_ptr() : nullptr, master.numel(), factors,
-                             c10::cuda::getCurrentCUDAStream()));
+  const c10::cuda::CUDAGuard guard(master.device());
+  const OptimizerStep step = step_from(numbers, counters);
+  cuda::adamw(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient), m.data_ptr(),
+              v.data_ptr(), m.scalar_type() == at::kBFloat16, cuda::moment_key(step), master.numel(),
+              adamw_factors(step), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 

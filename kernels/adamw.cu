@@ -1,48 +1,46 @@
-#include <cuda_bf16.h>
-
-#include "kernels/cuda/adamw.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/update_rules.cuh"
 
 namespace moelab::cuda {
 namespace {
 
-__device__ float to_float(float x) { return x; }
-__device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+constexpr int kThreads = 256;
 
-template <class Gradient>
-__global__ void adamw_kernel(float* master, const Gradient* gradient, float* m, float* v, __nv_bfloat16* copy,
-                             int64_t n, AdamWFactors f) {
-  const int64_t stride = int64_t(gridDim.x) * blockDim.x;
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) {
-    const float g = to_float(gradient[i]) * f.gradient_scale;
-    const float new_m = fmaf(m[i], f.beta1, g * f.rest1);
-    const float new_v = fmaf(v[i], f.beta2, g * g * f.rest2);
-    const float denominator = fmaf(sqrtf(new_v), f.inverse_root, f.eps);
-    const float new_master = master[i] * f.keep - f.step_size * (new_m / denominator);
-    m[i] = new_m;
-    v[i] = new_v;
-    master[i] = new_master;
-    if (copy != nullptr) copy[i] = __float2bfloat16_rn(new_master);
+__device__ void store_moments(float* m, float* v, int64_t i, float new_m, float new_v, uint64_t) {
+  m[i] = new_m;
+  v[i] = new_v;
+}
+__device__ void store_moments(__nv_bfloat16* m, __nv_bfloat16* v, int64_t i, float new_m, float new_v,
+                              uint64_t key) {
+  const uint32_t random = random_bits(key, i);
+  m[i] = bf16_of(stochastic_bf16(new_m, random));
+  v[i] = bf16_of(stochastic_bf16(new_v, random >> 16));
+}
+
+template <class Gradient, class Moment>
+__global__ void adamw_kernel(WeightPointers weights, const Gradient* gradient, Moment* m, Moment* v,
+                             uint64_t key, int64_t n, AdamWFactors f) {
+  const int64_t stride = int64_t(gridDim.x) * kThreads;
+  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
+    float weight = load_weight(weights, i), new_m = to_float(m[i]), new_v = to_float(v[i]);
+    adam_update(weight, new_m, new_v, to_float(gradient[i]) * f.gradient_scale, f);
+    store_moments(m, v, i, new_m, new_v, key);
+    store_weight(weights, i, weight);
   }
 }
 
 }  // namespace
 
-cudaError_t adamw(float* master, const void* gradient, bool gradient_bf16, float* m, float* v,
-                  void* compute_copy, int64_t n, const AdamWFactors& factors, cudaStream_t stream) {
-  if (n == 0) return cudaSuccess;
-  constexpr int kThreads = 256;
-  constexpr int64_t kMostBlocks = 4096;
-  const int64_t wanted = (n + kThreads - 1) / kThreads;
-  const auto blocks = static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
-  auto* copy = static_cast<__nv_bfloat16*>(compute_copy);
-  if (gradient_bf16) {
-    adamw_kernel<<<blocks, kThreads, 0, stream>>>(master, static_cast<const __nv_bfloat16*>(gradient), m, v,
-                                                  copy, n, factors);
-  } else {
-    adamw_kernel<<<blocks, kThreads, 0, stream>>>(master, static_cast<const float*>(gradient), m, v, copy, n,
-                                                  factors);
-  }
-  return cudaGetLastError();
+void adamw(const WeightPointers& weights, const GradientPointer& gradient, void* m, void* v,
+           bool bf16_moments, uint64_t key, int64_t n, const AdamWFactors& factors, cudaStream_t stream) {
+  if (n == 0) return;
+  const auto launch = [&](auto zero, const auto* g) {
+    using Moment = decltype(zero);
+    adamw_kernel<<<grid_of(n, kThreads), kThreads, 0, stream>>>(weights, g, static_cast<Moment*>(m),
+                                                                static_cast<Moment*>(v), key, n, factors);
+  };
+  with_gradient(gradient,
+                [&](const auto* g) { bf16_moments ? launch(__nv_bfloat16{}, g) : launch(float{}, g); });
 }
 
 }  // namespace moelab::cuda

@@ -12,6 +12,14 @@
 #include "kernels/compact_format.h"
 #include "kernels/op_handle.h"
 
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_pointers.h"
+#endif
+
 namespace moelab {
 namespace {
 
@@ -189,6 +197,20 @@ void compact_meta(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_sca
   check(weights, gradient, {m, m_scale, v, v_scale, correction});
 }
 
+#ifdef MOELAB_WITH_CUDA
+void compact_cuda(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
+                  OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  check(weights, gradient, {m, m_scale, v, v_scale, correction});
+  const c10::cuda::CUDAGuard guard(weights.device());
+  const auto scales = [](const Tensor& t) { return reinterpret_cast<uint16_t*>(t.data_ptr<int16_t>()); };
+  cuda::adamw_compact(weights.data_ptr(), correction ? correction->data_ptr<int8_t>() : nullptr,
+                      cuda::gradient_pointer(gradient), m.data_ptr<int8_t>(), scales(m_scale),
+                      v.data_ptr<uint8_t>(), scales(v_scale), weights.numel(),
+                      adamw_factors(step_from(numbers, counters)), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
                        at::ArrayRef<double>, at::IntArrayRef);
 
@@ -233,5 +255,9 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_compact_", &compact_cpu); }
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adamw_compact_", &compact_meta); }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adamw_compact_", &compact_cuda); }
+#endif
 
 }  // namespace moelab

@@ -1,9 +1,11 @@
 #include "kernels/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -19,6 +21,7 @@ namespace moelab {
 namespace {
 
 using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 
 struct Packed {
   Tensor q, k, v;  // views (B, S, H | K | K, hd)
@@ -36,11 +39,23 @@ Tensor empty_transposed(const Tensor& like_BHSd) {
   return at::empty({s[0], s[2], s[1], s[3]}, like_BHSd.options()).transpose(1, 2);
 }
 
+// What the library's CPU kernels (LibTorch 2.11) compute in: in each thread a tile of scores, forward with
+// its maxima, sums and results, backward with its gradient, and both tiles again in a 16-bit type.
+Tensor library_scratch(const Tensor& q, const Tensor& k, bool backward) {
+  const int64_t S = q.size(2), hd = q.size(3), threads = at::get_num_threads();
+  const int64_t rows = std::min<int64_t>(S, S >= 768 ? 256 : S >= 192 ? 64 : 32);
+  const int64_t tile = rows * std::min<int64_t>(k.size(2), 512), tiles = backward ? 2 : 1;
+  const int64_t halves = q.scalar_type() == at::kFloat ? 0 : 2 * tiles * tile;
+  const int64_t of_thread = 4 * tiles * tile + halves + (backward ? 0 : 4 * rows * (2 + hd));
+  return at::empty({threads * of_thread + (backward ? 4 * rows : 0)}, q.options().dtype(at::kByte));
+}
+
 // The library's kernel for the device: q (B, H, S, hd), k and v (B, K, S, hd), any strides but the last ->
 // result (B, H, S, hd), logsumexp (B, H, …) fp32 in the layout that the library's backward wants.
 std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
   if (q.is_meta()) {
     const auto fp32 = q.options().dtype(at::kFloat);
+    const Tensor scratch = library_scratch(q, k, false);
     return {empty_transposed(q), at::empty({q.size(0), q.size(2), q.size(1)}, fp32).transpose(1, 2)};
   }
   if (q.is_cpu()) return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
@@ -57,7 +72,10 @@ std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, con
 std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
                                                     const Tensor& v, const Tensor& out,
                                                     const Tensor& logsumexp) {
-  if (q.is_meta()) return {empty_transposed(q), empty_transposed(k), empty_transposed(v)};
+  if (q.is_meta()) {
+    const Tensor scratch = library_scratch(q, k, true);
+    return {empty_transposed(q), empty_transposed(k), empty_transposed(v)};
+  }
   if (q.is_cpu()) {
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, true);
   }
@@ -74,11 +92,14 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
 // One implementation for all devices: CPU, CUDA and Meta differ in the library's call alone. Blocked
 // attention goes before it where it can: the library's bf16 kernels leave a CPU's matrix unit mostly idle.
 std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t block,
-                                         int64_t blocks) {
+                                         int64_t blocks, const OptionalTensor& documents) {
   const KindScope kind(Kind::attention);
   const AttentionSpan span{block, blocks};
-  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span);
-  if (!span.covers(qkv.size(1))) return band_attention_forward(qkv, heads, kv_heads, span);
+  const Tensor starts = documents.value_or(Tensor());
+  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span, starts);
+  if (documents || !span.covers(qkv.size(1))) {
+    return band_attention_forward(qkv, heads, kv_heads, span, starts);
+  }
   const Packed in(qkv, heads, kv_heads);
   auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2));
   return {out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * qkv.size(3)}), logsumexp};
@@ -98,14 +119,16 @@ void accumulate(Tensor sum, Tensor gradient, bool first) {
 // accuracy. So a group's query heads are taken one at a time, each beside all key/value heads, and the sum is
 // ours, in fp32; keys and values are never expanded.
 Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& logsumexp,
-                      int64_t heads, int64_t kv_heads, int64_t block, int64_t blocks) {
+                      int64_t heads, int64_t kv_heads, int64_t block, int64_t blocks,
+                      const OptionalTensor& documents) {
   const KindScope kind(Kind::attention);
   const AttentionSpan span{block, blocks};
+  const Tensor starts = documents.value_or(Tensor());
   if (has_blocked_attention(qkv)) {
-    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span);
+    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
   }
-  if (!span.covers(qkv.size(1))) {
-    return band_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span);
+  if (documents || !span.covers(qkv.size(1))) {
+    return band_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
   }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   const int64_t passes = is_cuda_flash(qkv) ? 1 : heads / kv_heads;
@@ -136,10 +159,10 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
 class FlashAttention : public torch::autograd::Function<FlashAttention> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& qkv, int64_t heads,
-                        int64_t kv_heads, AttentionSpan span) {
+                        int64_t kv_heads, AttentionSpan span, const OptionalTensor& documents) {
     static const auto op = operator_handle<decltype(flash_forward)>("moelab::flash_attention_forward");
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [out, logsumexp] = op.call(qkv, heads, kv_heads, span.block, span.blocks);
+    auto [out, logsumexp] = op.call(qkv, heads, kv_heads, span.block, span.blocks, documents);
     context->save_for_backward({qkv, out});
     // Not among the saved variables: in backward it is an exponent, and a policy that rounds would ruin it.
     context->saved_data["logsumexp"] = logsumexp;
@@ -147,6 +170,7 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["block"] = span.block;
     context->saved_data["blocks"] = span.blocks;
+    context->saved_data["documents"] = documents;  // no activation to compress or move either
     return out;
   }
 
@@ -157,9 +181,10 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
     at::AutoDispatchBelowADInplaceOrView guard;
     const Tensor logsumexp = context->saved_data["logsumexp"].toTensor();
     const auto number = [&](const char* name) { return context->saved_data[name].toInt(); };
-    Tensor dqkv = op.call(grads[0].contiguous(), saved[0], saved[1], logsumexp, number("heads"),
-                          number("kv_heads"), number("block"), number("blocks"));
-    return {dqkv, Tensor(), Tensor(), Tensor()};
+    Tensor dqkv =
+        op.call(grads[0].contiguous(), saved[0], saved[1], logsumexp, number("heads"), number("kv_heads"),
+                number("block"), number("blocks"), context->saved_data["documents"].toOptional<Tensor>());
+    return {dqkv, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -190,7 +215,7 @@ Tensor library_attention(const Tensor& q, const Tensor& kv, const std::optional<
 }  // namespace
 
 Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
-                        AttentionSpan span) {
+                        AttentionSpan span, const Tensor& documents) {
   TORCH_CHECK(kv_heads > 0 && heads % kv_heads == 0, "causal_attention: ", heads, " heads in ", kv_heads,
               " groups");
   TORCH_CHECK(qkv.dim() == 4 && qkv.is_contiguous() && qkv.size(2) == heads + 2 * kv_heads,
@@ -199,10 +224,16 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, Atte
   TORCH_CHECK(span.block > 0 && span.blocks > 0, "causal_attention: ", span.blocks, " blocks of ",
               span.block);
   if (path == AttentionPath::materialised) {
-    TORCH_CHECK(span.covers(qkv.size(1)), "causal_attention: the materialised path knows no span");
+    TORCH_CHECK(span.covers(qkv.size(1)) && !documents.defined(),
+                "causal_attention: the materialised path knows neither span nor documents");
     return materialised_attention(qkv, heads, kv_heads);
   }
-  return FlashAttention::apply(qkv, heads, kv_heads, span);
+  if (!documents.defined()) return FlashAttention::apply(qkv, heads, kv_heads, span, std::nullopt);
+  TORCH_CHECK(documents.sizes() == qkv.sizes().slice(0, 2) && documents.scalar_type() == at::kInt &&
+                  documents.is_contiguous() && (documents.is_cpu() || qkv.is_meta()),
+              "causal_attention: documents must be (B, S) int32 on the CPU, contiguous, got ",
+              documents.toString(), " ", documents.sizes());
+  return FlashAttention::apply(qkv, heads, kv_heads, span, documents);
 }
 
 Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
@@ -210,26 +241,30 @@ Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
   const int64_t S = q.size(1), T = kv.size(1), kv_heads = kv.size(2) / 2;
   TORCH_CHECK(S <= T && q.size(2) % kv_heads == 0, "cached_attention: queries ", q.sizes(), " for ",
               kv.sizes());
+  // for meta tensors the library would choose the kernel that makes the scores, which the CPU's does not
+  if (q.is_meta()) return at::empty({q.size(0), S, q.size(2) * q.size(3)}, q.options());
   if (span.covers(T)) {
     std::optional<Tensor> mask;  // the library's causal one counts from the first key, not from the last
     if (S > 1 && S < T) mask = at::ones({S, T}, q.options().dtype(at::kBool)).tril_(T - S);
     return library_attention(q, kv, mask, S == T);
   }
-  std::vector<Tensor> parts;
-  for_bands(span, T - S, T, q.device(), [&](const Band& band) {
-    parts.push_back(library_attention(q.narrow(1, band.query - (T - S), band.queries),
-                                      kv.narrow(1, band.key, band.keys), band.hidden.logical_not(), false));
+  Tensor out = at::empty({q.size(0), S, q.size(2) * q.size(3)}, q.options());
+  for_bands(span, {}, T - S, T, q.device(), [&](const Band& band) {
+    const int64_t first = band.query - (T - S);
+    out.narrow(1, first, band.queries)
+        .copy_(library_attention(q.narrow(1, first, band.queries), kv.narrow(1, band.key, band.keys),
+                                 band.hidden.logical_not(), false));
   });
-  return at::cat(parts, 1);
+  return out;
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
-      "flash_attention_forward(Tensor qkv, int heads, int kv_heads, int block, int blocks) -> (Tensor, "
-      "Tensor)");
+      "flash_attention_forward(Tensor qkv, int heads, int kv_heads, int block, int blocks, Tensor? "
+      "documents) -> (Tensor, Tensor)");
   m.def(
       "flash_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor logsumexp, int heads, int "
-      "kv_heads, int block, int blocks) -> Tensor");
+      "kv_heads, int block, int blocks, Tensor? documents) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("flash_attention_forward", flash_forward);

@@ -15,10 +15,12 @@ enum class AttentionPath { flash, materialised };
 //   fp32. By blocked_attention.h where that serves, by LibTorch's kernels elsewhere.
 //   With a span (attention_span.h) time, memory and what is saved are linear in S; one that covers all of S
 //   has flash's bits.
+//   With `documents` a row holds several, and no token sees another's: (B, S) int32, on the CPU unless qkv is
+//   meta, where in its row each token's document begins; -1: padding, which sees itself alone.
 // materialised: the textbook's baseline, scores (B, heads, S, S), softmax in fp32; autograd saves what it
-// saves; without a span.
+// saves; without a span or documents.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
-                            AttentionSpan span = {});
+                            AttentionSpan span = {}, const at::Tensor& documents = {});
 
 // The same for the last S of T positions, as generation needs it: q (B, S, heads, hd) against kv (B, T,
 // 2 * kv_heads, hd), packed [keys, values]; both may be strided, but for the last axis. Result (B, S, heads *

@@ -19,6 +19,12 @@ struct AttentionSpan {
     return before > 0 ? before * block : 0;
   }
 
+  // The same where the query's document begins at `start` of its row: blocks are counted from there, and
+  // nothing before is seen. Padding (a negative start) sees itself alone.
+  int64_t first(int64_t query, int64_t start) const {
+    return start < 0 ? query : start + first(query - start);
+  }
+
   // Whether each of S positions sees all before it.
   bool covers(int64_t S) const { return S == 0 || first(S - 1) == 0; }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/memory/ledger.h"
 
@@ -58,6 +59,10 @@ void store_rows(const Tensor& rows_KRd, const Tensor& into_KGSd, const Band& ban
   into.copy_(rows_KRd.view(into.sizes()));
 }
 
+Tensor row_of(const Tensor& documents, int64_t b) {
+  return documents.defined() ? documents.select(0, b) : documents;
+}
+
 double scale_of(const Tensor& qkv) { return 1 / std::sqrt(static_cast<double>(qkv.size(3))); }
 
 void forward_band(const Band& band, const Parts& in, double scale, const Tensor& out_KGSd,
@@ -89,36 +94,40 @@ void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, c
 
 }  // namespace
 
-void for_bands(AttentionSpan span, int64_t from, int64_t to, c10::Device device,
+void for_bands(AttentionSpan span, const Tensor& documents, int64_t from, int64_t to, c10::Device device,
                const std::function<void(const Band&)>& run) {
   const auto longs = at::TensorOptions().device(device).dtype(at::kLong);
+  const int32_t* starts = documents.defined() ? documents.const_data_ptr<int32_t>() : nullptr;
+  const auto first_of = [&](int64_t i) { return starts ? span.first(i, starts[i]) : span.first(i); };
   for (int64_t query = from; query < to; query += kQueries) {
-    const int64_t end = std::min(query + kQueries, to), key = span.first(query);
+    const int64_t end = std::min(query + kQueries, to), key = first_of(query);
+    std::vector<int64_t> first;
+    for (int64_t i = query; i < end; ++i) first.push_back(first_of(i));
     const Tensor queries = at::arange(query, end, longs).unsqueeze(1), keys = at::arange(key, end, longs);
-    const Tensor first = (queries.div(span.block, "floor") + (1 - span.blocks)) * span.block;
-    run({query, end - query, key, end - key, at::logical_or(keys > queries, keys < first)});
+    const Tensor unseen = keys < at::tensor(first, at::kLong).to(device).unsqueeze(1);
+    run({query, end - query, key, end - key, unseen.logical_or_(keys > queries)});
   }
 }
 
 std::tuple<Tensor, Tensor> band_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads,
-                                                  AttentionSpan span) {
+                                                  AttentionSpan span, const Tensor& documents) {
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   Tensor out = at::empty({B, S, heads * hd}, qkv.options());
   Tensor lse = at::empty({B, heads, S}, qkv.options().dtype(at::kFloat));
   if (qkv.is_meta()) return {out, lse};
   const KindScope kind(Kind::scratch);
-  for_bands(span, 0, S, qkv.device(), [&](const Band& band) {
-    for (int64_t b = 0; b < B; ++b) {
+  for (int64_t b = 0; b < B; ++b) {
+    for_bands(span, row_of(documents, b), 0, S, qkv.device(), [&](const Band& band) {
       forward_band(band, Parts(qkv, b, heads, kv_heads), scale_of(qkv),
                    by_group(out.view({B, S, heads, hd}), b, kv_heads),
                    lse.select(0, b).view({kv_heads, -1, S, 1}));
-    }
-  });
+    });
+  }
   return {out, lse};
 }
 
 Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                               int64_t heads, int64_t kv_heads, AttentionSpan span) {
+                               int64_t heads, int64_t kv_heads, AttentionSpan span, const Tensor& documents) {
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   Tensor dqkv = at::empty_like(qkv);
   if (qkv.is_meta()) return dqkv;
@@ -129,7 +138,7 @@ Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tens
     const Parts d(dqkv, b, heads, kv_heads);
     sums.dk.zero_();
     sums.dv.zero_();
-    for_bands(span, 0, S, qkv.device(), [&](const Band& band) {
+    for_bands(span, row_of(documents, b), 0, S, qkv.device(), [&](const Band& band) {
       backward_band(band, Parts(qkv, b, heads, kv_heads), by_group(grad.view({B, S, heads, hd}), b, kv_heads),
                     by_group(out.view({B, S, heads, hd}), b, kv_heads),
                     lse.select(0, b).view({kv_heads, -1, S, 1}), scale_of(qkv), d.q, sums);

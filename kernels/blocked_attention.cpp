@@ -34,7 +34,8 @@ struct Shape {
   int64_t stride;  // from a position of qkv to the next
   float scale;
   AttentionSpan span;
-  Shape(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span)
+  const int32_t* documents = nullptr;  // (B, S), where a token's begins; null: a row is one
+  Shape(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span, const Tensor& starts)
       : B(qkv.size(0)),
         S(qkv.size(1)),
         H(heads),
@@ -45,9 +46,15 @@ struct Shape {
         padded(round_up(S, N)),
         stride((H + 2 * K) * hd),
         scale(1 / std::sqrt(static_cast<float>(hd))),
-        span(span) {}
+        span(span) {
+    if (starts.defined() && !starts.is_meta()) documents = starts.const_data_ptr<int32_t>();
+  }
+  // The first position that a query of sequence b sees.
+  int64_t first(int64_t b, int64_t i) const {
+    return documents ? span.first(i, documents[b * S + std::min(i, S - 1)]) : span.first(i);
+  }
   // The first block of keys that a block of queries sees.
-  int64_t first_key(int64_t i) const { return span.first(i) / N * N; }
+  int64_t first_key(int64_t b, int64_t i) const { return first(b, i) / N * N; }
 };
 
 // Hands out aligned pieces of one allocation; without a base it only counts.
@@ -122,8 +129,8 @@ struct QueryBlock {
         result(arena.take<float>(s.hd * s.M)),
         rows(arena.take<float>(s.M * s.hd)),
         first(arena.take<float>(s.M)) {}
-  void look_from(const Shape& s, int64_t i) const {
-    for (int64_t m = 0; m < s.M; ++m) first[m] = static_cast<float>(s.span.first(i + m) - i);
+  void look_from(const Shape& s, int64_t b, int64_t i) const {
+    for (int64_t m = 0; m < s.M; ++m) first[m] = static_cast<float>(s.first(b, i + m) - i);
   }
 };
 
@@ -230,8 +237,8 @@ void multiply_columns(float* matrix, int64_t rows, int64_t columns, const float*
 void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t i, BFloat16* out,
                      float* lse) {
   const Shape& s = t.s;
-  const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(i);
-  f.look_from(s, i);
+  const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(t.b, i);
+  f.look_from(s, t.b, i);
   pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed);
   std::fill_n(f.maximum, s.M, -std::numeric_limits<float>::max());
   std::fill_n(f.sum, s.M, 0.0f);
@@ -329,8 +336,8 @@ void load_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int
 void backward_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int64_t h, int64_t i,
                       BFloat16* dq) {
   const Shape& s = t.s;
-  const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(i);
-  f.look_from(s, i);
+  const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(t.b, i);
+  f.look_from(s, t.b, i);
   load_queries(f, t, in, h, i, queries);
   for (int64_t j = begin; j < end; j += s.N) {
     const int64_t keys = std::min(s.N, s.S - j);
@@ -377,8 +384,8 @@ bool has_blocked_attention(const Tensor& qkv) {
 }
 
 std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads,
-                                                     AttentionSpan span) {
-  const Shape s(qkv, heads, kv_heads, span);
+                                                     AttentionSpan span, const Tensor& documents) {
+  const Shape s(qkv, heads, kv_heads, span, documents);
   Tensor out = at::empty({s.B, s.S, s.H * s.hd}, qkv.options());
   Tensor lse = at::empty({s.B, s.H, s.S}, qkv.options().dtype(at::kFloat));
   if (qkv.is_meta() || qkv.numel() == 0) return {out, lse};
@@ -394,8 +401,9 @@ std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t 
 }
 
 Tensor blocked_attention_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                                  int64_t heads, int64_t kv_heads, AttentionSpan span) {
-  const Shape s(qkv, heads, kv_heads, span);
+                                  int64_t heads, int64_t kv_heads, AttentionSpan span,
+                                  const Tensor& documents) {
+  const Shape s(qkv, heads, kv_heads, span, documents);
   Tensor dqkv = at::empty_like(qkv);
   if (qkv.is_meta() || qkv.numel() == 0) return dqkv;
   TORCH_CHECK(grad.is_contiguous() && out.is_contiguous() && lse.is_contiguous(),

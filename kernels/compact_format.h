@@ -1,8 +1,8 @@
 #pragma once
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/host_device.h"
 #include "kernels/quantize.h"
 
 // The storage formats of adamw_compact_, one element at a time. A weight is bf16 and an 8-bit correction,
@@ -14,64 +14,66 @@ inline constexpr int64_t kCompactGroup = 32;
 
 // x, no smaller than -bound and no larger than bound; through its bits, for GCC makes branches of two float
 // comparisons where it has no mask registers.
-inline float bounded(float x, float bound) {
-  const auto bits = std::bit_cast<int32_t>(x), most = std::bit_cast<int32_t>(bound);
+MOELAB_HOST_DEVICE inline float bounded(float x, float bound) {
+  const auto bits = bits_as<int32_t>(x), most = bits_as<int32_t>(bound);
   const int32_t size = bits & 0x7FFFFFFF;
-  return std::bit_cast<float>((size < most ? size : most) | (bits & ~0x7FFFFFFF));
+  return bits_as<float>((size < most ? size : most) | (bits & ~0x7FFFFFFF));
 }
 
 // A scale: no sign, 6 bits of exponent, 10 of significand as in fp16; 2^-47 to 2^17, and 0. Nearest to even.
 inline constexpr uint32_t kScaleBias = 80u << 10;
-inline uint16_t encode_scale(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
+MOELAB_HOST_DEVICE inline uint16_t encode_scale(float x) {
+  const auto bits = bits_as<uint32_t>(x);
   const uint32_t rounded = (bits + 0xFFFu + ((bits >> 13) & 1u)) >> 13;
   if (rounded <= kScaleBias) return 0;
   return static_cast<uint16_t>(rounded - kScaleBias < 0xFFFFu ? rounded - kScaleBias : 0xFFFFu);
 }
-inline float decode_scale(uint16_t code) {
-  return code == 0 ? 0.0f : std::bit_cast<float>((code + kScaleBias) << 13);
+MOELAB_HOST_DEVICE inline float decode_scale(uint16_t code) {
+  return code == 0 ? 0.0f : bits_as<float>((code + kScaleBias) << 13);
 }
 
 // First moments over their scale, y in [-1, 1]: 2y / (1 + |y|) in 255 steps, finer about 0.
-inline int8_t encode_first(float y) { return encode_int8(2 * y / (1 + std::fabs(y))); }
-inline float decode_first(int8_t code) {
+MOELAB_HOST_DEVICE inline int8_t encode_first(float y) { return encode_int8(2 * y / (1 + std::fabs(y))); }
+MOELAB_HOST_DEVICE inline float decode_first(int8_t code) {
   const float z = decode_int8(code);
   return z / (2 - std::fabs(z));
 }
 
 // Roots of second moments over their scale, y in [0, 1], in 256 steps; what is not 0 never becomes 0 (see
 // encode_unsigned).
-inline uint8_t encode_second(float y) {
+MOELAB_HOST_DEVICE inline uint8_t encode_second(float y) {
   const int32_t code = round_to_int(y * 255);
   return static_cast<uint8_t>(code == 0 && y > 0 ? 1 : code);
 }
-inline float decode_second(uint8_t code) { return static_cast<float>(code) * (1.0f / 255); }
+MOELAB_HOST_DEVICE inline float decode_second(uint8_t code) {
+  return static_cast<float>(code) * (1.0f / 255);
+}
 
 // The bits of the bf16 number nearest to x, ties to even.
-inline uint16_t nearest_bf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
+MOELAB_HOST_DEVICE inline uint16_t nearest_bf16(float x) {
+  const auto bits = bits_as<uint32_t>(x);
   const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
   return static_cast<uint16_t>(nan ? 0x7FC0u : (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
 // Half the distance from the bf16 number to the next larger magnitude; 0 below 2^-118, where it has no use.
-inline float half_step(uint16_t bf16_bits) {
+MOELAB_HOST_DEVICE inline float half_step(uint16_t bf16_bits) {
   const uint32_t exponent = (bf16_bits >> 7) & 0xFFu;
-  return exponent > 8 ? std::bit_cast<float>((exponent - 8) << 23) : 0.0f;
+  return exponent > 8 ? bits_as<float>((exponent - 8) << 23) : 0.0f;
 }
 
 // The weight that a bf16 number and its correction, in 1/128 of half a step, stand for; exact in fp32. The
 // correction stays below half a step, so that rounding the weight gives the bf16 number again.
-inline float join_weight(uint16_t bf16_bits, int8_t correction) {
-  const float rounded = std::bit_cast<float>(static_cast<uint32_t>(bf16_bits) << 16);
+MOELAB_HOST_DEVICE inline float join_weight(uint16_t bf16_bits, int8_t correction) {
+  const float rounded = bits_as<float>(static_cast<uint32_t>(bf16_bits) << 16);
   return rounded + static_cast<float>(correction) * (1.0f / 128) * half_step(bf16_bits);
 }
 // The correction that brings x's nearest bf16 number closest to x.
-inline int8_t weight_correction(float x, uint16_t bf16_bits) {
-  const float rounded = std::bit_cast<float>(static_cast<uint32_t>(bf16_bits) << 16);
+MOELAB_HOST_DEVICE inline int8_t weight_correction(float x, uint16_t bf16_bits) {
+  const float rounded = bits_as<float>(static_cast<uint32_t>(bf16_bits) << 16);
   // 1 / half_step, a power of two as well, so that multiplying divides exactly
   const uint32_t exponent = (bf16_bits >> 7) & 0xFFu;
-  const float inverse = std::bit_cast<float>(exponent > 8 ? (262 - exponent) << 23 : 0u);
+  const float inverse = bits_as<float>(exponent > 8 ? (262 - exponent) << 23 : 0u);
   return static_cast<int8_t>(round_to_int(bounded((x - rounded) * inverse * 128, 127)));
 }
 

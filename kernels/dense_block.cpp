@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/swiglu.h"
 #include "kernels/expert_block.h"
+#include "kernels/expert_block_cuda.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
@@ -128,6 +129,12 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("dense_block_forward", block_forward);
   m.impl("dense_block_backward", block_backward);
 }
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("dense_block_forward", dense_block_forward_cuda);
+  m.impl("dense_block_backward", dense_block_backward_cuda);
+}
+#endif
 
 Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8, bool keep_hidden) {
   return DenseBlockFunction::apply(x, w13, w2, fp8, keep_hidden);

@@ -8,8 +8,15 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
+
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
 
 // Axes: T tokens (B sequences of S), K choices a token, E experts, C capacity, R rows.
 namespace moelab {
@@ -33,12 +40,12 @@ Rows dropless_cpu(const Tensor& ids, int64_t experts) {
   int32_t* out = row.mutable_data_ptr<int32_t>();
   std::vector<int32_t> next(experts + 1, 0);
   for (int64_t i = 0; i < ids.numel(); ++i) {
-    TORCH_CHECK(id[i] >= 0 && id[i] < experts, "expert id ", id[i], " of ", experts);
-    ++next[id[i] + 1];
+    TORCH_CHECK(id[i] >= -1 && id[i] < experts, "expert id ", id[i], " of ", experts);
+    if (id[i] >= 0) ++next[id[i] + 1];
   }
   for (int64_t e = 0; e < experts; ++e) next[e + 1] += next[e];
   std::copy(next.begin(), next.end(), start);
-  for (int64_t i = 0; i < ids.numel(); ++i) out[i] = next[id[i]]++;
+  for (int64_t i = 0; i < ids.numel(); ++i) out[i] = id[i] < 0 ? -1 : next[id[i]]++;
   return {row, offsets, dropped};
 }
 
@@ -56,7 +63,7 @@ Rows capacity_cpu(const Tensor& ids, int64_t experts, int64_t sequence, int64_t 
     for (int64_t i = b * routes; i < (b + 1) * routes; ++i) {
       const bool taken = id[i] >= 0 && queue[id[i]] < capacity;
       lost += !taken && id[i] >= 0;
-      out[i] = taken ? static_cast<int32_t>((id[i] * sequences + b) * capacity + queue[id[i]]++) : -1;
+      out[i] = taken ? capacity_row(id[i], b, queue[id[i]]++, sequences, capacity) : -1;
     }
   }
   dropped.fill_(static_cast<float>(lost));
@@ -65,6 +72,34 @@ Rows capacity_cpu(const Tensor& ids, int64_t experts, int64_t sequence, int64_t 
 
 Rows dropless_meta(const Tensor& ids, int64_t experts) { return allocate(ids, experts); }
 Rows capacity_meta(const Tensor& ids, int64_t experts, int64_t, int64_t) { return allocate(ids, experts); }
+
+#ifdef MOELAB_WITH_CUDA
+Rows dropless_cuda(const Tensor& ids, int64_t experts) {
+  const c10::cuda::CUDAGuard guard(ids.device());
+  auto [row, offsets, dropped] = allocate(ids, experts);
+  const Tensor scratch = at::empty({cuda::dropless_scratch(ids.numel(), experts)}, ids.options());
+  cuda::dropless_routes(ids.const_data_ptr<int32_t>(), ids.numel(), experts,
+                        scratch.mutable_data_ptr<int32_t>(), row.mutable_data_ptr<int32_t>(),
+                        offsets.mutable_data_ptr<int32_t>(), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {row, offsets, dropped};
+}
+
+Rows capacity_cuda(const Tensor& ids, int64_t experts, int64_t sequence, int64_t capacity) {
+  const c10::cuda::CUDAGuard guard(ids.device());
+  auto [row, offsets, dropped] = allocate(ids, experts);
+  if (ids.numel() == 0) {
+    offsets.zero_();
+    return {row, offsets, dropped};
+  }
+  cuda::capacity_routes(ids.const_data_ptr<int32_t>(), ids.size(0) / sequence, sequence * ids.size(1),
+                        experts, capacity, row.mutable_data_ptr<int32_t>(),
+                        offsets.mutable_data_ptr<int32_t>(), dropped.mutable_data_ptr<float>(),
+                        c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {row, offsets, dropped};
+}
+#endif
 
 }  // namespace
 
@@ -80,6 +115,12 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("dropless_routes", dropless_meta);
   m.impl("capacity_routes", capacity_meta);
 }
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("dropless_routes", dropless_cuda);
+  m.impl("capacity_routes", capacity_cuda);
+}
+#endif
 
 int64_t expert_capacity(int64_t sequence, int64_t top_k, int64_t experts, double capacity_factor) {
   const double share = capacity_factor * static_cast<double>(sequence * top_k) / static_cast<double>(experts);

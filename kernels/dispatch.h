@@ -7,7 +7,7 @@ namespace moelab {
 
 struct Routes {
   at::Tensor row_TK;      // int32: the row of each route; -1: dropped or not chosen
-  at::Tensor offsets_E1;  // (E+1) int32, on the CPU: expert e has rows [offsets[e], offsets[e+1])
+  at::Tensor offsets_E1;  // (E+1) int32: expert e has rows [offsets[e], offsets[e+1])
   at::Tensor dropped;     // () fp32: how many routes found no row
   int64_t rows = 0;       // R, known without reading any id
   int64_t widest = 0;     // bound on the rows of one expert, known without reading any id
@@ -17,7 +17,7 @@ struct Routes {
 int64_t expert_capacity(int64_t sequence, int64_t top_k, int64_t experts, double capacity_factor);
 
 // Ragged groups: R = T*K, routes in token order inside a group; nothing padded, nothing dropped.
-// ids_TK int32, every one in [0, E).
+// ids_TK int32, every one in [0, E); -1 are skipped, and leave as many rows at the end to no expert.
 Routes dropless_routes(const at::Tensor& ids_TK, int64_t experts);
 
 // Static groups: R = E*B*C, the row of a route is (e*B + b)*C + its place in the queue of expert e in

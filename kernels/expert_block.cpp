@@ -18,6 +18,7 @@
 #include "kernels/cpu/row_products.h"
 #include "kernels/cpu/swiglu.h"
 #include "kernels/cpu/turns.h"
+#include "kernels/expert_block_cuda.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
@@ -224,6 +225,10 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
                                        int64_t rows, int64_t widest, bool keep, bool fp8) {
   const Shape s(x, weights, w13, w2);
   auto [y, h] = allocate_results(x, s, rows, keep);
+  // rows that are no expert's: a policy that compresses what is saved reads them all
+  if (const int64_t end = offsets.const_data_ptr<int32_t>()[offsets.numel() - 1]; keep && end < rows) {
+    h.narrow(0, end, rows - end).zero_();
+  }
   Scratch scratch(x, y, s, rows, widest, forward_pass(keep), fp8);
   invert_routes(row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
@@ -355,6 +360,12 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("expert_block_forward", forward_meta);
   m.impl("expert_block_backward", backward_meta);
 }
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("expert_block_forward", expert_block_forward_cuda);
+  m.impl("expert_block_backward", expert_block_backward_cuda);
+}
+#endif
 
 Tensor expert_block(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
                     const Tensor& w2, bool fp8, bool keep_hidden) {

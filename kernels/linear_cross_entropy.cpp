@@ -51,7 +51,14 @@ struct Buffers {
   Tensor row_loss;       // (T) fp64
   Tensor inverse_count;  // () fp64: one over the number of targets
 
-  Buffers(const Tensor& x, const Tensor& weight, bool needs_dx, bool needs_dw)
+  // With a reference alone.
+  Tensor other_logits;    // (V * R) as x
+  Tensor other_partial;   // (2, P, R) fp32
+  Tensor other_token;     // (4, R) fp32
+  Tensor row_divergence;  // (T) fp64
+  Tensor divergence;      // () fp32
+
+  Buffers(const Tensor& x, const Tensor& weight, bool needs_dx, bool needs_dw, bool compared)
       : T(x.size(0)),
         D(x.size(1)),
         V(weight.size(0)),
@@ -74,9 +81,15 @@ struct Buffers {
     token_target = at::empty({chunk}, fp32);
     row_loss = at::empty({T}, fp64);
     inverse_count = at::empty({}, fp64);
+    if (!compared) return;
+    other_logits = at::empty({V * chunk}, x.options());
+    other_partial = at::empty({2, parts, chunk}, fp32);
+    other_token = at::empty({4, chunk}, fp32);
+    row_divergence = at::empty({T}, fp64);
+    divergence = at::empty({}, fp32);
   }
 
-  std::tuple<Tensor, Tensor, Tensor> results() const { return {loss, dx, dw}; }
+  std::tuple<Tensor, Tensor, Tensor, Tensor> results() const { return {loss, dx, dw, divergence}; }
 };
 
 void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
@@ -95,6 +108,25 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
               "linear_cross_entropy: x, weight and targets must be contiguous");
 }
 
+// The reference as the operator takes it.
+struct Reference {
+  const std::optional<Tensor>& x;
+  const std::optional<Tensor>& weight;
+  double divergence_weight;
+
+  bool given() const { return x.has_value(); }
+  void check(const Tensor& like_x, const Tensor& like_weight) const {
+    if (!given()) return;
+    TORCH_CHECK(weight.has_value() && x->dim() == 2 && weight->dim() == 2 && x->size(0) == like_x.size(0) &&
+                    weight->size(0) == like_weight.size(0) && weight->size(1) == x->size(1),
+                "linear_cross_entropy: the reference's x and weight must be (", like_x.size(0), ", D) and (",
+                like_weight.size(0), ", D)");
+    TORCH_CHECK(x->scalar_type() == like_x.scalar_type() && weight->scalar_type() == like_x.scalar_type() &&
+                    x->is_contiguous() && weight->is_contiguous(),
+                "linear_cross_entropy: the reference must be contiguous ", like_x.scalar_type());
+  }
+};
+
 // What one chunk's softmax works on; the same for the CPU and for CUDA.
 CrossEntropyChunk chunk_of(const Buffers& b, const Tensor& logits_VR, const Tensor& targets, int64_t first,
                            bool gradient, double gradient_scale) {
@@ -112,6 +144,20 @@ CrossEntropyChunk chunk_of(const Buffers& b, const Tensor& logits_VR, const Tens
           .token_scale = b.token_scale.data_ptr<float>(),
           .token_target = b.token_target.data_ptr<float>(),
           .row_loss = b.row_loss.data_ptr<double>() + first};
+}
+
+ReferenceChunk reference_chunk_of(const Buffers& b, const Tensor& logits_VR, int64_t first, double weight) {
+  const auto partial = [&](int64_t i) { return b.other_partial[i].data_ptr<float>(); };
+  const auto token = [&](int64_t i) { return b.other_token[i].data_ptr<float>(); };
+  return {.logits = logits_VR.data_ptr(),
+          .weight = weight,
+          .partial_max = partial(0),
+          .partial_sum = partial(1),
+          .token_inverse_sum = token(0),
+          .token_shift = token(1),
+          .token_divergence = token(2),
+          .token_scale = token(3),
+          .row_divergence = b.row_divergence.data_ptr<double>() + first};
 }
 
 struct CpuBackend {
@@ -142,11 +188,11 @@ struct CpuBackend {
     });
   }
 
-  static void finish_loss(const Buffers& b) {
-    const double* rows = b.row_loss.data_ptr<double>();
+  static void average(const Tensor& rows, const Tensor& inverse_count, Tensor to) {
+    const double* row = rows.data_ptr<double>();
     double sum = 0;
-    for (int64_t i = 0; i < b.T; ++i) sum += rows[i];
-    *b.loss.data_ptr<float>() = static_cast<float>(sum * *b.inverse_count.data_ptr<double>());
+    for (int64_t i = 0; i < rows.numel(); ++i) sum += row[i];
+    *to.data_ptr<float>() = static_cast<float>(sum * *inverse_count.data_ptr<double>());
   }
 };
 
@@ -171,14 +217,17 @@ void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tens
   }
 }
 
-using Results = std::tuple<Tensor, Tensor, Tensor>;
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 template <class Backend>
 Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx, bool needs_dw,
-                double gradient_scale) {
+                double gradient_scale, const std::optional<Tensor>& reference_x,
+                const std::optional<Tensor>& reference_weight, double divergence_weight) {
   const KindScope kind(Kind::loss_head);
+  const Reference reference{reference_x, reference_weight, divergence_weight};
   check(x, weight, targets);
-  Buffers b(x, weight, needs_dx, needs_dw);
+  reference.check(x, weight);
+  Buffers b(x, weight, needs_dx, needs_dw, reference.given());
   Backend::count_targets(b, targets);
   if (b.T == 0 && needs_dw) b.dw.zero_();
   for (int64_t first = 0; first < b.T; first += b.chunk) {
@@ -186,22 +235,32 @@ Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
     const Tensor x_RD = x.narrow(0, first, R);
     Tensor logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
     at::mm_out(logits_VR, weight, x_RD.t());
-    Backend::softmax(chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw, gradient_scale));
+    CrossEntropyChunk chunk = chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw, gradient_scale);
+    if (reference.given()) {
+      Tensor other_VR = b.other_logits.narrow(0, 0, b.V * R).view({b.V, R});
+      at::mm_out(other_VR, *reference.weight, reference.x->narrow(0, first, R).t());
+      chunk.reference = reference_chunk_of(b, other_VR, first, reference.divergence_weight);
+    }
+    Backend::softmax(chunk);
     if (needs_dx) {
       Tensor dx_RD = b.dx.narrow(0, first, R);
       at::mm_out(dx_RD, logits_VR.t(), weight);
     }
     if (needs_dw) add_weight_gradient<Backend>(b, logits_VR, x_RD, first == 0);
   }
-  Backend::finish_loss(b);
+  Backend::average(b.row_loss, b.inverse_count, b.loss);
+  if (reference.given()) Backend::average(b.row_divergence, b.inverse_count, b.divergence);
   return b.results();
 }
 
 Results forward_meta(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
-                     bool needs_dw, double) {
+                     bool needs_dw, double, const std::optional<Tensor>& reference_x,
+                     const std::optional<Tensor>& reference_weight, double divergence_weight) {
   const KindScope kind(Kind::loss_head);
+  const Reference reference{reference_x, reference_weight, divergence_weight};
   check(x, weight, targets);
-  return Buffers(x, weight, needs_dx, needs_dw).results();
+  reference.check(x, weight);
+  return Buffers(x, weight, needs_dx, needs_dw, reference.given()).results();
 }
 
 template <class T>
@@ -232,6 +291,7 @@ struct CudaBackend {
   }
 
   static void softmax(const CrossEntropyChunk& chunk) {
+    TORCH_CHECK(!chunk.reference.logits, "linear_cross_entropy: no reference on CUDA");
     C10_CUDA_CHECK(cuda::cross_entropy_chunk(chunk, c10::cuda::getCurrentCUDAStream()));
   }
 
@@ -243,22 +303,26 @@ struct CudaBackend {
     }
   }
 
-  static void finish_loss(const Buffers& b) {
-    Tensor out = b.loss;
-    out.copy_(b.row_loss.sum() * b.inverse_count);
+  static void average(const Tensor& rows, const Tensor& inverse_count, Tensor to) {
+    to.copy_(rows.sum() * inverse_count);
   }
 };
 
 void scale_cuda(Tensor gradient, const Tensor& factor) { gradient.mul_(factor); }
 #endif
 
-using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool, double);
+using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool, double,
+                                 const std::optional<Tensor>&, const std::optional<Tensor>&, double);
 
+// `reference` may be null.
 Results call_forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
-                     bool needs_dw, double gradient_scale) {
+                     bool needs_dw, double gradient_scale, const ReferenceHead* reference) {
   static const auto op = operator_handle<ForwardSignature>("moelab::linear_cross_entropy");
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(x, weight, targets, needs_dx, needs_dw, gradient_scale);
+  std::optional<Tensor> other_x, other_weight;
+  if (reference) other_x = reference->x_TD, other_weight = reference->weight_VD;
+  return op.call(x, weight, targets, needs_dx, needs_dw, gradient_scale, other_x, other_weight,
+                 reference ? reference->weight : 0);
 }
 
 void call_scale(const Tensor& gradient, const Tensor& factor) {
@@ -269,16 +333,20 @@ void call_scale(const Tensor& gradient, const Tensor& factor) {
 
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Tensor& targets,
-                        double gradient_scale) {
-    auto [loss, dx, dw] =
-        call_forward(x, weight, targets, x.requires_grad(), weight.requires_grad(), gradient_scale);
+  // {loss}, with a reference {objective, cross entropy, divergence}.
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
+                               const Tensor& targets, double gradient_scale, const ReferenceHead* reference) {
+    auto [loss, dx, dw, divergence] = call_forward(x, weight, targets, x.requires_grad(),
+                                                   weight.requires_grad(), gradient_scale, reference);
     // Not save_for_backward: these are gradients, no activation policy is to pack them.
     ctx->saved_data["dx"] = std::move(dx);
     ctx->saved_data["dw"] = std::move(dw);
     ctx->saved_data["dtype"] = weight.scalar_type();
     ctx->saved_data["gradient_scale"] = gradient_scale;
-    return loss;
+    if (!reference) return {loss};
+    ctx->mark_non_differentiable({loss, divergence});
+    ctx->set_materialize_grads(false);
+    return {loss.add(divergence, reference->weight), loss, divergence};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
@@ -298,7 +366,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       call_scale(dw, rest);
       dw = dw.to(dtype);
     }
-    return {std::move(dx), std::move(dw), Tensor(), Tensor()};
+    return {std::move(dx), std::move(dw), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -315,15 +383,29 @@ int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t e
 Tensor linear_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T,
                             double gradient_scale) {
   if (at::GradMode::is_enabled() && (x_TD.requires_grad() || weight_VD.requires_grad())) {
-    return LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale);
+    const ReferenceHead* const none = nullptr;
+    return LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale, none)[0];
   }
-  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false, 1));
+  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false, 1, nullptr));
+}
+
+ComparedLoss compared_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T,
+                                    const ReferenceHead& reference, double gradient_scale) {
+  if (at::GradMode::is_enabled() && (x_TD.requires_grad() || weight_VD.requires_grad())) {
+    const variable_list parts =
+        LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale, &reference);
+    return {parts[0], parts[1], parts[2]};
+  }
+  const auto [loss, dx, dw, divergence] =
+      call_forward(x_TD, weight_VD, targets_T, false, false, 1, &reference);
+  return {loss.add(divergence, reference.weight), loss, divergence};
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw, "
-      "float gradient_scale) -> (Tensor, Tensor, Tensor)");
+      "float gradient_scale, Tensor? reference_x, Tensor? reference_weight, float divergence_weight) -> "
+      "(Tensor, Tensor, Tensor, Tensor)");
   m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor factor) -> ()");
 }
 

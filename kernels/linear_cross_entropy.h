@@ -5,6 +5,13 @@
 
 namespace moelab {
 
+// Another model's side of a comparison: its logits are x W^T, of the same tokens and vocabulary.
+struct ReferenceHead {
+  at::Tensor x_TD;       // (T, D'), of the type of the logits that it is compared with, contiguous
+  at::Tensor weight_VD;  // (V, D') likewise
+  double weight = 0;     // of the divergence in the objective
+};
+
 // The output projection and the cross entropy in one, so that the (T, V) logits never exist whole: mean over
 // the tokens of -log softmax(x W^T)[target], in nats.
 //   x_TD (T, D) fp32, bf16 or fp16; weight_VD (V, D) of the same type; targets_T (T) int64 in [0, V), or -1:
@@ -19,6 +26,20 @@ namespace moelab {
 // less exact. Throws c10::Error on shapes, types or targets that are none of these.
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& weight_VD,
                                 const at::Tensor& targets_T, double gradient_scale = 1);
+
+// The same with KL(p || q) to a reference beside it, p of x W^T and q of the reference: the sum over the
+// vocabulary of p (log p - log q), in nats, averaged over the same tokens. It is the divergence by which
+// policies are held to the model that they began as (arXiv 1909.08593, section 2; DeepSeekMath, arXiv
+// 2402.03300, equation 3), in full instead of estimated from one id a token. The reference's logits exist a
+// chunk at a time too, and it gets no gradient. CPU and meta alone.
+struct ComparedLoss {
+  at::Tensor objective;  // () fp32: cross_entropy + reference.weight * divergence; the one to differentiate
+  at::Tensor cross_entropy;  // () fp32, linear_cross_entropy's bits
+  at::Tensor divergence;     // () fp32; exactly 0 where the logits' bits are the same
+};
+ComparedLoss compared_cross_entropy(const at::Tensor& x_TD, const at::Tensor& weight_VD,
+                                    const at::Tensor& targets_T, const ReferenceHead& reference,
+                                    double gradient_scale = 1);
 
 // Tokens whose logits exist at a time: as many as fit 16 MiB with `element_size` bytes a logit, at least 16,
 // and spread evenly over the chunks.

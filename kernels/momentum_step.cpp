@@ -8,6 +8,14 @@
 #include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
 
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_pointers.h"
+#endif
+
 namespace moelab {
 namespace {
 
@@ -82,6 +90,22 @@ void momentum_meta(Tensor master, const Tensor& gradient, Tensor m, OptionalTens
   check(master, gradient, m, copy);
 }
 
+#ifdef MOELAB_WITH_CUDA
+template <bool kLion>
+void momentum_cuda(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
+                   at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+  check(master, gradient, m, copy);
+  const c10::cuda::CUDAGuard guard(master.device());
+  const OptimizerStep step = step_from(numbers, counters);
+  const Factors f = factors_of(step);
+  cuda::momentum_step(kLion, cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
+                      m.data_ptr<float>(), master.numel(),
+                      {f.keep, f.lr, f.beta1, f.beta2, f.rest1, f.rest2, f.gradient_scale},
+                      c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
 using Signature = void(Tensor, const Tensor&, Tensor, OptionalTensor, at::ArrayRef<double>, at::IntArrayRef);
 
 }  // namespace
@@ -114,5 +138,12 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("lion_", &momentum_meta);
   m.impl("sgd_", &momentum_meta);
 }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("lion_", &momentum_cuda<true>);
+  m.impl("sgd_", &momentum_cuda<false>);
+}
+#endif
 
 }  // namespace moelab

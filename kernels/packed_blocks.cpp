@@ -11,6 +11,15 @@
 
 #include "kernels/op_handle.h"
 
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/element_of.h"
+#include "kernels/cuda/packed_blocks.h"
+#endif
+
 namespace moelab {
 namespace {
 
@@ -83,6 +92,39 @@ void unpack_cpu(const Tensor& packed, int64_t code, int64_t block, const Tensor&
 
 void unpack_meta(const Tensor&, int64_t, int64_t, const Tensor&) {}
 
+#ifdef MOELAB_WITH_CUDA
+BlockCode cuda_code(int64_t code) {
+  const auto kind = static_cast<BlockCode>(code);
+  TORCH_CHECK(kind == BlockCode::int8 || kind == BlockCode::e4m3 || kind == BlockCode::e5m2,
+              "packed blocks: on CUDA int8, e4m3 and e5m2");
+  return kind;
+}
+
+Tensor pack_cuda(const Tensor& x, int64_t code, int64_t block) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Layout layout(x, block);
+  Tensor packed = allocate(x, layout);
+  auto* const bytes = packed.mutable_data_ptr<uint8_t>();
+  cuda::pack_blocks(cuda::element_of(x), x.const_data_ptr(), layout.count, block, cuda_code(code),
+                    reinterpret_cast<float*>(bytes), bytes + layout.blocks * sizeof(float),
+                    c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return packed;
+}
+
+void unpack_cuda(const Tensor& packed, int64_t code, int64_t block, const Tensor& x) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Layout layout(x, block);
+  TORCH_CHECK(packed.numel() == layout.bytes(), "packed blocks: ", packed.numel(), " bytes for ",
+              layout.count, " elements");
+  const auto* const bytes = packed.const_data_ptr<uint8_t>();
+  cuda::unpack_blocks(cuda::element_of(x), reinterpret_cast<const float*>(bytes),
+                      bytes + layout.blocks * sizeof(float), layout.count, block, cuda_code(code),
+                      x.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
@@ -97,6 +139,12 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("pack_blocks", pack_meta);
   m.impl("unpack_blocks", unpack_meta);
 }
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("pack_blocks", pack_cuda);
+  m.impl("unpack_blocks", unpack_cuda);
+}
+#endif
 
 Tensor pack_blocks(const Tensor& x, BlockCode code, int64_t block) {
   static const auto op = operator_handle<decltype(pack_cpu)>("moelab::pack_blocks");

@@ -4,6 +4,7 @@
 #include <c10/util/Float8_e5m2.h>
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "kernels/vec.h"

@@ -1,8 +1,9 @@
 #pragma once
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include "kernels/cuda/host_device.h"
 
 // Block-wise 8-bit storage: a block of elements becomes one byte each and the block's largest magnitude in
 // fp32. Blocks of kQuantBlock cost 1 + 4/256 bytes an element. The inline functions work on one element and
@@ -11,12 +12,14 @@
 namespace moelab {
 
 inline constexpr int64_t kQuantBlock = 256;
-inline constexpr int64_t quant_blocks(int64_t elements, int64_t block = kQuantBlock) {
+MOELAB_HOST_DEVICE inline constexpr int64_t quant_blocks(int64_t elements, int64_t block = kQuantBlock) {
   return (elements + block - 1) / block;
 }
 
 // To the nearest integer, ties to even; |x| < 2^22.
-inline int32_t round_to_int(float x) { return std::bit_cast<int32_t>(x + 12582912.0f) - 0x4B400000; }
+MOELAB_HOST_DEVICE inline int32_t round_to_int(float x) {
+  return bits_as<int32_t>(x + 12582912.0f) - 0x4B400000;
+}
 
 // The dynamic map of 8-bit optimizers (Dettmers et al., arXiv 2110.02861): seven decades, the higher the
 // finer. Decade i in 0..6 holds the midpoints of 2^i (signed; 2^(i+1) unsigned) equal parts of [0.1, 1],
@@ -38,46 +41,60 @@ const DynamicMap& signed_dynamic_map();
 const DynamicMap& unsigned_dynamic_map();
 
 // The bits of |x|, of 1 where it is larger.
-inline int32_t magnitude_bits(float x) {
+MOELAB_HOST_DEVICE inline int32_t magnitude_bits(float x) {
   constexpr int32_t one = 0x3F800000;
-  const int32_t bits = std::bit_cast<int32_t>(x) & 0x7FFFFFFF;
+  const int32_t bits = bits_as<int32_t>(x) & 0x7FFFFFFF;
   return bits < one ? bits : one;
 }
 // The index of its bin.
-inline int32_t magnitude_bin(float x) {
+MOELAB_HOST_DEVICE inline int32_t magnitude_bin(float x) {
   const int32_t bin = (magnitude_bits(x) >> 16) - DynamicMap::kFirstBin;
   return bin < 0 ? 0 : bin;
 }
 // Number of the magnitude nearest to |x| <= 1, counted from 0 for 0, with what the map holds for its bin.
-inline int32_t nearest_magnitude(int32_t bin, float x) { return (bin + (magnitude_bits(x) & 0xFFFF)) >> 16; }
+MOELAB_HOST_DEVICE inline int32_t nearest_magnitude(int32_t bin, float x) {
+  return (bin + (magnitude_bits(x) & 0xFFFF)) >> 16;
+}
 
 // The codes of x that has the nearest magnitude k. Signed: the smallest value is -0.993. Unsigned, x >= 0:
 // what is not 0 never becomes 0: a second moment of 0 beside a first moment that isn't would divide by
 // epsilon alone (the zero-point problem of arXiv 2309.01507).
-inline uint8_t signed_code(int32_t k, float x) {
+MOELAB_HOST_DEVICE inline uint8_t signed_code(int32_t k, float x) {
   const int32_t below = k < 127 ? k : 127;
   return static_cast<uint8_t>(127 + (x < 0 ? -below : k));
 }
-inline uint8_t unsigned_code(int32_t k, float x) { return static_cast<uint8_t>(k == 0 && x > 0 ? 1 : k); }
+MOELAB_HOST_DEVICE inline uint8_t unsigned_code(int32_t k, float x) {
+  return static_cast<uint8_t>(k == 0 && x > 0 ? 1 : k);
+}
 
 // x in [-1, 1] in 255 equal steps.
-inline int8_t encode_int8(float x) { return static_cast<int8_t>(round_to_int(x * 127)); }
-inline float decode_int8(int8_t code) { return static_cast<float>(code) * (1.0f / 127); }
+MOELAB_HOST_DEVICE inline int8_t encode_int8(float x) { return static_cast<int8_t>(round_to_int(x * 127)); }
+MOELAB_HOST_DEVICE inline float decode_int8(int8_t code) { return static_cast<float>(code) * (1.0f / 127); }
 
 // The nearest float of 8 bits, ties to even: a sign, exponents from 1 - kBias on, kBits of significand, no
 // larger than the largest one. E4M3 has 3 bits and a bias of 7, E5M2 2 and 15 (Micikevicius et al., arXiv
 // 2209.05433).
 template <int kBits, int kBias>
-inline uint8_t encode_float8(float x) {
+MOELAB_HOST_DEVICE inline uint8_t encode_float8(float x) {
   constexpr uint32_t shift = 23 - kBits, smallest_normal = uint32_t{128 - kBias} << 23;
   // of this number, the last place is that of the smallest ones: adding it rounds to them
   constexpr uint32_t rounder = uint32_t{128 - kBias + shift} << 23;
-  const auto bits = std::bit_cast<uint32_t>(x), size = bits & 0x7FFFFFFFu;
-  const uint32_t small = std::bit_cast<uint32_t>(std::fabs(x) + std::bit_cast<float>(rounder)) - rounder;
+  const auto bits = bits_as<uint32_t>(x), size = bits & 0x7FFFFFFFu;
+  const uint32_t small = bits_as<uint32_t>(std::fabs(x) + bits_as<float>(rounder)) - rounder;
   const uint32_t rounded = size + ((1u << (shift - 1)) - 1) + ((size >> shift) & 1u);
   const uint32_t normal = (rounded - (uint32_t{127 - kBias} << 23)) >> shift;
   const uint32_t is_small = -static_cast<uint32_t>(size < smallest_normal);  // no branch: all ones or zeros
   return static_cast<uint8_t>((bits >> 31 << 7) | (small & is_small) | (normal & ~is_small));
+}
+
+// What such a byte stands for, over the format's scale.
+template <int kBits, int kBias>
+MOELAB_HOST_DEVICE inline float decode_float8(uint8_t code) {
+  // shifted into place the exponent lacks the difference of the biases: an exact product adds it, to the
+  // smallest ones too
+  const uint32_t bits = uint32_t{code & 0x7Fu} << (23 - kBits);
+  const float size = bits_as<float>(bits) * bits_as<float>(uint32_t{127 + 127 - kBias} << 23);
+  return code & 0x80 ? -size : size;
 }
 
 enum class BlockCode : uint8_t {

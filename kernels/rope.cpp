@@ -40,7 +40,7 @@ void rotate_head(const T* from, T* to, const float* cosine, const float* sine, i
 
 // `to` may be `from`; the heads behind the rotated ones are copied when it is not.
 void rotate(const Tensor& from, Tensor& to, int64_t rotated_heads, const Tensor& table, float sign) {
-  const int64_t S = from.size(1), hd = from.size(3), width = from.size(2) * hd, half = hd / 2;
+  const int64_t hd = from.size(3), width = from.size(2) * hd, half = hd / 2, places = table.size(0);
   const float* angles = table.const_data_ptr<float>();
   with_element_type(from.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -48,7 +48,7 @@ void rotate(const Tensor& from, Tensor& to, int64_t rotated_heads, const Tensor&
     T* out = to.mutable_data_ptr<T>();
     const auto positions = [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
-        const float* cosine = angles + p % S * hd;
+        const float* cosine = angles + p % places * hd;
         const T* row = in + p * width;
         T* row_out = out + p * width;
         for (int64_t i = 0; i < rotated_heads * hd; i += hd) {
@@ -57,8 +57,8 @@ void rotate(const Tensor& from, Tensor& to, int64_t rotated_heads, const Tensor&
         if (in != out) std::copy(row + rotated_heads * hd, row + width, row_out + rotated_heads * hd);
       }
     };
-    at::parallel_for(0, from.size(0) * S, at::internal::GRAIN_SIZE / std::max<int64_t>(width, 1) + 1,
-                     positions);
+    at::parallel_for(0, from.size(0) * from.size(1),
+                     at::internal::GRAIN_SIZE / std::max<int64_t>(width, 1) + 1, positions);
   });
 }
 
@@ -81,7 +81,7 @@ Tensor backward_meta(const Tensor& grad, int64_t, const Tensor&) { return at::em
 void rotate_cuda(Tensor& qkv, int64_t rotated_heads, const Tensor& table, float sign) {
   const c10::cuda::CUDAGuard guard(qkv.device());
   cuda::rope(cuda::element_of(qkv), qkv.mutable_data_ptr(), table.const_data_ptr<float>(),
-             {qkv.size(0) * qkv.size(1), qkv.size(1), qkv.size(2), rotated_heads, qkv.size(3)}, sign,
+             {qkv.size(0) * qkv.size(1), table.size(0), qkv.size(2), rotated_heads, qkv.size(3)}, sign,
              c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
@@ -151,7 +151,8 @@ Tensor rope_(Tensor qkv, int64_t rotated_heads, const Tensor& table) {
   TORCH_CHECK(qkv.dim() == 4 && qkv.is_contiguous(), "rope_: qkv must be (B, S, N, hd), contiguous");
   TORCH_CHECK(rotated_heads >= 0 && rotated_heads <= qkv.size(2), "rope_: ", rotated_heads, " of ",
               qkv.size(2), " heads");
-  TORCH_CHECK(table.dim() == 3 && table.size(0) == qkv.size(1) && 2 * table.size(2) == qkv.size(3),
+  const bool fits = table.size(0) == qkv.size(1) || table.size(0) == qkv.size(0) * qkv.size(1);
+  TORCH_CHECK(table.dim() == 3 && fits && 2 * table.size(2) == qkv.size(3),
               "rope_: the table is for another shape: ", table.sizes(), " for qkv ", qkv.sizes());
   return Rope::apply(qkv, rotated_heads, table);
 }

@@ -1,5 +1,7 @@
 #include "kernels/router.h"
 
+#include "kernels/vec.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -13,6 +15,8 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
+#include "kernels/router_cuda.h"
+#include "kernels/router_parts.h"
 
 // Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
 namespace moelab {
@@ -20,74 +24,67 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using namespace router_detail;
 
-// logits_TE, lse_T, ids_TK, weights_TK, fraction_BE, balance, z, load_E
-using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-// Rows that are converted to fp32 at a time, so that no fp32 copy of x exists whole.
-constexpr int64_t kChunkRows = 1024;
-
-struct Shape {
-  int64_t T, D, E, K, S, B;
-  Shape(const Tensor& x, const Tensor& w, int64_t top_k, int64_t sequence, bool expert_choice)
-      : T(x.size(0)),
-        D(x.size(1)),
-        E(w.size(0)),
-        K(expert_choice ? w.size(0) : top_k),
-        S(sequence),
-        B(sequence > 0 ? T / sequence : 0) {
-    TORCH_CHECK(w.size(1) == D && w.scalar_type() == at::kFloat, "router weight must be (E, D) fp32");
-    TORCH_CHECK(S > 0 && T % S == 0, "tokens (", T, ") must be whole sequences of ", S);
-    TORCH_CHECK(K >= 1 && K <= E, "top-k ", K, " of ", E, " experts");
+// Which tokens are padding; none without `documents`.
+class Padding {
+ public:
+  explicit Padding(const OptionalTensor& documents)
+      : documents_(documents ? documents->const_data_ptr<int32_t>() : nullptr) {}
+  bool operator()(int64_t t) const { return documents_ && documents_[t] < 0; }
+  // Tokens of [begin, end) that are none.
+  int64_t others(int64_t begin, int64_t end) const {
+    if (!documents_) return end - begin;
+    return std::count_if(documents_ + begin, documents_ + end, [](int32_t start) { return start >= 0; });
   }
+
+ private:
+  const int32_t* documents_;
 };
-
-Forward allocate_outputs(const Tensor& x, const Shape& s) {
-  const auto f32 = x.options().dtype(at::kFloat);
-  return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      at::empty({s.T, s.K}, f32.dtype(at::kInt)),
-          at::empty({s.T, s.K}, f32), at::empty({s.B, s.E}, f32), at::empty({}, f32),
-          at::empty({}, f32),         at::empty({s.E}, f32)};
-}
-
-Tensor fp32_chunk(const Tensor& x) {
-  return at::empty({std::min(x.size(0), kChunkRows), x.size(1)}, x.options().dtype(at::kFloat));
-}
-
-// Calls body(rows of x as fp32, first row, count) over all rows of x.
-template <class Body>
-void for_fp32_chunks(const Tensor& x, const Tensor& scratch, const Body& body) {
-  for (int64_t first = 0; first < x.size(0); first += kChunkRows) {
-    const int64_t count = std::min(kChunkRows, x.size(0) - first);
-    Tensor rows = scratch.narrow(0, 0, count);
-    rows.copy_(x.narrow(0, first, count));
-    body(rows, first, count);
-  }
-}
 
 float log_sum_exp(const float* logits, int64_t n) {
   const float top = *std::max_element(logits, logits + n);
-  float sum = 0;
-  for (int64_t e = 0; e < n; ++e) sum += std::exp(logits[e] - top);
-  return top + std::log(sum);
+  Vec sum(0.0f);
+  for_each_vector(n, [&](int64_t e, int64_t count) {
+    sum = Vec::set(sum, sum + (load_float(logits + e, count) - Vec(top)).exp(), count);
+  });
+  return top + std::log(horizontal_sum(sum));
 }
 
 float score_of(float logit, float lse, bool sigmoid) {
   return sigmoid ? 1.0f / (1.0f + std::exp(-logit)) : std::exp(logit - lse);
 }
 
+float dot(const float* a, const float* b, int64_t n) {
+  Vec sum(0.0f);
+  for_each_vector(
+      n, [&](int64_t i, int64_t count) { sum = sum + load_float(a + i, count) * load_float(b + i, count); });
+  return horizontal_sum(sum);
+}
+
 // Scores of one token, and their sum (1 for softmax): dividing by it normalises them for the balance loss.
 float scores_of_row(const float* logits, float lse, bool sigmoid, int64_t n, float* scores) {
-  float sum = 0;
-  for (int64_t e = 0; e < n; ++e) sum += scores[e] = score_of(logits[e], lse, sigmoid);
-  return sigmoid ? sum : 1.0f;
+  const Vec one(1.0f);
+  Vec sum(0.0f);
+  for_each_vector(n, [&](int64_t e, int64_t count) {
+    const Vec logit = load_float(logits + e, count);
+    const Vec score = sigmoid ? one / (one + logit.neg().exp()) : (logit - Vec(lse)).exp();
+    sum = Vec::set(sum, sum + score, count);
+    store_float(scores + e, score, count);
+  });
+  return sigmoid ? horizontal_sum(sum) : 1.0f;
 }
 
 void choose_for_tokens(const float* logits, const float* lse, const float* bias, bool sigmoid, const Shape& s,
-                       int32_t* ids) {
+                       const Padding& padding, int32_t* ids) {
   at::parallel_for(0, s.T, 256, [&](int64_t begin, int64_t end) {
     std::vector<float> scores(s.E);
     std::vector<int32_t> order(s.E);
     for (int64_t t = begin; t < end; ++t) {
+      if (padding(t)) {
+        std::fill_n(ids + t * s.K, s.K, -1);
+        continue;
+      }
       scores_of_row(logits + t * s.E, lse[t], sigmoid, s.E, scores.data());
       if (bias) {
         for (int64_t e = 0; e < s.E; ++e) scores[e] += bias[e];
@@ -141,14 +138,18 @@ void weigh_choices(const float* logits, const float* lse, const int32_t* ids, bo
 // Shares of routes a sequence (fraction_BE), their totals (load_E) and both losses, summed in double in a
 // fixed order.
 void balance_statistics(const float* logits, const float* lse, const int32_t* ids, bool sigmoid,
-                        const Shape& s, float* fraction, float* load, float* balance, float* z) {
-  std::vector<double> balance_of(s.B, 0), z_of(s.B, 0);
+                        const Shape& s, const Padding& padding, float* fraction, float* load, float* balance,
+                        float* z) {
+  std::vector<double> balance_of(s.B, 0), z_of(s.B, 0), weight_of(s.B, 0);
   at::parallel_for(0, s.B, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> scores(s.E);
     for (int64_t b = begin; b < end; ++b) {
       std::vector<double> mean(s.E, 0);
       std::vector<int64_t> routes(s.E, 0);
+      const int64_t counted = padding.others(b * s.S, (b + 1) * s.S);
+      weight_of[b] = static_cast<double>(counted) / static_cast<double>(s.S);
       for (int64_t t = b * s.S; t < (b + 1) * s.S; ++t) {
+        if (padding(t)) continue;
         const float sum = scores_of_row(logits + t * s.E, lse[t], sigmoid, s.E, scores.data());
         for (int64_t e = 0; e < s.E; ++e) mean[e] += scores[e] / sum;
         for (int64_t k = 0; k < s.K; ++k) {
@@ -159,7 +160,7 @@ void balance_statistics(const float* logits, const float* lse, const int32_t* id
       const double total = std::max<int64_t>(1, std::accumulate(routes.begin(), routes.end(), int64_t{0}));
       for (int64_t e = 0; e < s.E; ++e) {
         fraction[b * s.E + e] = static_cast<float>(routes[e] / total);
-        balance_of[b] += s.E * (routes[e] / total) * (mean[e] / s.S);
+        balance_of[b] += weight_of[b] * s.E * (routes[e] / total) * (mean[e] / std::max<int64_t>(1, counted));
       }
     }
   });
@@ -167,14 +168,18 @@ void balance_statistics(const float* logits, const float* lse, const int32_t* id
   for (int64_t i = 0; i < s.T * s.K; ++i) {
     if (ids[i] >= 0) load[ids[i]] += 1;
   }
-  *balance =
-      s.B == 0 ? 0 : static_cast<float>(std::accumulate(balance_of.begin(), balance_of.end(), 0.0) / s.B);
-  *z = s.T == 0 ? 0 : static_cast<float>(std::accumulate(z_of.begin(), z_of.end(), 0.0) / s.T);
+  const auto sum = [](const std::vector<double>& terms) {
+    return std::accumulate(terms.begin(), terms.end(), 0.0);
+  };
+  const double sequences = sum(weight_of), tokens = sequences * static_cast<double>(s.S);
+  *balance = sequences == 0 ? 0 : static_cast<float>(sum(balance_of) / sequences);
+  *z = sequences == 0 ? 0 : static_cast<float>(sum(z_of) / tokens);
 }
 
 Forward forward_cpu(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
                     const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
-                    bool normalise, int64_t sequence, int64_t capacity) {
+                    bool normalise, int64_t sequence, int64_t capacity, const OptionalTensor& documents) {
+  const Padding padding(documents);
   const Shape s(x, w, top_k, sequence, expert_choice);
   KindScope kind(Kind::routing);
   auto outputs = allocate_outputs(x, s);
@@ -199,17 +204,18 @@ Forward forward_cpu(const Tensor& x, const Tensor& w, const OptionalTensor& bias
   } else if (expert_choice) {
     choose_for_experts(l, lse_, bias_, sigmoid, capacity, s, id);
   } else {
-    choose_for_tokens(l, lse_, bias_, sigmoid, s, id);
+    choose_for_tokens(l, lse_, bias_, sigmoid, s, padding, id);
   }
   weigh_choices(l, lse_, id, sigmoid, normalise, s, weights.mutable_data_ptr<float>());
-  balance_statistics(l, lse_, id, sigmoid, s, fraction.mutable_data_ptr<float>(),
+  balance_statistics(l, lse_, id, sigmoid, s, padding, fraction.mutable_data_ptr<float>(),
                      load.mutable_data_ptr<float>(), balance.mutable_data_ptr<float>(),
                      z.mutable_data_ptr<float>());
   return outputs;
 }
 
 Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor&, const OptionalTensor&,
-                     int64_t top_k, bool, bool expert_choice, bool, int64_t sequence, int64_t) {
+                     int64_t top_k, bool, bool expert_choice, bool, int64_t sequence, int64_t,
+                     const OptionalTensor&) {
   const Shape s(x, w, top_k, sequence, expert_choice);
   KindScope kind(Kind::routing);
   auto outputs = allocate_outputs(x, s);
@@ -227,18 +233,16 @@ struct RowGradient {
                   const float* fraction, float* scores, float* dlogits) const {
     const float sum = scores_of_row(logits, lse, sigmoid, s.E, scores);
     // balance: d/dscore of E/(B S) sum_e f_e score_e / sum
-    float mixed = 0;
-    for (int64_t e = 0; e < s.E; ++e) mixed += fraction[e] * scores[e] / sum;
+    const float mixed = dot(fraction, scores, s.E) / sum;
     for (int64_t e = 0; e < s.E; ++e) {
       dlogits[e] = balance_scale * (sigmoid ? (fraction[e] - mixed) / sum : fraction[e]);
     }
     add_choice_gradient(ids, dweights, scores, dlogits);
     // through the score
-    float inner = 0;
-    for (int64_t e = 0; e < s.E; ++e) inner += scores[e] * dlogits[e];
+    const float inner = dot(scores, dlogits, s.E), z = z_scale * 2 * lse;
     for (int64_t e = 0; e < s.E; ++e) {
-      dlogits[e] = sigmoid ? dlogits[e] * scores[e] * (1 - scores[e]) : scores[e] * (dlogits[e] - inner);
-      dlogits[e] += z_scale * 2 * lse * std::exp(logits[e] - lse);
+      dlogits[e] = sigmoid ? dlogits[e] * scores[e] * (1 - scores[e]) + z * std::exp(logits[e] - lse)
+                           : scores[e] * (dlogits[e] - inner + z);
     }
   }
 
@@ -261,13 +265,16 @@ struct RowGradient {
 std::tuple<Tensor, Tensor> backward_cpu(const Tensor& dweights, const Tensor& dbalance, const Tensor& dz,
                                         const Tensor& x, const Tensor& w, const Tensor& logits,
                                         const Tensor& lse, const Tensor& ids, const Tensor& fraction,
-                                        bool sigmoid, bool normalise, int64_t sequence) {
+                                        bool sigmoid, bool normalise, int64_t sequence,
+                                        const OptionalTensor& documents) {
   KindScope kind(Kind::routing);
   const Shape s(x, w, ids.size(1), sequence, false);
+  const Padding padding(documents);
+  const int64_t counted = padding.others(0, s.T);
   Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(logits);
   const RowGradient gradient{s, sigmoid, normalise,
-                             s.T ? dbalance.item<float>() * s.E / static_cast<float>(s.T) : 0,
-                             s.T ? dz.item<float>() / static_cast<float>(s.T) : 0};
+                             counted ? dbalance.item<float>() * s.E / static_cast<float>(counted) : 0,
+                             counted ? dz.item<float>() / static_cast<float>(counted) : 0};
   const float *l = logits.const_data_ptr<float>(), *lse_ = lse.const_data_ptr<float>(),
               *f = fraction.const_data_ptr<float>(), *g = dweights.const_data_ptr<float>();
   const int32_t* id = ids.const_data_ptr<int32_t>();
@@ -275,6 +282,10 @@ std::tuple<Tensor, Tensor> backward_cpu(const Tensor& dweights, const Tensor& db
   at::parallel_for(0, s.T, 256, [&](int64_t begin, int64_t end) {
     std::vector<float> scores(s.E);
     for (int64_t t = begin; t < end; ++t) {
+      if (padding(t)) {
+        std::fill_n(out + t * s.E, s.E, 0.0f);
+        continue;
+      }
       gradient(l + t * s.E, lse_[t], id + t * s.K, g + t * s.K, f + t / s.S * s.E, scores.data(),
                out + t * s.E);
     }
@@ -291,7 +302,7 @@ std::tuple<Tensor, Tensor> backward_cpu(const Tensor& dweights, const Tensor& db
 
 std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& x,
                                          const Tensor& w, const Tensor& logits, const Tensor&, const Tensor&,
-                                         const Tensor&, bool, bool, int64_t) {
+                                         const Tensor&, bool, bool, int64_t, const OptionalTensor&) {
   KindScope kind(Kind::routing);
   Tensor dx = at::empty_like(x), dw = at::empty_like(w), dlogits = at::empty_like(logits);
   Tensor scratch = fp32_chunk(x);
@@ -304,14 +315,16 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
                                                 const OptionalTensor& replay, const RouterOptions& options) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const bool sigmoid = options.score == RouterScore::sigmoid;
+    const auto documents = options.documents.defined() ? OptionalTensor(options.documents) : std::nullopt;
     auto [logits, lse, ids, weights, fraction, balance, z, load] =
         operator_handle<decltype(forward_cpu)>("moelab::router_forward")
             .call(x, w, bias, replay, options.top_k, sigmoid, options.choice == RouterChoice::expert,
-                  options.normalise, options.sequence, options.capacity);
+                  options.normalise, options.sequence, options.capacity, documents);
     ctx->save_for_backward({x, w, logits, lse, ids, fraction});
     ctx->saved_data["sigmoid"] = sigmoid;
     ctx->saved_data["normalise"] = options.normalise;
     ctx->saved_data["sequence"] = options.sequence;
+    ctx->saved_data["documents"] = documents;
     ctx->mark_non_differentiable({ids, load});
     return {ids, weights, balance, z, load};
   }
@@ -323,7 +336,8 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
     auto [dx, dw] = operator_handle<decltype(backward_cpu)>("moelab::router_backward")
                         .call(gradients[1].contiguous(), gradients[2], gradients[3], saved[0], saved[1],
                               saved[2], saved[3], saved[4], saved[5], ctx->saved_data["sigmoid"].toBool(),
-                              ctx->saved_data["normalise"].toBool(), ctx->saved_data["sequence"].toInt());
+                              ctx->saved_data["normalise"].toBool(), ctx->saved_data["sequence"].toInt(),
+                              ctx->saved_data["documents"].toOptional<Tensor>());
     return {dx, dw, Tensor(), Tensor(), Tensor()};
   }
 };
@@ -333,12 +347,12 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "router_forward(Tensor x, Tensor w, Tensor? bias, Tensor? replay, int top_k, bool sigmoid, "
-      "bool expert_choice, bool normalise, int sequence, int capacity) -> "
+      "bool expert_choice, bool normalise, int sequence, int capacity, Tensor? documents) -> "
       "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "router_backward(Tensor dweights, Tensor dbalance, Tensor dz, Tensor x, Tensor w, Tensor logits, "
-      "Tensor lse, Tensor ids, Tensor fraction, bool sigmoid, bool normalise, int sequence) -> (Tensor, "
-      "Tensor)");
+      "Tensor lse, Tensor ids, Tensor fraction, bool sigmoid, bool normalise, int sequence, Tensor? "
+      "documents) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("router_forward", forward_cpu);
@@ -348,9 +362,20 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("router_forward", forward_meta);
   m.impl("router_backward", backward_meta);
 }
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("router_forward", router_forward_cuda);
+  m.impl("router_backward", router_backward_cuda);
+}
+#endif
 
 RouterOutput route(const Tensor& x, const Tensor& w, const OptionalTensor& bias, const OptionalTensor& replay,
                    const RouterOptions& options) {
+  if (const Tensor& documents = options.documents; documents.defined()) {
+    TORCH_CHECK(documents.numel() == x.size(0) && documents.scalar_type() == at::kInt &&
+                    documents.is_contiguous() && options.choice == RouterChoice::token,
+                "route: documents are one int32 a token, and not for expert choice");
+  }
   auto out = RouterFunction::apply(x, w, bias, replay, options);
   return {out[0], out[1], out[2], out[3], out[4]};
 }

@@ -20,10 +20,14 @@ struct RouterOptions {
   bool normalise = true;  // the chosen weights of a token sum to 1
   int64_t sequence = 1;   // S; balance is counted a sequence at a time and averaged
   int64_t capacity = 0;   // of expert choice, tokens an expert and sequence
+  // (B, S) int32 or undefined: tokens where it is negative are padding, sent to no expert (ids -1) and
+  // counted in neither loss nor load, of which a sequence then has a share by its other tokens. Not with
+  // expert choice.
+  at::Tensor documents = {};
 };
 
 struct RouterOutput {
-  at::Tensor ids_TK;      // int32; -1: not chosen (expert choice only)
+  at::Tensor ids_TK;      // int32; -1: not chosen (expert choice), or padding
   at::Tensor weights_TK;  // fp32, differentiable; 0 where not chosen
   at::Tensor
       balance_loss;  // () fp32, differentiable: mean over sequences of E * sum_e f_e P_e (Fedus 2021, eq. 4),

@@ -28,8 +28,22 @@ at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const BlockWei
   return w.moe.fp8 ? fp8_linear(x, weight) : moelab::linear(x, weight);
 }
 
+at::Tensor attend_cached(const at::Tensor& qkv_BSNd, const ModelSettings& m, AttentionSpan span,
+                         std::span<const CachedRows> texts) {
+  std::vector<at::Tensor> attended;
+  int64_t first = 0;
+  for (const CachedRows& text : texts) {
+    const at::Tensor rows = qkv_BSNd.narrow(1, first, text.tokens);
+    const at::Tensor kv = text.cache->append(rows.narrow(2, m.heads, 2 * m.kv()));
+    attended.push_back(cached_attention(rows.narrow(2, 0, m.heads), kv, span));
+    first += text.tokens;
+  }
+  return attended.size() == 1 ? attended[0] : at::cat(attended, 1);
+}
+
 at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                  const AttentionSettings& attention, const at::Tensor& rope, LayerCache* cache) {
+                  const AttentionSettings& attention, const Places& places,
+                  std::span<const CachedRows> texts) {
   KindScope kind(Kind::attention);
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
   // no view to autograd, or the in-place rotation would cost a copy of the gradient
@@ -37,14 +51,11 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSet
   if (m.qk_norm != QkNorm::none) qkv = normalise_qk(qkv, w, m);
   // after the norm, as OLMoE has it
   if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
-  qkv = rope_(qkv, m.heads + m.kv(), rope);
-  if (cache) {
-    return cached_attention(qkv.narrow(2, 0, m.heads), cache->append(qkv.narrow(2, m.heads, 2 * m.kv())),
-                            attention.span());
-  }
+  qkv = rope_(qkv, m.heads + m.kv(), places.rope);
+  if (!texts.empty()) return attend_cached(qkv, m, attention.span(), texts);
   const bool whole = attention.kernel == AttentionKernel::materialised;
   return causal_attention(qkv, m.heads, m.kv(), whole ? AttentionPath::materialised : AttentionPath::flash,
-                          attention.span());
+                          attention.span(), places.documents);
 }
 
 bool recomputes(const BlockPieces* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }
@@ -56,40 +67,42 @@ at::Tensor normalised(const at::Tensor& x, const at::Tensor& weight_D, double ep
 
 // x + attention(norm(x)).
 at::Tensor attention_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                          const AttentionSettings& attention, const at::Tensor& rope, LayerCache* cache,
-                          BlockPieces* pieces) {
+                          const AttentionSettings& attention, const Places& places,
+                          std::span<const CachedRows> texts, BlockPieces* pieces) {
   const at::Tensor attended =
-      attend(normalised(x_BSD, w.attention_norm_D, m.norm_eps, pieces), w, m, attention, rope, cache);
+      attend(normalised(x_BSD, w.attention_norm_D, m.norm_eps, pieces), w, m, attention, places, texts);
   return project(attended, w.out_DW, w).add_(x_BSD);
 }
 
 // x + moe(norm(x)).
-BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m, bool training,
-                     RoutingState& routing, RoutingStats* stats, BlockPieces* pieces) {
+BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
+                     const at::Tensor& documents, bool training, RoutingState& routing, RoutingStats* stats,
+                     BlockPieces* pieces) {
   const at::Tensor normed = normalised(x_BSD, w.moe_norm_D, m.norm_eps, pieces);
   MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, m, x_BSD.size(1), training, routing, stats,
-                            !recomputes(pieces, Piece::expert_hidden));
+                            !recomputes(pieces, Piece::expert_hidden), documents);
   return {moe.y_TD.view(x_BSD.sizes()).add_(x_BSD), moe.balance_loss, moe.z_loss};
 }
 
 }  // namespace
 
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                          const AttentionSettings& attention, const at::Tensor& rope, bool training,
-                          RoutingState& routing, RoutingStats* stats, LayerCache* cache,
+                          const AttentionSettings& attention, const Places& places, bool training,
+                          RoutingState& routing, RoutingStats* stats, std::span<const CachedRows> texts,
                           BlockPieces* pieces) {
   at::Tensor x;
   if (recomputes(pieces, Piece::attention)) {
-    const auto half = [&w, &m, &attention, rope](const at::Tensor& in, RoutingState&) -> BlockOutput {
-      return {attention_half(in, w, m, attention, rope, nullptr, nullptr), {}, {}};
+    const auto half = [&w, &m, &attention, places](const at::Tensor& in, RoutingState&) -> BlockOutput {
+      return {attention_half(in, w, m, attention, places, {}, nullptr), {}, {}};
     };
     x = pieces->recompute(x_BSD, routing, half).x_BSD;
   } else {
-    x = attention_half(x_BSD, w, m, attention, rope, cache, pieces);
+    x = attention_half(x_BSD, w, m, attention, places, texts, pieces);
   }
-  if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, m, training, routing, stats, pieces);
-  const auto half = [&w, &m, training, stats](const at::Tensor& in, RoutingState& kept) {
-    return moe_half(in, w, m, training, kept, stats, nullptr);
+  const at::Tensor& documents = places.documents;
+  if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, m, documents, training, routing, stats, pieces);
+  const auto half = [&w, &m, documents, training, stats](const at::Tensor& in, RoutingState& kept) {
+    return moe_half(in, w, m, documents, training, kept, stats, nullptr);
   };
   return pieces->recompute(x, routing, half);
 }

@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 #include "moe/kv_cache.h"
 #include "moe/moe_layer.h"
 #include "moe/runner.h"
@@ -18,11 +20,18 @@ struct BlockWeights {
   MoeWeights moe;               // its fp8 holds for the projections here too
 };
 
-// x + attention(norm(x)), then x + moe(norm(x)). `rope` is rope_table's, for the positions of x. With a cache
-// x stands behind the positions that it holds, attends to them too, and is added to it. `pieces` may be null.
+// Where the tokens of x stand.
+struct Places {
+  at::Tensor rope;            // rope_table's rows for them: S, or one for each of B * S
+  at::Tensor documents = {};  // as Transformer::forward's
+};
+
+// x + attention(norm(x)), then x + moe(norm(x)). With texts, which know no documents, x is theirs one behind
+// another along S; each stands behind the positions that its cache holds, attends to them too, and is added
+// to it. `pieces` may be null.
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const ModelSettings& model,
-                          const AttentionSettings& attention, const at::Tensor& rope, bool training,
-                          RoutingState& routing, RoutingStats* stats, LayerCache* cache = nullptr,
+                          const AttentionSettings& attention, const Places& places, bool training,
+                          RoutingState& routing, RoutingStats* stats, std::span<const CachedRows> texts = {},
                           BlockPieces* pieces = nullptr);
 
 }  // namespace moelab

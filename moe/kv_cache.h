@@ -43,4 +43,15 @@ class KvCache {
   std::vector<LayerCache> layers_;
 };
 
+// A text's part of a forward pass over several: so many tokens, which stand behind what its cache holds.
+struct CachedText {
+  KvCache* cache;
+  int64_t tokens;
+};
+// The same for one layer.
+struct CachedRows {
+  LayerCache* cache;
+  int64_t tokens;
+};
+
 }  // namespace moelab

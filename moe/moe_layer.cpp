@@ -11,7 +11,7 @@
 namespace moelab {
 namespace {
 
-RouterOptions router_options(const ModelSettings& m, int64_t sequence) {
+RouterOptions router_options(const ModelSettings& m, int64_t sequence, const at::Tensor& documents) {
   RouterOptions options;
   options.score = m.router == RouterKind::sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
   options.choice = m.router == RouterKind::expert_choice ? RouterChoice::expert : RouterChoice::token;
@@ -19,6 +19,7 @@ RouterOptions router_options(const ModelSettings& m, int64_t sequence) {
   options.normalise = m.norm_topk && m.router != RouterKind::expert_choice;
   options.sequence = sequence;
   options.capacity = expert_capacity(sequence, m.experts_per_token, m.experts, m.capacity_factor);
+  options.documents = documents;
   return options;
 }
 
@@ -47,12 +48,13 @@ MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w, bool keep_hid
 }  // namespace
 
 MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSettings& m, int64_t sequence,
-                    bool training, RoutingState& routing, RoutingStats* stats, bool keep_hidden) {
+                    bool training, RoutingState& routing, RoutingStats* stats, bool keep_hidden,
+                    const at::Tensor& documents) {
   if (m.dense()) return dense_layer(x_TD, w, keep_hidden);
   const bool replaying = routing.filled();
   const auto bias = w.bias_E.defined() ? std::optional(w.bias_E) : std::nullopt;
   const auto replay = replaying ? std::optional(routing.ids_TK) : std::nullopt;
-  const RouterOutput routed = route(x_TD, w.router_ED, bias, replay, router_options(m, sequence));
+  const RouterOutput routed = route(x_TD, w.router_ED, bias, replay, router_options(m, sequence, documents));
   if (!replaying) {
     routing = {routed.ids_TK, dispatch(routed.ids_TK, m, sequence, training)};
     if (stats) add_to(*stats, routed, routing.routes);
@@ -68,9 +70,9 @@ MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSett
   return {y, routed.balance_loss, routed.z_loss};
 }
 
-void update_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate) {
+at::Tensor next_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate) {
   at::NoGradGuard no_grad;
-  bias_E.add_(load_E.mean().sub(load_E).sign_(), rate);
+  return load_E.mean().sub(load_E).sign_().mul_(rate).add_(bias_E);
 }
 
 }  // namespace moelab

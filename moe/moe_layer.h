@@ -10,7 +10,7 @@ namespace moelab {
 // "compute": fp32, bf16 or fp16, as the model computes.
 struct MoeWeights {
   at::Tensor router_ED;     // (E, D) fp32
-  at::Tensor bias_E;        // (E) fp32, sigmoid router only; moved by update_router_bias, not by gradients
+  at::Tensor bias_E;        // (E) fp32, sigmoid router only; moved by next_router_bias, not by gradients
   at::Tensor w13_E2FD;      // (E, 2F, D) compute; gate rows, then up rows
   at::Tensor w2_EDF;        // (E, D, F) compute
   at::Tensor shared13_2FD;  // (2XF, D) compute; undefined without shared experts. Of a dense model: (2F, D)
@@ -27,13 +27,14 @@ struct MoeOutput {
 // router -> dispatch -> experts -> combine. In training the dispatch is the settings'; otherwise dropless
 // (but expert choice keeps its capacity, which defines it). `routing` is filled, or replayed when it already
 // is; `stats` (may be null) is added to unless replaying. `keep_hidden`: as expert_block's; the one-hot
-// dispatch keeps it in any case.
+// dispatch keeps it in any case. `documents`: as Transformer::forward's; capacity and balance are counted
+// over the row that they share.
 MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& weights, const ModelSettings& settings,
                     int64_t sequence, bool training, RoutingState& routing, RoutingStats* stats,
-                    bool keep_hidden = true);
+                    bool keep_hidden = true, const at::Tensor& documents = {});
 
 // The auxiliary-loss-free balancing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2): after each step the
-// bias of an overloaded expert falls by `rate`, that of an underloaded one rises.
-void update_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate = 1e-3);
+// bias of an overloaded expert is lower by `rate`, that of an underloaded one higher.
+at::Tensor next_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate = 1e-3);
 
 }  // namespace moelab

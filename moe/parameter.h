@@ -18,6 +18,8 @@ struct Parameter {
 
   // The gradient to step with; undefined when there is none.
   const at::Tensor& gradient() const { return accumulated.defined() ? accumulated : value.grad(); }
+  // Whether `value` is rounded from another tensor.
+  bool has_master_copy() const { return master.defined() && !master.is_same(value); }
 };
 
 }  // namespace moelab

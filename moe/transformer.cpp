@@ -133,23 +133,45 @@ const at::Tensor& Transformer::rope(int64_t sequence) {
   return rope_;
 }
 
+at::Tensor Transformer::cached_rope(std::span<const CachedText> texts) const {
+  std::vector<at::Tensor> tables;
+  for (const CachedText& text : texts) {
+    tables.push_back(
+        rope_table(text.tokens, model_.head(), model_.rope_theta, options_.device, text.cache->length()));
+  }
+  return tables.size() == 1 ? tables[0] : at::cat(tables);
+}
+
+// A row of the table for each token, by its place in its document.
+at::Tensor Transformer::rope_in(const at::Tensor& documents_BS) {
+  at::Tensor place;
+  {
+    const HomeScope outside(Home::host);
+    const at::Tensor in_row = at::arange(documents_BS.size(1), documents_BS.options());
+    place = (in_row - documents_BS).masked_fill_(documents_BS.lt(0), 0).flatten();
+  }
+  return rope(documents_BS.size(1)).index_select(0, place.to(options_.device));
+}
+
 Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
-                                        KvCache* cache) {
+                                        std::span<const CachedText> texts, const at::Tensor& documents) {
   KindScope kind(Kind::activations);
-  const at::Tensor table = cache ? rope_table(tokens_BS.size(1), model_.head(), model_.rope_theta,
-                                              options_.device, cache->length())
-                                 : rope(tokens_BS.size(1));
+  const at::Tensor table = documents.defined() ? rope_in(documents)
+                           : texts.empty()     ? rope(tokens_BS.size(1))
+                                               : cached_rope(texts);
+  const Places places{table, documents};
   Hidden out;
-  out.x_BSD = moelab::embedding(embedding_VD_, tokens_BS);
+  out.x_BSD = moelab::embedding(embedding_VD_, tokens_BS.to(options_.device, /*non_blocking=*/true));
   out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));
   out.z_loss = at::zeros_like(out.balance_loss);
   for (int64_t layer = 0; layer < model_.layers; ++layer) {
-    LayerCache* const layer_cache = cache ? &cache->layer(layer) : nullptr;
+    std::vector<CachedRows> rows;
+    for (const CachedText& text : texts) rows.push_back({&text.cache->layer(layer), text.tokens});
     BlockPieces* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
-    const BlockFunction block = [this, layer, training, table, layer_cache, pieces](const at::Tensor& x,
-                                                                                    RoutingState& routing) {
-      return block_forward(x, blocks_[layer], model_, attention_, table, training, routing,
-                           training ? &stats_[layer] : nullptr, layer_cache, pieces);
+    const BlockFunction block = [this, layer, training, places, rows, pieces](const at::Tensor& x,
+                                                                              RoutingState& routing) {
+      return block_forward(x, blocks_[layer], model_, attention_, places, training, routing,
+                           training ? &stats_[layer] : nullptr, rows, pieces);
     };
     BlockOutput output = runner.run(layer, out.x_BSD, block);
     out.x_BSD = output.x_BSD;
@@ -161,11 +183,23 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
 }
 
 LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                               BlockRunner& runner, double loss_scale) {
-  const Hidden h = hidden(tokens_BS, training, runner);
-  const at::Tensor loss =
-      linear_cross_entropy(h.x_BSD.flatten(0, 1), head_VD_, targets_BS.flatten(), loss_scale);
-  return {loss, h.balance_loss, h.z_loss};
+                               BlockRunner& runner, double loss_scale, const ReferenceHead* reference,
+                               const at::Tensor& documents) {
+  const Hidden h = hidden(tokens_BS, training, runner, {}, documents);
+  const at::Tensor x_TD = h.x_BSD.flatten(0, 1),
+                   targets_T = targets_BS.to(options_.device, /*non_blocking=*/true).flatten();
+  if (reference) {
+    const ComparedLoss loss = compared_cross_entropy(x_TD, head_VD_, targets_T, *reference, loss_scale);
+    return {loss.cross_entropy, h.balance_loss, h.z_loss, loss.objective, loss.divergence};
+  }
+  const at::Tensor loss = linear_cross_entropy(x_TD, head_VD_, targets_T, loss_scale);
+  return {loss, h.balance_loss, h.z_loss, loss, {}};
+}
+
+ReferenceHead Transformer::reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
+                                     const at::Tensor& documents) {
+  at::NoGradGuard no_grad;
+  return {hidden(tokens_BS, true, runner, {}, documents).x_BSD.flatten(0, 1), head_VD_, weight};
 }
 
 at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {
@@ -174,13 +208,25 @@ at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner)
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner) {
   at::NoGradGuard no_grad;
-  const at::Tensor x_BSD = hidden(tokens_BS, false, runner, &cache).x_BSD;
+  const CachedText text{&cache, tokens_BS.size(1)};
+  const at::Tensor x_BSD = hidden(tokens_BS, false, runner, {&text, 1}).x_BSD;
   return at::linear(x_BSD.select(1, x_BSD.size(1) - 1), head_VD_);
 }
 
+at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts,
+                                    BlockRunner& runner) {
+  at::NoGradGuard no_grad;
+  const at::Tensor x_SD = hidden(tokens_1S, false, runner, texts).x_BSD[0];
+  std::vector<at::Tensor> last;
+  int64_t end = 0;
+  for (const CachedText& text : texts) last.push_back(x_SD.select(0, (end += text.tokens) - 1));
+  TORCH_CHECK(end == x_SD.size(0), "next_logits: ", x_SD.size(0), " tokens for texts of ", end);
+  return at::linear(at::stack(last), head_VD_);
+}
+
 at::Tensor Transformer::objective(const LossParts& parts) const {
-  if (model_.dense()) return parts.cross_entropy;
-  return parts.cross_entropy.add(parts.balance_loss, model_.balance_loss).add(parts.z_loss, model_.z_loss);
+  if (model_.dense()) return parts.head;
+  return parts.head.add(parts.balance_loss, model_.balance_loss).add(parts.z_loss, model_.z_loss);
 }
 
 void Transformer::reset_routing_stats() {
@@ -191,11 +237,17 @@ void Transformer::reset_routing_stats() {
   }
 }
 
-void Transformer::update_router_biases() {
+std::vector<at::Tensor> Transformer::next_router_biases() const {
+  std::vector<at::Tensor> biases;
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    const at::Tensor& bias = blocks_[layer].moe.bias_E;
-    if (bias.defined() && stats_[layer].load_E.defined()) update_router_bias(bias, stats_[layer].load_E);
+    const at::Tensor &bias = blocks_[layer].moe.bias_E, &load = stats_[layer].load_E;
+    if (bias.defined()) biases.push_back(load.defined() ? next_router_bias(bias, load) : bias);
   }
+  return biases;
+}
+
+void Transformer::set_router_biases(const std::vector<at::Tensor>& biases) {
+  for (size_t layer = 0; layer < biases.size(); ++layer) blocks_[layer].moe.bias_E.copy_(biases[layer]);
 }
 
 }  // namespace moelab

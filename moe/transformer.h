@@ -4,8 +4,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <functional>
+#include <span>
 #include <vector>
 
+#include "kernels/linear_cross_entropy.h"
 #include "moe/block.h"
 #include "moe/kv_cache.h"
 #include "moe/parameter.h"
@@ -27,6 +29,8 @@ struct LossParts {
   at::Tensor cross_entropy;  // () fp32, mean over the batch, nats
   at::Tensor balance_loss;   // () fp32, mean over the layers, unweighted
   at::Tensor z_loss;         // () fp32, likewise
+  at::Tensor head;           // () fp32: what is differentiated of the head; cross_entropy without a reference
+  at::Tensor reference_kl;   // () fp32, unweighted, mean over the batch, nats; undefined without a reference
 };
 
 // A decoder-only transformer of mixtures of experts (or dense): embedding -> N x [attention, MoE] -> norm ->
@@ -42,8 +46,17 @@ class Transformer {
   // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training the settings' dispatch
   // is used and routing is counted; otherwise the model is dropless. `loss_scale` is what backward multiplies
   // the loss with, for linear_cross_entropy, which computes gradients at once; the losses are unscaled.
+  // `reference`, which may be null, is another model's of the same tokens.
+  // `documents` (B, S) int32 on the host, undefined where each row is one: several share a row, each with
+  // positions of its own and sight of none but itself; the value is where in its row the token's document
+  // begins, -1 for padding, which wants a target of -1 and is counted nowhere.
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                    BlockRunner& runner, double loss_scale = 1);
+                    BlockRunner& runner, double loss_scale = 1, const ReferenceHead* reference = nullptr,
+                    const at::Tensor& documents = {});
+
+  // This model as a reference for another, of tokens (B, S), by the settings' dispatch; without gradients.
+  ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
+                          const at::Tensor& documents = {});
 
   // Logits (B, S, V) in the compute type, for short texts: the whole tensor is made.
   at::Tensor logits(const at::Tensor& tokens_BS, BlockRunner& runner);
@@ -53,7 +66,11 @@ class Transformer {
   // Dropless, so that no token's fate depends on the others'; without gradients.
   at::Tensor next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner);
 
-  // balance_loss and z_loss with the settings' weights added to the cross entropy: what training minimises.
+  // The same for several texts at once, each with a cache of batch 1: tokens (1, S) are theirs one behind
+  // another, logits (texts, V) those after the last of each. Texts see nothing of one another.
+  at::Tensor next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts, BlockRunner& runner);
+
+  // balance_loss and z_loss with the settings' weights added to the head's: what training minimises.
   at::Tensor objective(const LossParts& parts) const;
 
   std::vector<Parameter>& parameters() { return parameters_; }
@@ -68,23 +85,29 @@ class Transformer {
   // Routing since the last reset, one entry a layer (empty tensors in a dense model).
   const std::vector<RoutingStats>& routing_stats() const { return stats_; }
   void reset_routing_stats();
-  // Moves the sigmoid router's biases by the loads counted since the last reset; nothing for other routers.
-  void update_router_biases();
+  // The sigmoid router's biases, moved by the loads counted since the last reset; empty for other routers.
+  std::vector<at::Tensor> next_router_biases() const;
+  // Takes them. Nothing is allocated, so that an update which has begun comes to its end.
+  void set_router_biases(const std::vector<at::Tensor>& biases);
 
   const ModelSettings& settings() const { return model_; }
   c10::Device device() const { return options_.device; }
+  c10::ScalarType compute() const { return options_.compute; }
 
  private:
   struct Hidden {
     at::Tensor x_BSD, balance_loss, z_loss;
   };
-  Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner, KvCache* cache = nullptr);
+  Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
+                std::span<const CachedText> texts = {}, const at::Tensor& documents = {});
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);
   void add_block(int64_t layer);
   void add_feed_forward(const std::string& prefix, MoeWeights& weights, double residual);
   const at::Tensor& rope(int64_t sequence);
+  at::Tensor cached_rope(std::span<const CachedText> texts) const;
+  at::Tensor rope_in(const at::Tensor& documents_BS);
 
   ModelSettings model_;
   AttentionSettings attention_;

@@ -20,6 +20,7 @@ TEXT
 
 readonly APT_PACKAGES=(g++ cmake ninja-build ccache git python3 python3-venv libcli11-dev libyaml-cpp-dev
   nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev liburing-dev strace)
+readonly ALLOCATORS=(libjemalloc2 libtcmalloc-minimal4)  # of memory.host_allocator; a run says what it lacks
 readonly FORMATTER=clang-format-14  # other versions format differently; the format check skips without it
 
 readonly TORCH=torch==2.11.0
@@ -61,7 +62,7 @@ as_root() {
 
 # install_system_packages run|test
 install_system_packages() {
-  local missing prefix
+  local missing allocators package prefix
   if ! command -v dpkg-query >/dev/null; then
     echo "not Debian or Ubuntu: install what these are there: ${APT_PACKAGES[*]}"
     return
@@ -69,7 +70,8 @@ install_system_packages() {
   mapfile -t missing < <(missing_packages "${APT_PACKAGES[@]}")
   local formatter=()
   [[ $1 == run ]] || mapfile -t formatter < <(missing_packages "$FORMATTER")
-  ((${#missing[@]} + ${#formatter[@]} > 0)) || return 0
+  mapfile -t allocators < <(missing_packages "${ALLOCATORS[@]}")
+  ((${#missing[@]} + ${#formatter[@]} + ${#allocators[@]} > 0)) || return 0
   if ((${#missing[@]} > 0)); then
     prefix=$(as_root) ||
       fail "this user may not install what is missing; run: sudo apt-get install -y ${missing[*]}"
@@ -81,6 +83,9 @@ install_system_packages() {
   elif ((${#formatter[@]} > 0)); then
     echo "note: $FORMATTER cannot be installed here; the format check will be skipped"
   fi
+  for package in "${allocators[@]}"; do
+    if has_candidate "$package" && prefix=$(as_root); then missing+=("$package"); fi
+  done
   ((${#missing[@]} == 0)) ||
     $prefix env DEBIAN_FRONTEND=noninteractive \
       apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

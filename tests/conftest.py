@@ -17,3 +17,10 @@ def make_shards(tmp_path_factory):
         ids[train:].tofile(folder / "val.bin")
         return folder
     return make
+
+
+@pytest.fixture
+def drive(tmp_path) -> pathlib.Path:
+    """An empty folder, for placement.nvme_path."""
+    (tmp_path / "drive").mkdir()
+    return tmp_path / "drive"

@@ -1,7 +1,13 @@
-"""Where the programs that the Python tests drive are: ctest says so; by hand, the newest build's."""
+"""The programs that the Python tests drive: where they are (ctest says so; by hand, the newest build's), how a
+training is started, and what it leaves."""
 
+import json
 import os
 import pathlib
+import resource
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -20,3 +26,59 @@ def built(variable: str, path: str) -> str:
 
 def moelab() -> str:
     return built("MOELAB_PROGRAM", "bin/moelab")
+
+
+def train_command(settings: dict, *arguments) -> list[str]:
+    """moelab train of moe-pico. Arguments with a '=' are settings, in place of the given; the others are options."""
+    settings = settings | dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    options = [argument for argument in arguments if "=" not in argument]
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    return [moelab(), "train", "--config", "moe-pico", *options, *pairs]
+
+
+def run(command: list, **how) -> subprocess.CompletedProcess:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, **how)
+
+
+def limited_files(size: int) -> dict:
+    """For run(): what the program writes fails where a file would pass `size` bytes."""
+    return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))}
+
+
+def start_and_take_a_step(command: list[str], folder: pathlib.Path) -> subprocess.Popen:
+    """Returns when the first step of the training is in the metrics of its folder."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    metrics_file, until = folder / "metrics.jsonl", time.monotonic() + 60
+    while not (metrics_file.exists() and metrics_file.stat().st_size) and time.monotonic() < until:
+        time.sleep(0.01)
+    return process
+
+
+def expect_mistake(done: subprocess.CompletedProcess, *expected: str, code: int = 2) -> None:
+    """The user's: an exit code and one line that has each of the texts."""
+    assert done.returncode == code, done
+    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
+    for text in expected:
+        assert text in done.stderr, done.stderr
+
+
+def summary(done: subprocess.CompletedProcess, folder: pathlib.Path) -> dict:
+    """What a training that succeeded says of itself."""
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "summary.json").read_text())
+
+
+def metrics(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(folder: pathlib.Path) -> list[float]:
+    return [line["loss"] for line in metrics(folder)]
+
+
+def prepare_bytes(folder: pathlib.Path, text: str) -> pathlib.Path:
+    """The shards that scripts/prepare_data.py makes of the text, with the tokenizer of bytes, in a new folder there."""
+    (folder / "text.txt").write_text(text)
+    script = [sys.executable, ROOT / "scripts" / "prepare_data.py", "--bytes"]
+    subprocess.run([*script, "--out", folder / "shards", folder / "text.txt"], check=True, capture_output=True)
+    return folder / "shards"

@@ -86,6 +86,17 @@ Settings resolved_settings(const Case& one, const std::string& model) {
   return resolved;
 }
 
+// The case's settings, resolved. Under a limit the run must stay the one that is measured: one that does not
+// fit ends instead of going on in smaller batches, unless memory.recover is given.
+Settings settle(Case& one, const std::string& model) {
+  Settings resolved = resolved_settings(one, model);
+  const auto is_recover = [](const auto& pair) { return pair.first == "memory.recover"; };
+  const bool given = std::any_of(one.settings.begin(), one.settings.end(), is_recover);
+  if (resolved.memory.limit.count == 0 || given) return resolved;
+  tradeoff::change(one.settings, "memory.recover", "false");
+  return resolved_settings(one, model);
+}
+
 void check_names(const std::vector<std::string>& only) {
   std::vector<std::string> names;
   for (const Technique& technique : techniques()) names.emplace_back(technique.name);
@@ -112,7 +123,7 @@ std::vector<Case> make_cases(const CaseOptions& options) {
   for (const Technique& technique : techniques()) {
     if (!wanted(technique, options.only)) continue;
     Case one = make_case(technique, options);
-    const Settings resolved = resolved_settings(one, options.model);
+    const Settings resolved = settle(one, options.model);
     one.hash = hash_of(resolved);
     if (cases.empty()) tokens = tokens_per_step(resolved.train);
     if (tokens_per_step(resolved.train) != tokens)

@@ -25,9 +25,10 @@ struct CaseOptions {
   std::vector<std::string> only = {};       // names of rows; empty: all
 };
 
-// The baseline first, whether `only` names it or not, then rows in the order of the table. Throws UserError
-// for an unknown name, for settings that are refused, without data.path, and when a case sees more or fewer
-// tokens a step than the baseline, which could not be compared.
+// The baseline first, whether `only` names it or not, then rows in the order of the table. Under memory.limit
+// they have memory.recover=false: what does not fit ends, and is not trained in other batches. Throws
+// UserError for an unknown name, for settings that are refused, without data.path, and when a case sees more
+// or fewer tokens a step than the baseline, which could not be compared.
 std::vector<Case> make_cases(const CaseOptions& options);
 
 // The settings with `change` made: a key that is there gets the new value.

@@ -15,8 +15,7 @@ Json parse_object(const std::string& text) {
   return json.is_object() ? json : Json(nullptr);
 }
 
-Json read_steps(const fs::path& metrics) {
-  Json steps = Json::array();
+void read_steps(const fs::path& metrics, Outcome& outcome) {
   std::istringstream lines(file_text(metrics));
   for (std::string line; std::getline(lines, line);) {
     const Json step = parse_object(line);
@@ -24,9 +23,9 @@ Json read_steps(const fs::path& metrics) {
     Json row = Json::array();
     for (const char* key : {"step", "tokens", "loss", "step_ms"})
       row.push_back(step.value(key, Json(nullptr)));
-    steps.push_back(std::move(row));
+    outcome.steps.push_back(std::move(row));
+    outcome.gradient_norms.push_back(step.value("grad_norm", Json(nullptr)));
   }
-  return steps;
 }
 
 std::string last_line(const std::string& text) {
@@ -67,7 +66,7 @@ Outcome read_outcome(const Exit& exit, const fs::path& run, const fs::path& log)
   Outcome outcome;
   outcome.status = status_of(exit);
   outcome.summary = parse_object(file_text(run / "summary.json"));
-  outcome.steps = read_steps(run / "metrics.jsonl");
+  read_steps(run / "metrics.jsonl", outcome);
   const Json memory = parse_object(file_text(run / "memory.json"));
   outcome.memory =
       memory.is_null() ? Json::object() : memory.value("last_step_bytes_by_phase", Json::object());

@@ -9,11 +9,12 @@ namespace moelab::tradeoff {
 
 // What a run came to, from how its process ended and the files that it left.
 struct Outcome {
-  std::string status;            // ok, oom (exit code 3), error (another one), crash (a signal), timeout
-  std::string message;           // the last line of its output, or why it was killed; empty when ok
-  Json summary = nullptr;        // its summary.json; null: it left none
-  Json steps = Json::array();    // [step, tokens, loss, step_ms] of each line of metrics.jsonl
-  Json memory = Json::object();  // of the last step: {phase: {kind: bytes}} at each phase's peak
+  std::string status;          // ok, oom (exit code 3), error (another one), crash (a signal), timeout
+  std::string message;         // the last line of its output, or why it was killed; empty when ok
+  Json summary = nullptr;      // its summary.json; null: it left none
+  Json steps = Json::array();  // [step, tokens, loss, step_ms] of each line of metrics.jsonl
+  Json gradient_norms = Json::array();  // of each of those lines
+  Json memory = Json::object();         // of the last step: {phase: {kind: bytes}} at each phase's peak
 };
 
 // `run`: the folder of the run, `log`: its output. Files that are missing or damaged count as not left.

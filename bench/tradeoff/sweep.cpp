@@ -114,18 +114,28 @@ bool Sweep::measure(const Slot& slot) {
   const Exit exit = run_process(words, log, options_.timeout_seconds);
   if (exit.why == Exit::Why::stopped) return false;
   const Outcome outcome = read_outcome(exit, options_.work / "run", log);
-  const Json record = {
-      {"schema", kRecordSchema},        {"case", one.name},
-      {"techniques", one.techniques},   {"against", one.against.empty() ? Json(nullptr) : Json(one.against)},
-      {"model", options_.model},        {"round", slot.round},
-      {"position", slot.position},      {"settings", settings_json(one.settings)},
-      {"settings_hash", one.hash},      {"command", shell_line(words)},
-      {"commit", provenance_.commit},   {"dirty", provenance_.dirty},
-      {"machine", provenance_.machine}, {"started", started},
-      {"wall_seconds", exit.seconds},   {"exit_code", exit.code},
-      {"status", outcome.status},       {"message", outcome.message},
-      {"summary", outcome.summary},     {"steps", outcome.steps},
-      {"memory", outcome.memory}};
+  const Json record = {{"schema", kRecordSchema},
+                       {"case", one.name},
+                       {"techniques", one.techniques},
+                       {"against", one.against.empty() ? Json(nullptr) : Json(one.against)},
+                       {"model", options_.model},
+                       {"round", slot.round},
+                       {"position", slot.position},
+                       {"settings", settings_json(one.settings)},
+                       {"settings_hash", one.hash},
+                       {"command", shell_line(words)},
+                       {"commit", provenance_.commit},
+                       {"dirty", provenance_.dirty},
+                       {"machine", provenance_.machine},
+                       {"started", started},
+                       {"wall_seconds", exit.seconds},
+                       {"exit_code", exit.code},
+                       {"status", outcome.status},
+                       {"message", outcome.message},
+                       {"summary", outcome.summary},
+                       {"steps", outcome.steps},
+                       {"gradient_norms", outcome.gradient_norms},
+                       {"memory", outcome.memory}};
   store_.append(record);
   pending_.erase(pending_.begin());
   spent_ += exit.seconds;

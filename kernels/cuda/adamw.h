@@ -15,16 +15,3 @@ struct AdamWFactors {
 };
 
 }  // namespace moelab
-
-#ifdef MOELAB_WITH_CUDA
-#include <cuda_runtime_api.h>
-
-namespace moelab::cuda {
-
-// Device pointers to n elements; compute_copy (bf16) may be null; the gradient is bf16 or fp32. Returns the
-// launch's error.
-cudaError_t adamw(float* master, const void* gradient, bool gradient_bf16, float* m, float* v,
-                  void* compute_copy, int64_t n, const AdamWFactors& factors, cudaStream_t stream);
-
-}  // namespace moelab::cuda
-#endif

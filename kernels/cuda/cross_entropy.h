@@ -11,6 +11,19 @@ constexpr int64_t kCrossEntropySplit = 512;
 // The target of a token that is left out.
 constexpr int64_t kIgnoredTarget = -1;
 
+// Another model's logits of the same tokens, q beside p of the logits at hand.
+struct ReferenceChunk {
+  const void* logits = nullptr;        // (V, R); null: no reference
+  double weight = 0;                   // of the divergence in what is differentiated
+  float* partial_max = nullptr;        // (P, R) scratch; later the partial divergence
+  float* partial_sum = nullptr;        // (P, R) scratch
+  float* token_inverse_sum = nullptr;  // (R) scratch: exp(logit - maximum) times this is p
+  float* token_shift = nullptr;        // (R) scratch: log p - log q is the logits' difference less this
+  float* token_divergence = nullptr;   // (R) scratch
+  float* token_scale = nullptr;        // (R) scratch: as CrossEntropyChunk's, for the divergence
+  double* row_divergence = nullptr;    // (R): KL(p || q), 0 for ignored targets
+};
+
 // Softmax cross entropy of a chunk of tokens over transposed logits, on the CPU or on CUDA. R tokens, V
 // vocabulary, P = ceil(V / kCrossEntropySplit).
 struct CrossEntropyChunk {
@@ -18,15 +31,16 @@ struct CrossEntropyChunk {
   cuda::Element element;
   bool gradient;
   int64_t vocabulary, tokens;
-  const int64_t* targets;       // (R)
-  const double* inverse_count;  // (): one over the number of targets of all chunks
-  double gradient_scale;        // multiplies the gradient
-  float* partial_max;           // (P, R) scratch
-  float* partial_sum;           // (P, R) scratch: sum of exp(logit - partial maximum)
-  float* token_max;             // (R) scratch
-  float* token_scale;           // (R) scratch: exp(logit - maximum) times this is the gradient
-  float* token_target;          // (R) scratch: the gradient at the target
-  double* row_loss;             // (R)
+  const int64_t* targets;         // (R)
+  const double* inverse_count;    // (): one over the number of targets of all chunks
+  double gradient_scale;          // multiplies the gradient
+  float* partial_max;             // (P, R) scratch
+  float* partial_sum;             // (P, R) scratch: sum of exp(logit - partial maximum)
+  float* token_max;               // (R) scratch
+  float* token_scale;             // (R) scratch: exp(logit - maximum) times this is the gradient
+  float* token_target;            // (R) scratch: the gradient at the target
+  double* row_loss;               // (R)
+  ReferenceChunk reference = {};  // on the CPU alone
 };
 
 }  // namespace moelab

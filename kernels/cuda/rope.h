@@ -8,7 +8,8 @@
 namespace moelab::cuda {
 
 struct RopeShape {
-  int64_t positions, sequence, heads, rotated_heads, head_dim;  // positions: batch * sequence
+  // positions: batch * sequence; sequence: of the table, which serves every so many positions anew
+  int64_t positions, sequence, heads, rotated_heads, head_dim;
 };
 
 // Rotates in place qkv (positions, heads, head_dim), contiguous; sign -1 rotates back. table: see rope_table.

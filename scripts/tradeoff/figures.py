@@ -43,6 +43,7 @@ class Case:
     pairs: list[tuple[Record, Record]] = dataclasses.field(default_factory=list)
     loss: float = math.nan
     loss_change: float = math.nan  # against the baseline's, paired by round
+    same_bits: bool = False  # every loss and gradient norm is the baseline's
 
     @property
     def any(self) -> Record:
@@ -94,6 +95,13 @@ def last_loss(run: Record) -> float:
     return run.steps[-1, 2] if len(run.steps) else math.nan
 
 
+def trained_alike(run: Record, base: Record) -> bool:
+    """Whether two runs computed the same at every step, as far as losses and gradient norms tell."""
+    norms = run.gradient_norms
+    return (len(norms) == len(run.steps) and np.array_equal(norms, base.gradient_norms)
+            and np.array_equal(run.steps[:, 2], base.steps[:, 2]))
+
+
 def paired(runs: list[Record], baselines: list[Record]) -> list[tuple[Record, Record]]:
     """Each run with the baseline of its round; runs without one that saw as many tokens are left out."""
     bases = {(base.round, base.tokens): base for base in baselines}
@@ -113,6 +121,7 @@ def compare(case: Case, baseline: Case) -> None:
     if case.pairs:
         case.speed_ratio = ratio_of_rates([(run.rates, base.rates) for run, base in case.pairs])
         case.peak_ratio = range_over([run.peak / base.peak for run, base in case.pairs])
+        case.same_bits = all(trained_alike(run, base) for run, base in case.pairs)
         case.loss_change = statistics.median(last_loss(run) - last_loss(base) for run, base in case.pairs)
 
 

@@ -49,8 +49,12 @@ def predicted(case: Case) -> str:
     return f"{human_bytes(case.predicted.value)} ({case.peak.value / case.predicted.value - 1:+.1%})"
 
 
+def loss_change(case: Case) -> str:
+    """0 alone: to that loss's digits; a gradient norm differs."""
+    return "same bits" if case.same_bits else signed(case.loss_change)
+
+
 def signed(value: float) -> str:
-    """0 is exact: the same bits."""
     if math.isnan(value) or value == 0:
         return "–" if value else "0"
     return f"{value:+.4f}" if abs(value) >= 5e-5 else f"{value:+.0e}"
@@ -73,7 +77,7 @@ def case_row(case: Case, front: list[Case]) -> list[str]:
     if not case.runs:
         return [case.name, f"**failed**: {failure_word(case)}", "", "", "", "", "", "", "", "", "", rounds]
     return [case.name, f"{case.speed.value:,.0f}", spread(case.speed, len(case.runs)), human_bytes(case.peak.value),
-            predicted(case), f"{case.step_ms.value:,.0f} ms", times(case.speed_ratio), times(case.peak_ratio), f"{case.loss:.3f}", signed(case.loss_change),
+            predicted(case), f"{case.step_ms.value:,.0f} ms", times(case.speed_ratio), times(case.peak_ratio), f"{case.loss:.3f}", loss_change(case),
             "yes" if case in front else "", rounds]
 
 
@@ -84,7 +88,8 @@ def case_table(sweep: Sweep) -> Table:
     return Table("Medians over the rounds. predicted: by a dry run, and how much more was measured; step: its "
                  "time. speed and memory: against the baseline of the same round, with 95 % "
                  "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
-                 f"last step, and how much higher than the baseline's. {provenance(sweep)}", headings,
+                 "last step, and how much higher than the baseline's; same bits: every loss and gradient norm of "
+                 f"the run is the baseline's. {provenance(sweep)}", headings,
                  [case_row(case, front) for case in sweep.cases])
 
 

@@ -16,7 +16,8 @@ class ReportError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One run. steps is (n, 4): step, tokens so far, loss in nats, milliseconds; memory[phase][kind] is in bytes."""
+    """One run. steps is (n, 4): step, tokens so far, loss in nats, milliseconds; gradient_norms is (n), empty where
+    none were recorded; memory[phase][kind] is in bytes."""
 
     case: str
     techniques: tuple[str, ...]
@@ -36,6 +37,7 @@ class Record:
     predicted_peak: float
     held_out_loss: float
     steps: np.ndarray
+    gradient_norms: np.ndarray
     memory: dict
 
     @property
@@ -79,7 +81,9 @@ def parse(fields: dict) -> Record:
         status=fields["status"], message=fields["message"],
         peak=number(summary.get("peak_bytes")),
         predicted_peak=number(summary.get("estimated_peak_bytes")), held_out_loss=number(summary.get("held_out_loss")),
-        steps=steps_array(fields["steps"] or []), memory=fields["memory"] or {})
+        steps=steps_array(fields["steps"] or []),
+        gradient_norms=np.array([number(norm) for norm in fields.get("gradient_norms") or []], dtype=float),
+        memory=fields["memory"] or {})
 
 
 def read_line(line: str, where: str) -> Record | None:

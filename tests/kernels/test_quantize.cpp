@@ -1,4 +1,6 @@
 #include <ATen/ATen.h>
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e5m2.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -46,6 +48,21 @@ TEST(DynamicMap, EncodesToTheNearestValue) {
   }
   EXPECT_EQ(code_of(unsigned_dynamic_map(), 0), 0);
   EXPECT_EQ(code_of(unsigned_dynamic_map(), 1e-30f), 1);
+}
+
+// Device code computes what the CPU looks up.
+TEST(Float8, DecodesAsLibTorchs) {
+  for (int code = 0; code < 256; ++code) {
+    const auto byte = static_cast<uint8_t>(code);
+    const auto e4m3 = static_cast<float>(c10::Float8_e4m3fn(byte, c10::Float8_e4m3fn::from_bits())),
+               e5m2 = static_cast<float>(c10::Float8_e5m2(byte, c10::Float8_e5m2::from_bits()));
+    if (std::isfinite(e4m3)) {
+      EXPECT_EQ((decode_float8<3, 7>(byte)), e4m3) << code;
+    }
+    if (std::isfinite(e5m2)) {
+      EXPECT_EQ((decode_float8<2, 15>(byte)), e5m2) << code;
+    }
+  }
 }
 
 std::vector<BlockCode> all_codes() {

@@ -170,9 +170,10 @@ TEST(Transformer, WeightsDependOnSeedAndNameAlone) {
 }
 
 TEST(RouterBias, FallsForTheBusyAndRisesForTheIdle) {
-  const at::Tensor bias = at::zeros({3});
-  update_router_bias(bias, at::tensor({10.0f, 4.0f, 1.0f}), 0.5);
-  EXPECT_TRUE(at::equal(bias, at::tensor({-0.5f, 0.5f, 0.5f})));
+  const at::Tensor bias = at::tensor({1.0f, 1.0f, 2.0f});
+  const at::Tensor next = next_router_bias(bias, at::tensor({10.0f, 4.0f, 1.0f}), 0.5);
+  EXPECT_TRUE(at::equal(next, at::tensor({0.5f, 1.5f, 2.5f})));
+  EXPECT_TRUE(at::equal(bias, at::tensor({1.0f, 1.0f, 2.0f})));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tradeoff import claims, document, figures, plots, records  # noqa: E402
+from tradeoff import claims, document, figures, pages, plots, records  # noqa: E402
 
 
 def sweep_of(tmp_path: pathlib.Path, rows: list[dict]) -> figures.Sweep:
@@ -113,6 +113,17 @@ def test_slower_and_larger_stays_slower_and_larger(tmp_path):
     case = sweep_of(tmp_path, [made.record(), bad]).case("bad")
     assert case.speed_ratio.value == pytest.approx(0.8) and case.peak_ratio.value == 1.5
     assert case.loss_change == pytest.approx(0.5)
+
+
+def test_same_bits_are_those_of_losses_and_gradient_norms(tmp_path):
+    norms = [1 / 3 + step for step in range(9)]
+    cases = {"moved": norms, "rounded": norms[:-1] + [norms[-1] * (1 + 2**-52)], "unknown": []}
+    records = [made.record(gradient_norms=norms)] + [made.record(n, gradient_norms=g) for n, g in cases.items()]
+    sweep = sweep_of(tmp_path, records)
+    assert {name: pages.loss_change(sweep.case(name)) for name in cases} == {
+        "moved": "same bits", "rounded": "0", "unknown": "0"}
+    other_loss = made.record("other", gradient_norms=norms, loss_change=0.5)
+    assert not sweep_of(tmp_path, [records[0], other_loss]).case("other").same_bits
 
 
 def test_bootstrap_interval_holds_what_it_should():

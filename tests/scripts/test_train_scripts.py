@@ -9,6 +9,7 @@ import subprocess
 import programs
 import pytest
 import yaml
+from programs import expect_mistake
 
 PROGRAM = programs.moelab()
 SCRIPTS = programs.ROOT / "scripts"
@@ -33,12 +34,16 @@ PROMISED = {
 PROFILES = {
     "constrained": (10, {"activations": {"checkpoint": "full", "storage": "host"},
                          "placement": {"parameters": "host", "optimizer": "host"},
+                         "train": {"tokens_per_device": 512, "micro_batch": 1},
+                         "sample": {"share": 0.3}, "reference": {"placement": "device"},
                          "memory": {"dynamic_batch.enabled": True, "dynamic_batch.min": 1}}),
     "balanced": (40, {"activations": {"checkpoint": "full", "storage": "keep"},
                       "placement": {"parameters": "device", "optimizer": "device"},
+                      "sample": {"share": 0.5},
                       "memory": {"dynamic_batch.enabled": True, "dynamic_batch.min": 1}}),
     "multi_device": (10, {"activations": {"checkpoint": "full", "storage": "host"},
                           "placement": {"parameters": "host", "optimizer": "host"},
+                          "sample": {"share": 0.8}, "reference": {"placement": "host"},
                           "memory": {"dynamic_batch.enabled": False}}),
     "nemo-memory-efficient": (27, {"activations": {"checkpoint": "every", "every": 4,
                                                    "pieces": ["norms", "expert_hidden"]},
@@ -75,18 +80,10 @@ def settings(done: subprocess.CompletedProcess) -> dict:
 
 
 def summary(done: subprocess.CompletedProcess, run_folder: pathlib.Path) -> dict:
-    assert done.returncode == 0, done.stderr
-    found = json.loads((run_folder / "summary.json").read_text())
+    found = programs.summary(done, run_folder)
     assert found["status"] == "ok" and found["steps"] == 2
     assert 0 < found["peak_bytes"] <= found["memory_limit_bytes"]
     return found
-
-
-def expect_mistake(done, *expected, code=2):
-    assert done.returncode == code, done
-    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in expected:
-        assert text in done.stderr
 
 
 @pytest.mark.parametrize("name", PROMISED)
@@ -109,7 +106,9 @@ def test_a_script_sets_what_it_promises(name, tmp_path):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_does_what_it_promises(profile, shards, tmp_path):
+def test_a_profile_does_what_it_promises(profile, tmp_path):
+    # what packs documents wants to know what ends them
+    shards = programs.prepare_bytes(tmp_path, "the same words, time and again; " * 3000)
     done = run(tmp_path, [PROGRAM, "train", "--config", "moe-nano", "--preset", profile, *QUICK, "eval.batches=1",
                           "checkpoint.keep=0", "memory.limit=8GiB", f"data.path={shards}",
                           "run.name=profile"])  # fmt: skip

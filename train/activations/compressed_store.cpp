@@ -8,7 +8,7 @@ namespace {
 struct PackedTensor : StoredTensor {
   PackedTensor(at::Tensor packed, BlockCode code, int64_t block)
       : packed(std::move(packed)), code(code), block(block) {}
-  void read(const at::Tensor& to) const override { unpack_blocks(packed, code, block, to); }
+  void read(const at::Tensor& to) override { unpack_blocks(packed, code, block, to); }
 
   at::Tensor packed;
   BlockCode code;

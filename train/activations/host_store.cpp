@@ -3,75 +3,94 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <cstring>
-
-#include "kernels/memory/ledger.h"
+#include "kernels/memory/copy_stream.h"
+#include "kernels/memory/host_memory.h"
+#include "train/activations/fetch_ahead.h"
 #include "train/activations/stack_region.h"
 
 namespace moelab {
 
-class HostSlab {
+class HostSlab : public FetchAhead {
  public:
-  at::Tensor take(const at::Tensor& like) {
-    const HomeScope outside(Home::host);
-    const auto bytes = static_cast<int64_t>(like.nbytes());
-    const auto options = like.options().dtype(at::kByte);
+  HostSlab(c10::Device device, bool ahead) : FetchAhead(ahead), copies_(device) {}
+
+  at::Tensor take(int64_t bytes) {
     if (region_.empty() && capacity() < region_.highest()) {
       slab_.reset();  // before the larger one is made
-      slab_ = at::empty({region_.highest()}, options);
+      slab_ = host_memory(region_.highest(), device());
     }
     const bool fits = region_.end() + bytes <= capacity();
-    const at::Tensor place = fits ? slab_.narrow(0, region_.end(), bytes) : at::empty({bytes}, options);
+    const at::Tensor place = fits ? slab_.narrow(0, region_.end(), bytes) : host_memory(bytes, device());
     region_.take(bytes);
     return place;
   }
   void give_back() { region_.give_back(); }
 
+  CopyStream& copies() { return copies_; }
+  c10::Device device() const { return copies_.device(); }
+
  private:
   int64_t capacity() const { return slab_.defined() ? slab_.numel() : 0; }
 
-  StackRegion region_{64};  // a cache line, as the allocator aligns
-  at::Tensor slab_;         // bytes
+  CopyStream copies_;
+  StackRegion region_{kHostAlign};
+  at::Tensor slab_;  // bytes
 };
 
 namespace {
 
 constexpr int64_t kCopyGrain = 1 << 18;  // bytes a task
 
-void copy_bytes(void* to, const void* from, int64_t bytes) {
-  at::parallel_for(0, bytes, kCopyGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, end - begin);
+// On the CPU its threads share the work.
+void copy_bytes(CopyStream& copies, const at::Tensor& to, const at::Tensor& from) {
+  if (to.is_meta()) return;
+  const auto bytes = static_cast<int64_t>(from.nbytes());
+  auto* const destination = static_cast<char*>(to.mutable_data_ptr());
+  const auto* const source = static_cast<const char*>(from.const_data_ptr());
+  at::parallel_for(0, bytes, copies.device().is_cpu() ? kCopyGrain : bytes, [&](int64_t begin, int64_t end) {
+    copies.copy(destination + begin, source + begin, end - begin);
   });
 }
 
-class HostTensor : public StoredTensor {
+class HostTensor : public AwayTensor {
  public:
   HostTensor(std::shared_ptr<HostSlab> slab, const at::Tensor& dense)
-      : slab_(std::move(slab)), bytes_(slab_->take(dense)) {
-    if (dense.is_meta()) return;
-    copy_bytes(bytes_.mutable_data_ptr(), dense.const_data_ptr(), bytes_.numel());
+      : AwayTensor(slab, dense),
+        slab_(std::move(slab)),
+        bytes_(slab_->take(static_cast<int64_t>(dense.nbytes()))) {
+    slab_->copies().follow();
+    copy_bytes(slab_->copies(), bytes_, dense);
+    slab_->copies().keep(dense);
   }
   ~HostTensor() override {
+    finish();  // what was fetched and not read
     bytes_.reset();
     slab_->give_back();
   }
-  void read(const at::Tensor& to) const override {
-    if (to.is_meta()) return;
-    copy_bytes(to.mutable_data_ptr(), bytes_.const_data_ptr(), bytes_.numel());
-  }
 
  private:
+  void start(const at::Tensor& to) override {
+    slab_->copies().follow();
+    copy_bytes(slab_->copies(), to, bytes_);
+    there_ = slab_->copies().mark();
+  }
+  void finish() override { slab_->copies().wait(there_); }
+
   std::shared_ptr<HostSlab> slab_;
   at::Tensor bytes_;
+  CopyStream::Mark there_;
 };
 
 }  // namespace
 
-HostStore::HostStore() : slab_(std::make_shared<HostSlab>()) {}
+HostStore::HostStore(c10::Device device, bool ahead) : slab_(std::make_shared<HostSlab>(device, ahead)) {}
 
 std::unique_ptr<StoredTensor> HostStore::store(const at::Tensor& dense) {
-  TORCH_CHECK(dense.is_cpu() || dense.is_meta(), "activations on the host: tensors of ", dense.device());
+  TORCH_CHECK(dense.device() == slab_->device(), "activations of ", slab_->device(),
+              " on the host: tensors of ", dense.device());
   return std::make_unique<HostTensor>(slab_, dense);
 }
+
+void HostStore::begin_block() { slab_->begin_block(); }
 
 }  // namespace moelab

@@ -8,12 +8,14 @@ namespace moelab {
 // gets the rest as tensors of their own, and the slab grows before the next.
 class HostSlab;
 
-// Moves what autograd saved to host memory, outside of the device's budget, and back, bit for bit. The device
-// is the CPU, whose budget the ledger plays, or meta.
+// Moves what autograd saved to host memory, outside of the device's budget, and back, bit for bit. On CUDA
+// that memory is pinned, and copies have a stream of their own beside forward and backward.
 class HostStore : public TensorStore {
  public:
-  HostStore();
+  // With `ahead`, what backward wants is fetched a block ahead (FetchAhead).
+  HostStore(c10::Device device, bool ahead);
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
+  void begin_block() override;
 
  private:
   std::shared_ptr<HostSlab> slab_;

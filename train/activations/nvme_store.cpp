@@ -4,50 +4,60 @@
 
 #include <optional>
 
+#include "kernels/memory/copy_stream.h"
+#include "kernels/memory/host_memory.h"
 #include "kernels/memory/ledger.h"
+#include "train/activations/fetch_ahead.h"
 #include "train/activations/stack_region.h"
+#include "train/files/serial_worker.h"
 #include "train/files/tile_file.h"
 
 namespace moelab {
 namespace {
 
-at::Tensor allocate_tiles(int64_t bytes, c10::Device device) {
-  const HomeScope outside(Home::host);
-  return at::empty({bytes + TileFile::kAlign}, at::TensorOptions().dtype(at::kByte).device(device));
-}
-
-// The first aligned `bytes` of `memory`.
-std::span<std::byte> aligned(const at::Tensor& memory, int64_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(memory.mutable_data_ptr());
-  const uintptr_t first = (address + TileFile::kAlign - 1) / TileFile::kAlign * TileFile::kAlign;
-  return {reinterpret_cast<std::byte*>(first), static_cast<size_t>(bytes)};
-}
+// Tensors that wait to be written at most, each still in the device's memory.
+constexpr size_t kWaiting = 4;
 
 }  // namespace
 
-class NvmeFile {
+class NvmeFile : public FetchAhead {
  public:
-  NvmeFile(const std::filesystem::path& folder, int64_t tile_bytes, int64_t tiles, c10::Device device)
-      : ledger_(device.is_meta() ? meta_ledger(Home::nvme) : cpu_ledger(Home::nvme)),
-        memory_(allocate_tiles(tile_bytes * tiles, device)) {
-    if (!device.is_meta()) file_.emplace(folder, aligned(memory_, tile_bytes * tiles), tile_bytes);
+  NvmeFile(const std::filesystem::path& folder, int64_t tile_bytes, int64_t tiles, c10::Device device,
+           bool ahead)
+      : FetchAhead(ahead),
+        copies_(device),
+        ledger_(nvme_ledger(device)),
+        memory_(host_memory(tile_bytes * tiles, device, TileFile::kAlign)) {
+    if (device.is_meta()) return;
+    const std::span<std::byte> memory{static_cast<std::byte*>(memory_.mutable_data_ptr()), memory_.nbytes()};
+    const auto copy = [this](void* to, const void* from, size_t bytes) {
+      copies_.copy(to, from, static_cast<int64_t>(bytes));
+      copies_.synchronize();
+    };
+    file_.emplace(folder, memory, tile_bytes, nullptr, copy);
+    if (ahead) worker_.emplace();
   }
 
-  // Where the tensor's bytes now lie in the file.
+  c10::Device device() const { return copies_.device(); }
+
+  // Where the tensor's bytes are to lie in the file.
   int64_t write(const at::Tensor& dense, Kind kind) {
     const auto bytes = static_cast<int64_t>(dense.nbytes());
     const int64_t offset = region_.take(bytes);
     ledger_.charge(static_cast<size_t>(region_.padded(bytes)), kind);
     try {
-      if (file_) file_->write(offset, dense.const_data_ptr(), bytes);
+      run([this, dense, offset, bytes] { file_->write(offset, dense.const_data_ptr(), bytes); }, kWaiting);
     } catch (...) {
       give_back(bytes, kind);
       throw;
     }
     return offset;
   }
-  void read(int64_t offset, const at::Tensor& to) {
-    if (file_) file_->read(offset, to.mutable_data_ptr(), static_cast<int64_t>(to.nbytes()));
+  // The future, where there is one, becomes ready when they are in `to`.
+  std::shared_future<void> read(int64_t offset, const at::Tensor& to) {
+    return run(
+        [this, offset, to] { file_->read(offset, to.mutable_data_ptr(), static_cast<int64_t>(to.nbytes())); },
+        SIZE_MAX);
   }
   void give_back(int64_t bytes, Kind kind) {
     ledger_.release(static_cast<size_t>(region_.padded(bytes)), kind);
@@ -55,40 +65,60 @@ class NvmeFile {
   }
 
  private:
+  std::shared_future<void> run(std::function<void()> task, size_t most) {
+    if (worker_) {
+      copies_.follow();
+      return worker_->post(std::move(task), most);
+    }
+    if (file_) task();
+    return {};
+  }
+
+  CopyStream copies_;
   Ledger& ledger_;
   at::Tensor memory_;
   std::optional<TileFile> file_;  // none on meta
   StackRegion region_{TileFile::kAlign};
+  std::optional<SerialWorker> worker_;  // none: at once; the first to go
 };
 
 namespace {
 
-class NvmeTensor : public StoredTensor {
+class NvmeTensor : public AwayTensor {
  public:
   NvmeTensor(std::shared_ptr<NvmeFile> file, const at::Tensor& dense)
-      : file_(std::move(file)),
+      : AwayTensor(file, dense),
+        file_(std::move(file)),
         bytes_(static_cast<int64_t>(dense.nbytes())),
         kind_(KindScope::current()),
         offset_(file_->write(dense, kind_)) {}
   ~NvmeTensor() override { file_->give_back(bytes_, kind_); }
-  void read(const at::Tensor& to) const override { file_->read(offset_, to); }
 
  private:
+  void start(const at::Tensor& to) override { there_ = file_->read(offset_, to); }
+  void finish() override {
+    if (there_.valid()) there_.get();
+  }
+
   std::shared_ptr<NvmeFile> file_;
   int64_t bytes_;
   Kind kind_;
   int64_t offset_;
+  std::shared_future<void> there_;
 };
 
 }  // namespace
 
 NvmeStore::NvmeStore(const std::filesystem::path& folder, int64_t tile_bytes, int64_t tiles,
-                     c10::Device device)
-    : file_(std::make_shared<NvmeFile>(folder, tile_bytes, tiles, device)) {}
+                     c10::Device device, bool ahead)
+    : file_(std::make_shared<NvmeFile>(folder, tile_bytes, tiles, device, ahead)) {}
 
 std::unique_ptr<StoredTensor> NvmeStore::store(const at::Tensor& dense) {
-  TORCH_CHECK(dense.is_cpu() || dense.is_meta(), "activations on NVMe: tensors of ", dense.device());
+  TORCH_CHECK(dense.device() == file_->device(), "activations of ", file_->device(), " on NVMe: tensors of ",
+              dense.device());
   return std::make_unique<NvmeTensor>(file_, dense);
 }
+
+void NvmeStore::begin_block() { file_->begin_block(); }
 
 }  // namespace moelab

@@ -86,6 +86,8 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
     }
     KindScope kind(kind_);
     if (recomputed_) return recomputed_->make().view(sizes_);
+    if (const at::Tensor bytes = stored_->fetched(); bytes.defined())
+      return bytes.view(options_.dtype().toScalarType()).as_strided(sizes_, strides_);
     at::Tensor tensor = at::empty_strided(sizes_, strides_, options_);
     stored_->read(tensor);
     return tensor;
@@ -117,7 +119,7 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
   at::Tensor kept_;
   int64_t version_ = 0;
   std::shared_ptr<const SavedTensors::Recomputed> recomputed_;
-  std::shared_ptr<const StoredTensor> stored_;
+  std::shared_ptr<StoredTensor> stored_;
   std::vector<int64_t> sizes_, strides_;
   at::TensorOptions options_;
   Kind kind_ = Kind::activations;
@@ -178,7 +180,11 @@ std::shared_ptr<const SavedTensors::Recomputed> SavedTensors::recomputed(const a
   return same ? found->second : nullptr;
 }
 
-std::shared_ptr<const StoredTensor> SavedTensors::store(const at::Tensor& dense) {
+void SavedTensors::begin_block() {
+  if (current && current->store_) current->store_->begin_block();
+}
+
+std::shared_ptr<StoredTensor> SavedTensors::store(const at::Tensor& dense) {
   stored_bytes_ += static_cast<int64_t>(dense.nbytes());
   ++stored_tensors_;
   return store_->store(dense);

@@ -44,6 +44,9 @@ class SavedTensors {
   // Without a scope it is f(x) and nothing more.
   static at::Tensor recompute_for_readers(const at::Tensor& x, const TensorFunction& f);
 
+  // What is saved from now on, in the scope that is open on this thread if one is, is of the next block.
+  static void begin_block();
+
   // Whether what is saved in a scope comes here: once there is a store, or a tensor to be recomputed.
   bool acts() const { return store_ || !recomputed_.empty(); }
 
@@ -65,12 +68,12 @@ class SavedTensors {
     int64_t offset, version;
     at::ScalarType type;
     std::vector<int64_t> sizes, strides;  // of a tensor without gaps: its number of elements, and 1
-    std::weak_ptr<const StoredTensor> stored;
+    std::weak_ptr<StoredTensor> stored;
   };
   struct Recomputed;  // how to make a tensor anew
   std::shared_ptr<const Recomputed> recomputed(const at::Tensor& tensor) const;
   bool leaves_alone(const at::Tensor& tensor) const;
-  std::shared_ptr<const StoredTensor> store(const at::Tensor& dense);
+  std::shared_ptr<StoredTensor> store(const at::Tensor& dense);
 
   std::unique_ptr<TensorStore> store_;
   std::unordered_set<const void*> parameters_;  // StorageImpl*

@@ -17,9 +17,10 @@ std::unique_ptr<TensorStore> make_tensor_store(const Settings& settings, c10::De
     case ActivationStorage::fp8:
       return std::make_unique<CompressedStore>(BlockCode::e4m3, a.block);
     case ActivationStorage::host:
-      return std::make_unique<HostStore>();
+      return std::make_unique<HostStore>(device, device.is_cuda());
     case ActivationStorage::nvme:
-      return std::make_unique<NvmeStore>(p.nvme_path, p.nvme_block.count, p.nvme_depth, device);
+      return std::make_unique<NvmeStore>(p.nvme_path, p.nvme_block.count, p.nvme_depth, device,
+                                         device.is_cuda());
   }
   return nullptr;
 }

@@ -60,6 +60,7 @@ Settings miniature(Settings s) {
   s.model.d_expert = scaled(s.model.d_expert, ratio);
   s.model.vocab = scaled(s.model.vocab, ratio);
   s.train.sequence = scaled(s.train.sequence, ratio);
+  s.train.tokens_per_device = scaled(s.train.tokens_per_device, ratio);
   if (s.memory.limit.count > 0)
     s.memory.limit.count = std::max<int64_t>(1, static_cast<int64_t>(double(s.memory.limit.count) * share));
   s.run.scale = 1;

@@ -14,10 +14,10 @@ Settings resolve(Settings settings);
 Settings unresolve(Settings settings);
 
 // The true miniature of a run at share `run.scale` = s. With r = sqrt(s), model.d_model, d_expert, head_dim,
-// vocab and train.sequence are multiplied by r and rounded to the nearest multiple of 8 (at least 8, never
-// more than they were; so head_dim stays even), memory.limit is multiplied by s and rounded down. Layers,
-// heads, experts and the batch stay. Then run.scale is 1, so that nobody scales the result again; a name that
-// was not given remembers: PRESET-scale-S.
+// vocab, train.sequence and tokens_per_device are multiplied by r and rounded to the nearest multiple of 8
+// (at least 8, never more than they were; so head_dim stays even), memory.limit is multiplied by s and
+// rounded down. Layers, heads, experts and the batch stay. Then run.scale is 1, so that nobody scales the
+// result again; a name that was not given remembers: PRESET-scale-S.
 Settings miniature(Settings settings);
 
 }  // namespace moelab

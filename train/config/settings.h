@@ -47,6 +47,16 @@ constexpr std::array<std::string_view, 3> enum_names(MemoryProfile) {
   return {"aggressive", "balanced", "conservative"};
 }
 
+enum class HostAllocator { system, jemalloc, tcmalloc };
+constexpr std::array<std::string_view, 3> enum_names(HostAllocator) {
+  return {"system", "jemalloc", "tcmalloc"};
+}
+
+enum class CudaGraphs { none, decode, step, both };
+constexpr std::array<std::string_view, 4> enum_names(CudaGraphs) {
+  return {"none", "decode", "step", "both"};
+}
+
 enum class SnapshotWhen { never, oom, step };
 constexpr std::array<std::string_view, 3> enum_names(SnapshotWhen) { return {"never", "oom", "step"}; }
 
@@ -156,15 +166,24 @@ struct TrainSettings {
   int64_t micro_batch = 8;
   int64_t accumulation = 1;
   int64_t sequence = 256;
+  int64_t tokens_per_device = 0;
   int64_t seed = 1;
   std::string init;
+
+  // Tokens of a row of a batch.
+  int64_t row() const { return tokens_per_device > 0 ? tokens_per_device : sequence; }
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("steps", self.steps, "optimizer steps", range(0, 1e12));
     v.field("micro_batch", self.micro_batch, "sequences a forward pass", range(1, 1 << 20));
     v.field("accumulation", self.accumulation, "micro-batches an optimizer step", range(1, 1 << 20));
-    v.field("sequence", self.sequence, "tokens a sequence", range(1, 1 << 24));
+    v.field("sequence", self.sequence, "tokens a sequence; with tokens_per_device of a document at most",
+            range(1, 1 << 24));
+    v.field("tokens_per_device", self.tokens_per_device,
+            "tokens a forward pass, filled with whole documents one behind another that see nothing of each "
+            "other; longer ones are cut. 0: one sequence a row, wherever documents end",
+            range(0, 1 << 24));
     v.field("seed", self.seed, "everything random follows from it", range(0, 9e15));
     v.field("init", self.init,
             "checkpoint or Hugging Face folder whose weights to start from; empty: random");
@@ -185,16 +204,44 @@ struct EvalSettings {
   }
 };
 
+// What a run's loss holds its model close to.
+struct ReferenceSettings {
+  std::string path;
+  double kl = 0.04;
+  Home placement = Home::device;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("path", self.path,
+            "checkpoint or Hugging Face folder of a frozen model of the same shape to stay close to; empty: "
+            "none");
+    v.field("kl", self.kl, "weight in the loss of the mean KL(policy || reference) of each token's successor",
+            range(0, 1e6));
+    v.field("placement", self.placement,
+            "where the blocks' weights of the reference are; they come to the device a block at a time");
+  }
+};
+
 struct DataSettings {
   std::string path;
   std::string validation;
+  int64_t workers = 1;
   int64_t prefetch = 2;
+  int64_t buffer = 4096;
+  bool pin = true;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("path", self.path, "folder or file of token shards, or a mix: 0.7*DIR1,0.3*DIR2");
     v.field("validation", self.validation, "held-out shards; empty: the val shards in data.path");
-    v.field("prefetch", self.prefetch, "batches read ahead in the background; 0: none", range(0, 1024));
+    v.field("workers", self.workers, "threads that read batches ahead, as long as the run lasts",
+            range(0, 256));
+    v.field("prefetch", self.prefetch, "batches that each of them reads ahead; 0: none, a batch waits",
+            range(0, 1024));
+    v.field("buffer", self.buffer,
+            "with train.tokens_per_device: documents among which those that share a row are chosen",
+            range(1, 1 << 24));
+    v.field("pin", self.pin, "with cuda: batches lie in page-locked memory, which copies to it want");
   }
 };
 
@@ -217,6 +264,8 @@ struct MemorySettings {
   bool recover = true;
   DynamicBatchSettings dynamic_batch;
   int64_t empty_cache_every = 0;
+  HostAllocator host_allocator = HostAllocator::system;
+  CudaGraphs cuda_graphs = CudaGraphs::none;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
@@ -244,6 +293,32 @@ struct MemorySettings {
     v.field("dynamic_batch.smooth", self.dynamic_batch.smooth, "one doubling at a time");
     v.field("empty_cache_every", self.empty_cache_every,
             "give the allocator's unused memory back every so many steps; 0: only in need", at_least(0));
+    v.field("host_allocator", self.host_allocator,
+            "malloc of the program, which restarts itself for another than the system's");
+    v.field("cuda_graphs", self.cuda_graphs,
+            "with cuda: what is captured once and launched whole after that; decode: the samples' tokens");
+  }
+};
+
+// Texts that a run writes while it trains.
+struct SampleSettings {
+  int64_t every = 0;
+  double share = 0.3;
+  int64_t max_sequences = 8;
+  int64_t max_batched_tokens = 1024;
+  std::string prompt;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("every", self.every, "go on from the prompts by 64 tokens every so many steps; 0: never",
+            at_least(0));
+    v.field("share", self.share, "of memory.limit: what keys and values of the texts under way may take",
+            range(0, 1));
+    v.field("max_sequences", self.max_sequences, "texts under way at a time; the others wait",
+            range(1, 65536));
+    v.field("max_batched_tokens", self.max_batched_tokens,
+            "tokens a forward pass of them; longer prompts are read in parts", range(1, 1 << 20));
+    v.field("prompt", self.prompt, "a text to go on from, or @FILE with one on each line");
   }
 };
 
@@ -295,8 +370,7 @@ struct RunSettings {
     v.field("name", self.name, "name of the run; empty: the model's preset");
     v.field("dir", self.dir, "folder the run leaves its files in; empty: runs/NAME");
     v.field("preset", self.preset, "GPU-size preset, e.g. gpu-8gb; see moelab train --help");
-    v.field("device", self.device,
-            "where to train; auto: cpu, as long as cuda has no kernels for the MoE operators");
+    v.field("device", self.device, "where to train; auto: cpu, as long as nothing has been run on a GPU");
     v.field("scale", self.scale, "true miniature: widths, vocabulary and sequence by its root, memory by it",
             range(1e-6, 1));
     v.field("threads", self.threads, "CPU threads; 0: one a core", range(0, 1024));
@@ -315,8 +389,10 @@ struct Settings {
   PlacementSettings placement;
   TrainSettings train;
   EvalSettings eval;
+  ReferenceSettings reference;
   DataSettings data;
   MemorySettings memory;
+  SampleSettings sample;
   MonitorSettings monitor;
   CheckpointSettings checkpoint;
   RunSettings run;
@@ -331,8 +407,10 @@ struct Settings {
     v.group("placement", self.placement);
     v.group("train", self.train);
     v.group("eval", self.eval);
+    v.group("reference", self.reference);
     v.group("data", self.data);
     v.group("memory", self.memory);
+    v.group("sample", self.sample);
     v.group("monitor", self.monitor);
     v.group("checkpoint", self.checkpoint);
     v.group("run", self.run);

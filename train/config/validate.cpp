@@ -69,6 +69,27 @@ void check_size(const Settings& s) {
               named("train.sequence", s.train.sequence) + " is more than 2^31 tokens; lower one of them");
 }
 
+void check_packing(const Settings& s) {
+  if (s.train.tokens_per_device == 0) return;
+  const std::string packed = named("train.tokens_per_device", s.train.tokens_per_device);
+  require(s.train.micro_batch == 1, packed + " with " + named("train.micro_batch", s.train.micro_batch) +
+                                        "; all of a forward pass is one row there, set train.micro_batch=1");
+  require(s.attention.kernel != AttentionKernel::materialised,
+          packed +
+              " with attention.kernel=materialised, which would let documents see each other; set "
+              "attention.kernel=flash");
+  require(s.model.dense() || s.model.router != RouterKind::expert_choice,
+          packed +
+              " with model.router=expert_choice, where the documents of a row would compete for experts; set "
+              "another model.router");
+}
+
+void check_data(const DataSettings& d) {
+  require(d.workers > 0 || d.prefetch == 0,
+          "data.workers=0 with " + named("data.prefetch", d.prefetch) +
+              ", which nobody would read; set data.workers=1 or more, or data.prefetch=0");
+}
+
 void check_pieces(const ActivationSettings& a, const ModelSettings& m) {
   const auto given = [&](Piece piece) { return std::count(a.pieces.begin(), a.pieces.end(), piece); };
   for (const Piece piece : a.pieces)
@@ -139,6 +160,8 @@ void check_storage(const Settings& s) {
           "placement.gradients=nvme with placement.nvme_path=; name a folder on the drive there");
   require(s.placement.optimizer != Home::nvme || !s.placement.nvme_path.empty(),
           "placement.optimizer=nvme with placement.nvme_path=; name a folder on the drive there");
+  require(s.reference.placement != Home::nvme || !s.placement.nvme_path.empty(),
+          "reference.placement=nvme with placement.nvme_path=; name a folder on the drive there");
   require(
       s.placement.gradients == Home::device || !s.optim.in_backward,
       named("placement.gradients", s.placement.gradients) +
@@ -146,6 +169,23 @@ void check_storage(const Settings& s) {
   require(block >= 4096 && block <= int64_t{1} << 30 && block % 4096 == 0,
           named("placement.nvme_block", s.placement.nvme_block) +
               " is not a multiple of 4096 bytes, at most 1GiB, which direct reads and writes need");
+}
+
+void check_cuda_graphs(const Settings& s) {
+  require(s.memory.cuda_graphs == CudaGraphs::none || s.run.device == DeviceChoice::cuda,
+          named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + named("run.device", s.run.device) +
+              "; graphs are CUDA's, the CPU runs operator by operator: set memory.cuda_graphs=none");
+}
+
+void check_sample(const Settings& s) {
+  if (s.sample.every == 0) return;
+  const std::string every = named("sample.every", s.sample.every);
+  require(!s.sample.prompt.empty(),
+          every + " with sample.prompt=; give a text to go on from, or @FILE with one on each line");
+  require(s.model.dense() || s.model.router != RouterKind::expert_choice,
+          every +
+              " with model.router=expert_choice, where later tokens would decide earlier ones; set "
+              "sample.every=0 or another model.router");
 }
 
 void check_optim(const Settings& s) {
@@ -201,12 +241,16 @@ void validate(const Settings& settings) {
   check_attention(settings.model);
   check_experts(settings.model);
   check_size(settings);
+  check_packing(settings);
+  check_data(settings.data);
   check_activations(settings.activations, settings.model.layers);
   check_pieces(settings.activations, settings.model);
   check_precision(settings.precision, settings.model);
   check_store(settings.precision, settings.optim.name);
   check_storage(settings);
   check_optim(settings);
+  check_sample(settings);
+  check_cuda_graphs(settings);
   require(settings.eval.every == 0 || settings.eval.batches > 0,
           named("eval.every", settings.eval.every) + " with eval.batches=0, which is no evaluation");
   require(settings.run.name.find('/') == std::string::npos && settings.run.name != "." &&

@@ -26,10 +26,12 @@ std::vector<int64_t> windows_of(const std::vector<Source>& sources, int64_t sequ
   return windows;
 }
 
-Batch gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, int64_t sequence) {
+Batch gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, int64_t sequence,
+             bool pinned = false) {
   const HomeScope outside_the_budget(Home::host);
   const auto rows = static_cast<int64_t>(samples.size());
-  Batch batch{at::empty({rows, sequence}, at::kLong), at::empty({rows, sequence}, at::kLong)};
+  const auto ids = at::TensorOptions().dtype(at::kLong).pinned_memory(pinned);
+  Batch batch{at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
   auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
   auto* targets = batch.targets.mutable_data_ptr<int64_t>();
   const auto row_bytes = static_cast<size_t>(sequence) * sizeof(int64_t);
@@ -43,6 +45,29 @@ Batch gather(const std::vector<Source>& sources, const std::vector<Sample>& samp
   }
   return batch;
 }
+
+class WindowRows : public RowSource {
+ public:
+  WindowRows(std::vector<Source> sources, int64_t sequence, int64_t seed, bool pinned)
+      : sources_(std::move(sources)),
+        order_(weights_of(sources_), windows_of(sources_, sequence), seed),
+        sequence_(sequence),
+        pinned_(pinned) {}
+
+  Batch read(int64_t first, int64_t count) const override {
+    std::vector<Sample> samples;
+    samples.reserve(static_cast<size_t>(count));
+    for (int64_t n = first; n < first + count; ++n) samples.push_back(order_.at(n));
+    return gather(sources_, samples, sequence_, pinned_);
+  }
+  int64_t filled(int64_t, int64_t count) const override { return count * sequence_; }
+
+ private:
+  std::vector<Source> sources_;
+  SampleOrder order_;
+  int64_t sequence_;
+  bool pinned_;
+};
 
 // The largest n for which no source has had more turns than it has windows.
 int64_t turns_without_repeat(const Mixture& mixture, const std::vector<int64_t>& windows) {
@@ -66,17 +91,23 @@ struct TokenStream::Slot {
   std::exception_ptr error{};
 };
 
+std::unique_ptr<const RowSource> window_rows(std::vector<Source> sources, int64_t sequence, int64_t seed,
+                                             bool pinned) {
+  return std::make_unique<WindowRows>(std::move(sources), sequence, seed, pinned);
+}
+
+TokenStream::TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead)
+    : rows_(std::move(rows)), rows_per_step_(rows_per_step), prefetch_(ahead.workers * ahead.batches) {
+  TORCH_CHECK(rows_per_step >= 1 && ahead.batches >= 0 && (ahead.workers >= 1 || ahead.batches == 0),
+              "TokenStream of ", rows_per_step, " rows, ", ahead.workers, " workers, ", ahead.batches,
+              " batches");
+  if (prefetch_ == 0) return;
+  for (int64_t i = 0; i < ahead.workers; ++i) workers_.emplace_back([this] { work(); });
+}
+
 TokenStream::TokenStream(Dataset data, int64_t sequence, int64_t rows_per_step, int64_t seed,
                          int64_t prefetch)
-    : sources_(std::move(data.train)),
-      order_(weights_of(sources_), windows_of(sources_, sequence), seed),
-      sequence_(sequence),
-      rows_per_step_(rows_per_step),
-      prefetch_(prefetch) {
-  TORCH_CHECK(rows_per_step >= 1 && prefetch >= 0, "TokenStream of ", rows_per_step, " rows, prefetch ",
-              prefetch);
-  if (prefetch_ > 0) worker_ = std::thread([this] { work(); });
-}
+    : TokenStream(window_rows(std::move(data.train), sequence, seed), rows_per_step, {1, prefetch}) {}
 
 TokenStream::~TokenStream() {
   {
@@ -84,7 +115,7 @@ TokenStream::~TokenStream() {
     stop_ = true;
   }
   changed_.notify_all();
-  if (worker_.joinable()) worker_.join();
+  for (std::thread& worker : workers_) worker.join();
 }
 
 Batch TokenStream::read(int64_t step, int64_t first, int64_t count) {
@@ -126,11 +157,13 @@ Batch TokenStream::await(std::unique_lock<std::mutex>& lock, Slot& slot) {
 }
 
 Batch TokenStream::load(const Request& request) const {
-  std::vector<Sample> samples;
-  samples.reserve(static_cast<size_t>(request.count));
-  const int64_t begin = request.step * rows_per_step_ + request.first;
-  for (int64_t i = 0; i < request.count; ++i) samples.push_back(order_.at(begin + i));
-  return gather(sources_, samples, sequence_);
+  const int64_t step = request.step * rows_per_step_;
+  Batch batch = rows_->read(step + request.first, request.count);
+  if (batch.documents.defined()) {
+    batch.share =
+        static_cast<double>(batch.filled) / static_cast<double>(rows_->filled(step, rows_per_step_));
+  }
+  return batch;
 }
 
 // Keeps the reads of the last whole step: the pattern that the next ones are expected to follow.

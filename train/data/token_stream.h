@@ -10,24 +10,29 @@
 #include <vector>
 
 #include "train/data/dataset.h"
+#include "train/data/rows.h"
 #include "train/data/sample_order.h"
 
 // B rows, S tokens of the sequence.
 namespace moelab {
 
-// Contiguous CPU tensors, charged to the host and not to the device's budget.
-struct Batch {
-  at::Tensor tokens;   // (B, S) int64
-  at::Tensor targets;  // (B, S) int64, the token after each of `tokens`
+// Windows of `sequence` tokens, row n being sample n of SampleOrder. pinned: in page-locked memory.
+std::unique_ptr<const RowSource> window_rows(std::vector<Source> sources, int64_t sequence, int64_t seed,
+                                             bool pinned = false);
+
+// Threads that live as long as their stream, and the batches that each of them reads ahead.
+struct ReadAhead {
+  int64_t workers = 1;
+  int64_t batches = 0;  // 0: whoever asks for a batch reads it
 };
 
-// Training rows in their shuffled order. Row i of optimizer step s is sample s * rows_per_step + i of
-// SampleOrder, so that any row can be read at any time and how a step is cut into micro-batches or ranks
-// changes nothing. With prefetch > 0 a thread reads ahead that many batches, expecting each step to be read
-// like the one before. One thread at a time may read.
+// Training rows by optimizer step: row i of step s is row s * rows_per_step + i of the source, so that any
+// row can be read at any time, and neither the workers nor how a step is cut into micro-batches or ranks
+// changes anything. Workers expect each step to be read like the one before. One thread at a time may read.
 class TokenStream {
  public:
-  // sequence, rows_per_step >= 1, prefetch >= 0 batches.
+  TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead);
+  // Of window_rows, with one worker. sequence, rows_per_step >= 1, prefetch >= 0 batches.
   TokenStream(Dataset data, int64_t sequence, int64_t rows_per_step, int64_t seed, int64_t prefetch);
   ~TokenStream();
   TokenStream(const TokenStream&) = delete;
@@ -55,9 +60,8 @@ class TokenStream {
   std::shared_ptr<Slot> next_pending() const;
   void work();
 
-  const std::vector<Source> sources_;
-  const SampleOrder order_;
-  const int64_t sequence_, rows_per_step_, prefetch_;
+  const std::unique_ptr<const RowSource> rows_;
+  const int64_t rows_per_step_, prefetch_;  // batches of all workers
 
   std::vector<Request> current_, previous_;  // the reads of this step so far, and all of the step before
   int64_t foreseen_ = 0;
@@ -66,7 +70,7 @@ class TokenStream {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Slot>> planned_;  // in the order in which they are expected
   bool stop_ = false;
-  std::thread worker_;
+  std::vector<std::thread> workers_;
 };
 
 // Validation windows in a fixed shuffled order, each once, so that a few batches sample all documents:

@@ -7,9 +7,10 @@
 namespace moelab {
 
 TileFile::TileFile(const std::filesystem::path& folder, std::span<std::byte> memory, int64_t tile_bytes,
-                   std::unique_ptr<FileQueue> queue)
+                   std::unique_ptr<FileQueue> queue, Copy copy)
     : file_(folder),
       queue_(std::move(queue)),
+      copy_(copy ? std::move(copy) : Copy(std::memcpy)),
       tile_bytes_(tile_bytes),
       tiles_(memory.size() / static_cast<size_t>(tile_bytes)) {
   if (!queue_) queue_ = make_file_queue(static_cast<unsigned>(tiles_.size()));
@@ -31,7 +32,7 @@ void TileFile::write(int64_t offset, const void* data, int64_t bytes) {
     const int64_t part = std::min(tile_bytes_, bytes - done);
     finish_writes_to(offset + done, part);
     Tile& tile = free_tile();
-    std::memcpy(tile.memory, from + done, static_cast<size_t>(part));
+    copy_(tile.memory, from + done, static_cast<size_t>(part));
     start(tile, true, offset + done, part);
   }
 }
@@ -71,9 +72,8 @@ void TileFile::finish_writes_to(int64_t offset, int64_t bytes) {
 }
 
 void TileFile::start(Tile& tile, bool write, int64_t offset, int64_t bytes) {
-  const int64_t padded = (bytes + kAlign - 1) / kAlign * kAlign;
-  tile.request = {file_.get(),          write, tile.memory, static_cast<size_t>(padded), offset,
-                  &tile - tiles_.data()};
+  const auto padded = static_cast<size_t>(UnnamedFile::padded(bytes));
+  tile.request = {file_.get(), write, tile.memory, padded, offset, &tile - tiles_.data()};
   queue_->submit(tile.request);
   tile.busy = true;
 }
@@ -84,7 +84,7 @@ void TileFile::finish_one() {
   tile.busy = false;
   void* const destination = std::exchange(tile.destination, nullptr);
   file_.check(tile.request, result.bytes);
-  if (destination) std::memcpy(destination, tile.memory, tile.wanted);
+  if (destination) copy_(destination, tile.memory, tile.wanted);
 }
 
 void TileFile::finish_all() {

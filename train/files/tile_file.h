@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -17,10 +18,13 @@ class TileFile {
  public:
   static constexpr int64_t kAlign = UnnamedFile::kAlign;  // of offsets, of tiles and of their memory
 
+  // Copies between a tile and the caller's memory, wherever that is; returns once that is done.
+  using Copy = std::function<void(void* to, const void* from, size_t bytes)>;
+
   // `memory` holds the tiles, tile_bytes each, as many as may be under way at a time; it must outlive this.
-  // Throws IoError when the folder takes no file.
+  // Without `copy` the caller's data are in memory of the host. Throws IoError when the folder takes no file.
   TileFile(const std::filesystem::path& folder, std::span<std::byte> memory, int64_t tile_bytes,
-           std::unique_ptr<FileQueue> queue = nullptr);
+           std::unique_ptr<FileQueue> queue = nullptr, Copy copy = nullptr);
   ~TileFile();
   TileFile(const TileFile&) = delete;
   TileFile& operator=(const TileFile&) = delete;
@@ -48,6 +52,7 @@ class TileFile {
 
   UnnamedFile file_;
   std::unique_ptr<FileQueue> queue_;
+  Copy copy_;
   int64_t tile_bytes_;
   std::vector<Tile> tiles_;
 };

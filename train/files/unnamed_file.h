@@ -12,6 +12,8 @@ namespace moelab {
 class UnnamedFile {
  public:
   static constexpr int64_t kAlign = 4096;  // of offsets, lengths and memory
+  // `bytes` up to a multiple of it.
+  static constexpr int64_t padded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
   // Throws IoError when the folder takes no file; nothing is left in it then.
   explicit UnnamedFile(std::filesystem::path folder);

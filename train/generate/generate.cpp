@@ -53,19 +53,19 @@ class Reader {
   DirectRunner direct_;
 };
 
-void check_prompt(std::span<const int64_t> prompt, const KvCache& cache) {
+}  // namespace
+
+void check_prompt(std::span<const int64_t> prompt, int64_t positions) {
   if (prompt.empty()) throw UserError("the prompt is empty; give at least one token to go on from");
-  if (static_cast<int64_t>(prompt.size()) > cache.positions()) {
+  if (static_cast<int64_t>(prompt.size()) > positions) {
     throw UserError("the prompt has " + std::to_string(prompt.size()) + " tokens, more than the " +
-                    std::to_string(cache.positions()) + " positions there is room for; shorten it");
+                    std::to_string(positions) + " positions there is room for; shorten it");
   }
 }
 
-}  // namespace
-
 Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> prompt,
                    const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
-  check_prompt(prompt, cache);
+  check_prompt(prompt, cache.positions());
   Sampler sampler(options.sampling);
   Reader reader(model, cache);
   Generated result;

@@ -31,6 +31,9 @@ struct Generated {
   double step_seconds = 0;    // of them all, sampling and on_token included
 };
 
+// Throws UserError for a prompt that is empty or has more than `positions` tokens.
+void check_prompt(std::span<const int64_t> prompt, int64_t positions);
+
 // Continues `prompt` (at least one id), showing each token to `on_token` as it comes. What the cache (batch
 // 1) held before is forgotten. A cache of P positions has room for a prompt of P tokens and one more token,
 // since the last one is never read. A prompt that memory is too short for is read in pieces. Throws UserError

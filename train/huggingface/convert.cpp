@@ -128,7 +128,7 @@ nlohmann::ordered_json function_settings(const ModelSettings& model) {
   return values;
 }
 
-void require_same_model(const fs::path& from, const ModelSettings& there, const ModelSettings& here) {
+void require_same_model(const std::string& from, const ModelSettings& there, const ModelSettings& here) {
   const nlohmann::ordered_json theirs = function_settings(there), ours = function_settings(here);
   std::string differences;
   for (const auto& [name, value] : theirs.items()) {
@@ -137,7 +137,7 @@ void require_same_model(const fs::path& from, const ModelSettings& there, const 
                    ours.at(name).dump() + ")";
   }
   if (differences.empty()) return;
-  throw UserError("train.init=" + from.string() + ": another model than this run's; it has " + differences);
+  throw UserError(from + ": another model than this run's; it has " + differences);
 }
 
 }  // namespace
@@ -176,15 +176,16 @@ void export_huggingface(const fs::path& from, const fs::path& to, int64_t max_sh
 }
 
 void load_initial_weights(const fs::path& from, const ModelSettings& model,
-                          const std::vector<TensorEntry>& into) {
+                          const std::vector<TensorEntry>& into, const std::string& setting) {
+  const std::string named = setting + "=" + from.string();
   if (is_hf_folder(from)) {
     const HfConfig config = read_hf_config(from);
-    require_same_model(from, config.model, model);
+    require_same_model(named, config.model, model);
     read_hf_weights(from, config, into);
     return;
   }
   const LoadedCheckpoint checkpoint = open_checkpoint(from);
-  require_same_model(from, settings_of(checkpoint).model, model);
+  require_same_model(named, settings_of(checkpoint).model, model);
   restore(checkpoint.model, into);
 }
 

@@ -23,8 +23,8 @@ void export_huggingface(const std::filesystem::path& from, const std::filesystem
                         int64_t max_shard_bytes = 5'000'000'000);
 
 // Fills the fp32 weights of a model from a checkpoint (as above) or a Hugging Face folder. Every setting that
-// shapes the function must agree; those that don't are named.
+// shapes the function must agree; those that don't are named, after the setting that named the folder.
 void load_initial_weights(const std::filesystem::path& from, const ModelSettings& model,
-                          const std::vector<TensorEntry>& into);
+                          const std::vector<TensorEntry>& into, const std::string& setting = "train.init");
 
 }  // namespace moelab

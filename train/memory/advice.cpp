@@ -127,6 +127,18 @@ std::string held_lines(const KindBytes& by_kind) {
   return text.empty() ? text : text + "\n";
 }
 
+// The largest first. Gradients that backward consumes have no home.
+void try_host_memory(Adviser& adviser, const Settings& settings) {
+  const auto try_home = [&](const char* key, Home PlacementSettings::*home) {
+    if (settings.placement.*home != Home::device) return;
+    adviser.try_change(fmt::format("placement.{}=host", key),
+                       [home](Settings& s) { s.placement.*home = Home::host; });
+  };
+  try_home("optimizer", &PlacementSettings::optimizer);
+  if (!settings.optim.in_backward) try_home("gradients", &PlacementSettings::gradients);
+  try_home("parameters", &PlacementSettings::parameters);
+}
+
 }  // namespace
 
 std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_peak, int64_t limit) {
@@ -163,6 +175,7 @@ std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_
     adviser.try_change("activations.storage=host",
                        [](Settings& s) { s.activations.storage = ActivationStorage::host; });
   }
+  try_host_memory(adviser, settings);
   adviser.try_limit();
   return adviser.take();
 }

@@ -102,6 +102,7 @@ void MemoryMonitor::keep_highest(const DeviceMemory& memory) {
     run_peaks_.allocated = memory.peak;
     if (ledger != nullptr) run_peaks_.by_kind = ledger->by_kind_at_peak();
   }
+  run_peaks_.tensors = std::max(run_peaks_.tensors, ledger != nullptr ? ledger->tensor_peak() : memory.peak);
   run_peaks_.reserved = std::max(run_peaks_.reserved, memory.reserved_peak);
   for (size_t phase = 0; ledger != nullptr && phase < kPhases; ++phase) {
     auto& highest = run_peaks_.by_phase[phase];

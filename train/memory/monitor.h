@@ -51,6 +51,7 @@ std::string dashboard_line(const Reading& reading, std::string_view action = {},
 // The highest values of the whole run. Kinds and phases are those of the CPU's and meta's ledger, 0 on CUDA.
 struct RunPeaks {
   int64_t allocated = 0;
+  int64_t tensors = 0;  // without scratch inside of operators, which no dry run sees; on CUDA with it
   int64_t reserved = 0;
   std::array<int64_t, kPhases> by_phase{};
   KindBytes by_kind{};  // at the moment of `allocated`

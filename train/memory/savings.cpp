@@ -55,22 +55,34 @@ std::optional<Settings> without(const Technique& technique, const Settings& sett
 
 }  // namespace
 
-std::vector<TechniqueSaving> technique_savings(const Settings& settings, const PredictPeak& predict) {
+std::vector<WithoutTechnique> without_each_technique(const Settings& settings) {
   const Texts now = texts_of(settings);
   Texts absent = texts_of(Settings{});
   const Technique& baseline = techniques().front();
   for (const auto& [key, value] : baseline.settings) absent[std::string(key)] = std::string(value);
-  const int64_t peak = predict(settings);
-  std::vector<TechniqueSaving> savings;
+  std::vector<WithoutTechnique> runs;
   for (const Technique& technique : techniques()) {
     if (&technique == &baseline) continue;
     const auto changed = without(technique, settings, now, absent);
     if (!changed) continue;
     try {
       validate(*changed);
-      savings.push_back({std::string(technique.name), predict(*changed) - peak});
+      runs.push_back({std::string(technique.name), *changed});
     } catch (const UserError&) {
       continue;  // others that are on need it
+    }
+  }
+  return runs;
+}
+
+std::vector<TechniqueSaving> technique_savings(const Settings& settings, const PredictPeak& predict) {
+  const int64_t peak = predict(settings);
+  std::vector<TechniqueSaving> savings;
+  for (const WithoutTechnique& without : without_each_technique(settings)) {
+    try {
+      savings.push_back({without.name, predict(without.settings) - peak});
+    } catch (const UserError&) {
+      continue;  // the model's own checks refuse it
     }
   }
   return savings;

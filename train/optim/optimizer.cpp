@@ -2,16 +2,11 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <unordered_map>
 #include <utility>
 
-#include "kernels/squared_norm.h"
-
 namespace moelab {
 namespace {
-
-bool has_master_copy(const Parameter& p) { return p.master.defined() && !p.master.is_same(p.value); }
 
 // Parameters are leaves that require gradients; this writes to them unseen by autograd. A value without
 // memory is held elsewhere, and was rounded when it went there.
@@ -96,13 +91,13 @@ const Parameter& Optimizer::add(Parameter parameter) {
   held.cut = rule_->cut(p);
   if (file_) plan_parts(index);
   if (in_file()) {
-    if (has_master_copy(p)) put_master(index);
+    if (p.has_master_copy()) put_master(index);
     return p;
   }
   const bool moves = home_ == Home::host && !device_.is_meta();
   for (const StateSlot& slot : held.layout)
     held.state.push_back(zeros(slot, moves ? c10::kCPU : p.value.device().type(), home_));
-  if (home_ == Home::host && has_master_copy(p)) {
+  if (home_ == Home::host && p.has_master_copy()) {
     const KindScope kind(Kind::master);
     p.master = host_copy(p.master);
   }
@@ -154,23 +149,28 @@ OptimizerStep Optimizer::next_numbers(size_t index, double lr, double gradient_s
   return numbers;
 }
 
-// A value on CUDA whose state is on the host is stepped in a copy there; on the CPU the budget plays the
-// device, and all of it is at hand.
+// A value on CUDA whose state is on the host is stepped in a copy there, which goes up behind the next one's
+// step; on the CPU the budget plays the device, and all of it is at hand.
 void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const UpdateRule::State& state,
                          const OptimizerStep& numbers) {
-  if (home_ == Home::device) return rule_->step(p, gradient, state, numbers);
+  if (home_ == Home::device)  // the gradient may be on the host
+    return rule_->step(p, gradient.to(p.value.device(), /*non_blocking=*/true), state, numbers);
   const HomeScope outside(Home::host);  // for the rule's scratch
   if (!p.value.is_cuda()) return rule_->step(p, gradient, state, numbers);
   Parameter host = p;
-  host.value = copies_.like(p.value, p.value.scalar_type());
-  const bool own_master = p.master.is_same(p.value);
-  if (own_master || !p.master.defined()) copies_.start(p.value.detach(), host.value);
+  host.value = copies_.passing(p.value, p.value.scalar_type());
+  const bool own_master = p.master.is_same(p.value), value_counts = own_master || !p.master.defined();
   if (own_master) host.master = host.value;
-  const at::Tensor down = gradient.is_cuda() ? host_copy(gradient) : gradient;
-  copies_.finish();
+  if (value_counts) copies_.start(p.value.detach(), host.value);
+  at::Tensor down = gradient;
+  if (gradient.is_cuda()) {
+    down = copies_.passing(gradient, gradient.scalar_type());
+    copies_.start(gradient, down);
+  }
+  if (value_counts || gradient.is_cuda()) copies_.finish();
   rule_->step(host, down, state, numbers);
   copies_.start(host.value, p.value.detach());
-  copies_.finish();
+  copies_.join();
 }
 
 at::Tensor Optimizer::weights(size_t index) const {
@@ -195,7 +195,7 @@ void Optimizer::set_weights(size_t index, const at::Tensor& fp32) {
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) {
     p.master.detach().copy_(fp32);
-    if (has_master_copy(p)) round_into_value(p);
+    if (p.has_master_copy()) round_into_value(p);
   } else if (!in_file()) {
     rule_->split(fp32, p, held_[index].state);
   } else {
@@ -247,7 +247,7 @@ void Optimizer::restore_steps(std::vector<int64_t> steps) {
   steps_ = std::move(steps);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (has_master_copy(parameters_[i])) round_into_value(parameters_[i]);
+    if (parameters_[i].has_master_copy()) round_into_value(parameters_[i]);
     if (held_[i].master_in_file)
       visit_records(i, false, [](Part& part) { round_into_value(part.parameter); });
   }
@@ -265,18 +265,10 @@ int64_t Optimizer::state_bytes() const {
   int64_t bytes = rule_bytes();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    const bool master = has_master_copy(p) || held_[i].master_in_file;
+    const bool master = p.has_master_copy() || held_[i].master_in_file;
     bytes += master ? p.value.numel() * static_cast<int64_t>(sizeof(float)) : 0;
   }
   return bytes;
-}
-
-double gradient_norm(const std::vector<Parameter>& parameters) {
-  double sum = 0;
-  for (const Parameter& p : parameters) {
-    if (p.gradient().defined()) sum += squared_norm(p.gradient());
-  }
-  return std::sqrt(sum);
 }
 
 double clip_scale(double norm, double clip) { return clip > 0 && norm > clip ? clip / norm : 1; }

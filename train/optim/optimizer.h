@@ -151,9 +151,6 @@ class Optimizer {
   OptimizerStep numbers_;         // what all parameters share
 };
 
-// The L2 norm of all gradients together; parameters without one add nothing. 0 on meta.
-double gradient_norm(const std::vector<Parameter>& parameters);
-
 // What to multiply gradients of this norm with so that it does not pass `clip`; 1 when clip is 0 (off). The
 // norm has to be finite.
 double clip_scale(double norm, double clip);

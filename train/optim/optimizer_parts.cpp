@@ -56,7 +56,7 @@ std::vector<StateSlot> Optimizer::record_of(size_t index, const Parameter& part)
 void Optimizer::plan_parts(size_t index) {
   Held& held = held_[index];
   const Parameter& p = parameters_[index];
-  held.master_in_file = in_file() && p.master.defined() && !p.master.is_same(p.value);
+  held.master_in_file = in_file() && p.has_master_copy();
   const int64_t rows = held.rows(), unit = std::min(held.cut.align, rows);
   TORCH_CHECK(rows > 0, "optimizer: ", p.name, " is empty");
   const auto bound = [&](int64_t count) {  // of the record of any so many rows
@@ -72,12 +72,12 @@ void Optimizer::plan_parts(size_t index) {
   const auto units = static_cast<int64_t>(share * static_cast<double>(rows) / static_cast<double>(unit));
   held.part_rows = std::clamp<int64_t>(units * unit, unit, rows);
   if (in_file()) {
-    held.record_bytes = StateFile::padded(bound(held.part_rows));
+    held.record_bytes = UnnamedFile::padded(bound(held.part_rows));
     const int64_t last = rows - (held.parts() - 1) * held.part_rows;
-    held.offset = file_->reserve((held.parts() - 1) * held.record_bytes + StateFile::padded(bound(last)),
+    held.offset = file_->reserve((held.parts() - 1) * held.record_bytes + UnnamedFile::padded(bound(last)),
                                  Kind::optimizer);
   }
-  file_->fit(held.record_bytes + StateFile::padded(gradient(held.part_rows)) + UnnamedFile::kAlign);
+  file_->fit(held.record_bytes + UnnamedFile::padded(gradient(held.part_rows)) + UnnamedFile::kAlign);
 }
 
 void Optimizer::put_master(size_t index) {
@@ -121,7 +121,7 @@ int64_t Optimizer::visited_parts(size_t index) const {
 RecordPart Optimizer::record_part(size_t index, int64_t number, bool change) const {
   const Held& held = held_[index];
   const int64_t row = number * held.part_rows, rows = std::min(held.part_rows, held.rows() - row);
-  const int64_t bytes = StateFile::padded(record_bytes(record_of(index, rows_of(index, row, rows))));
+  const int64_t bytes = UnnamedFile::padded(record_bytes(record_of(index, rows_of(index, row, rows))));
   return {held.offset + number * held.record_bytes, bytes, true, change};
 }
 
@@ -155,7 +155,7 @@ std::vector<at::Tensor> Optimizer::whole_state(size_t index, bool weights) const
   const auto options = at::TensorOptions().device(device_.is_meta() ? c10::kMeta : c10::kCPU);
   std::vector<at::Tensor> whole(1);
   if (weights && held.master_in_file) whole[0] = at::empty(p.value.sizes(), options.dtype(at::kFloat));
-  if (weights && p.master.defined() && !p.master.is_same(p.value)) whole[0] = p.master;
+  if (weights && p.has_master_copy()) whole[0] = p.master;
   for (size_t k = 0; k < held.layout.size(); ++k) {
     const StateSlot& slot = held.layout[k];
     whole.emplace_back();
@@ -174,7 +174,7 @@ RecordPart Optimizer::gradient_part(const Step& step) const {
                 width = parameters_[step.index].value.numel() / held.rows(),
                 begin = held.gradient->offset + row * width * size;
   const int64_t first = begin / UnnamedFile::kAlign * UnnamedFile::kAlign;
-  return {first, StateFile::padded(begin + rows * width * size - first), true, false};
+  return {first, UnnamedFile::padded(begin + rows * width * size - first), true, false};
 }
 
 at::Tensor Optimizer::gradient_of(const Step& step, const Part& part, const at::Tensor& bytes) const {

@@ -4,14 +4,9 @@
 
 #include <algorithm>
 
+#include "kernels/memory/host_memory.h"
+
 namespace moelab {
-namespace {
-
-Ledger& nvme_ledger(c10::Device device) {
-  return device.is_meta() ? meta_ledger(Home::nvme) : cpu_ledger(Home::nvme);
-}
-
-}  // namespace
 
 StateFile::StateFile(const PlacementSettings& settings, c10::Device device)
     : device_(device.is_meta() ? c10::kMeta : c10::kCPU),
@@ -30,7 +25,7 @@ StateFile::~StateFile() {
 }
 
 int64_t StateFile::reserve(int64_t bytes, Kind kind) {
-  const int64_t offset = end_, space = padded(bytes);
+  const int64_t offset = end_, space = UnnamedFile::padded(bytes);
   if (file_ && space > 0) file_->allocate(offset, space);
   end_ += space;
   nvme_ledger(device_).charge(static_cast<size_t>(space), kind);
@@ -38,7 +33,7 @@ int64_t StateFile::reserve(int64_t bytes, Kind kind) {
   return offset;
 }
 
-void StateFile::fit(int64_t bytes) { wanted_ = std::max(wanted_, padded(bytes)); }
+void StateFile::fit(int64_t bytes) { wanted_ = std::max(wanted_, UnnamedFile::padded(bytes)); }
 
 void StateFile::make_tiles() {
   if (tile_bytes_ >= wanted_) return;

@@ -21,10 +21,6 @@ class StateFile {
   StateFile(const PlacementSettings& settings, c10::Device device);
   ~StateFile();
 
-  static int64_t padded(int64_t bytes) {
-    return (bytes + UnnamedFile::kAlign - 1) / UnnamedFile::kAlign * UnnamedFile::kAlign;
-  }
-
   // A place for `bytes`, which are 0 at first; its offset. Throws IoError when the drive is full.
   int64_t reserve(int64_t bytes, Kind kind);
   // Bytes that a visit should not pass unless it must: what a request takes.

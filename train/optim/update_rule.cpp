@@ -21,7 +21,7 @@ const Tensor& stepped(const Parameter& p) { return p.master.defined() ? p.master
 
 // The 16-bit value that follows an fp32 master.
 std::optional<Tensor> compute_copy(const Parameter& p) {
-  const bool follows = p.master.defined() && !p.master.is_same(p.value);
+  const bool follows = p.has_master_copy();
   return follows ? std::optional(p.value) : std::nullopt;
 }
 

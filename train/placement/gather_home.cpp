@@ -2,57 +2,56 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <mutex>
 #include <optional>
 
+#include "kernels/memory/host_memory.h"
 #include "train/files/tile_file.h"
 
 namespace moelab {
 namespace {
 
-at::Tensor host_bytes(int64_t bytes, c10::Device device) {
-  const HomeScope outside(Home::host);
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
-}
-
 class HostBytes : public AwayBytes {
  public:
-  HostBytes(int64_t bytes, c10::Device device) : bytes_(host_bytes(bytes, device)) {}
+  HostBytes(int64_t bytes, CopyStream& copies)
+      : bytes_(host_memory(bytes, copies.device())), copies_(copies) {}
   void read(void* to) override {
-    if (!bytes_.is_meta()) std::memcpy(to, bytes_.const_data_ptr(), bytes_.nbytes());
+    if (!bytes_.is_meta()) copies_.copy(to, bytes_.const_data_ptr(), bytes_.numel());
   }
   void write(const void* from) override {
-    if (!bytes_.is_meta()) std::memcpy(bytes_.mutable_data_ptr(), from, bytes_.nbytes());
+    if (!bytes_.is_meta()) copies_.copy(bytes_.mutable_data_ptr(), from, bytes_.numel());
   }
 
  private:
   at::Tensor bytes_;
+  CopyStream& copies_;
 };
 
 class HostMemory : public AwayMemory {
  public:
-  explicit HostMemory(c10::Device device) : device_(device) {}
+  explicit HostMemory(CopyStream& copies) : copies_(copies) {}
   std::unique_ptr<AwayBytes> take(int64_t bytes, Kind kind) override {
     const KindScope scope(kind);
-    return std::make_unique<HostBytes>(bytes, device_);
+    return std::make_unique<HostBytes>(bytes, copies_);
   }
 
  private:
-  c10::Device device_;
+  CopyStream& copies_;
 };
 
 // The file, shared by what lies in it.
 struct DriveFile {
-  DriveFile(const PlacementSettings& settings, c10::Device device)
-      : ledger(device.is_meta() ? meta_ledger(Home::nvme) : cpu_ledger(Home::nvme)),
-        memory(host_bytes(settings.nvme_block.count * settings.nvme_depth + TileFile::kAlign, device)) {
-    if (device.is_meta()) return;
-    const auto address = reinterpret_cast<uintptr_t>(memory.mutable_data_ptr());
-    const uintptr_t first = (address + TileFile::kAlign - 1) / TileFile::kAlign * TileFile::kAlign;
-    const auto bytes = static_cast<size_t>(settings.nvme_block.count * settings.nvme_depth);
-    file.emplace(settings.nvme_path, std::span(reinterpret_cast<std::byte*>(first), bytes),
-                 settings.nvme_block.count);
+  DriveFile(const PlacementSettings& settings, CopyStream& copies)
+      : ledger(nvme_ledger(copies.device())),
+        memory(
+            host_memory(settings.nvme_block.count * settings.nvme_depth, copies.device(), TileFile::kAlign)) {
+    if (memory.is_meta()) return;
+    const std::span<std::byte> tiles{static_cast<std::byte*>(memory.mutable_data_ptr()), memory.nbytes()};
+    const auto copy = [&copies](void* to, const void* from, size_t bytes) {
+      copies.copy(to, from, static_cast<int64_t>(bytes));
+      copies.synchronize();
+    };
+    file.emplace(settings.nvme_path, tiles, settings.nvme_block.count, nullptr, copy);
   }
 
   Ledger& ledger;
@@ -80,7 +79,7 @@ class DriveBytes : public AwayBytes {
   }
 
  private:
-  int64_t padded() const { return (bytes_ + TileFile::kAlign - 1) / TileFile::kAlign * TileFile::kAlign; }
+  int64_t padded() const { return UnnamedFile::padded(bytes_); }
 
   std::shared_ptr<DriveFile> drive_;
   int64_t bytes_;
@@ -90,8 +89,8 @@ class DriveBytes : public AwayBytes {
 
 class DriveMemory : public AwayMemory {
  public:
-  DriveMemory(const PlacementSettings& settings, c10::Device device)
-      : drive_(std::make_shared<DriveFile>(settings, device)) {}
+  DriveMemory(const PlacementSettings& settings, CopyStream& copies)
+      : drive_(std::make_shared<DriveFile>(settings, copies)) {}
   std::unique_ptr<AwayBytes> take(int64_t bytes, Kind kind) override {
     return std::make_unique<DriveBytes>(drive_, bytes, kind);
   }
@@ -103,11 +102,10 @@ class DriveMemory : public AwayMemory {
 }  // namespace
 
 std::unique_ptr<AwayMemory> make_away_memory(Home home, const PlacementSettings& settings,
-                                             c10::Device device) {
+                                             CopyStream& copies) {
   if (home == Home::device) return nullptr;
-  TORCH_CHECK(device.is_cpu() || device.is_meta(), "weights outside of ", device);
-  if (home == Home::host) return std::make_unique<HostMemory>(device);
-  return std::make_unique<DriveMemory>(settings, device);
+  if (home == Home::host) return std::make_unique<HostMemory>(copies);
+  return std::make_unique<DriveMemory>(settings, copies);
 }
 
 }  // namespace moelab

@@ -1,9 +1,8 @@
 #pragma once
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <memory>
 
+#include "kernels/memory/copy_stream.h"
 #include "kernels/memory/ledger.h"
 #include "train/config/settings.h"
 
@@ -13,7 +12,8 @@ namespace moelab {
 class AwayBytes {
  public:
   virtual ~AwayBytes() = default;
-  // All of them. On meta nothing is copied.
+  // All of them, between here and the device, in the order of the copies: on CUDA they may go on behind a
+  // return. On meta nothing is copied.
   virtual void read(void* to) = 0;
   virtual void write(const void* from) = 0;
 };
@@ -29,8 +29,8 @@ class AwayMemory {
 
 // host: memory of the host. nvme: a file without a name in placement.nvme_path, that data reach through tiles
 // on the host as the other nvme_* settings say; throws IoError when the folder takes no file. device: null.
-// `device`, whose memory it relieves, is the CPU or meta.
+// It relieves the device of `copies`, which must outlive it.
 std::unique_ptr<AwayMemory> make_away_memory(Home home, const PlacementSettings& settings,
-                                             c10::Device device);
+                                             CopyStream& copies);
 
 }  // namespace moelab

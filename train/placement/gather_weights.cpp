@@ -23,8 +23,6 @@ std::optional<int64_t> layer_of(std::string_view name) {
   return layer;
 }
 
-bool has_master_beside(const Parameter& p) { return p.master.defined() && !p.master.is_same(p.value); }
-
 bool is_coded(const Parameter& p) { return p.value.scalar_type() != at::kFloat && layer_of(p.name); }
 
 int64_t coded_bytes(int64_t elements) { return elements + 4 * quant_blocks(elements); }
@@ -44,19 +42,24 @@ std::optional<BlockCode> weight_code(const PrecisionSettings& precision) {
 void round_as_stored(const Parameter& parameter, const PrecisionSettings& precision) {
   const at::NoGradGuard no_grad;
   const at::Tensor value = parameter.value.detach();
-  if (parameter.master.defined() && !parameter.master.is_same(parameter.value)) value.copy_(parameter.master);
+  if (parameter.has_master_copy()) value.copy_(parameter.master);
   const std::optional<BlockCode> code = weight_code(precision);
   if (!code || !is_coded(parameter)) return;
   unpack_blocks(pack_blocks(value, *code, kQuantBlock), *code, kQuantBlock, value);
 }
 
 GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device)
-    : device_(device),
+    : copies_(device),
       code_(weight_code(settings.precision)),
       moves_masters_(settings.placement.parameters != Home::device &&
                      settings.placement.optimizer == Home::device),
-      away_(make_away_memory(settings.placement.parameters, settings.placement, device)),
+      away_(make_away_memory(settings.placement.parameters, settings.placement, copies_)),
       blocks_(static_cast<size_t>(settings.model.layers)) {}
+
+GatheredWeights::~GatheredWeights() {
+  for (Block& block : blocks_) block.fetching.reset();  // waits
+  copies_.join();                                       // before its destination is used again
+}
 
 void GatheredWeights::adopt(const Parameter& parameter) {
   const at::NoGradGuard no_grad;
@@ -69,9 +72,9 @@ void GatheredWeights::adopt(const Parameter& parameter) {
   weight.value = parameter.value;
   weight.kind = kind_of(parameter.value);
   weight.coded = coded;
-  weight.written_whole = coded || has_master_beside(parameter);
+  weight.written_whole = coded || parameter.has_master_copy();
   if (away_) weight.home = away_->take(weight.held_bytes, weight.kind);
-  if (moves_masters_ && has_master_beside(parameter)) {
+  if (moves_masters_ && parameter.has_master_copy()) {
     weight.master = parameter.master;
     weight.master_home = away_->take(static_cast<int64_t>(weight.master.nbytes()), Kind::master);
   }
@@ -88,14 +91,16 @@ void GatheredWeights::take_home(Weight& weight) {
     const KindScope kind(weight.kind);
     weight.payload = pack_blocks(weight.value.detach(), *code_, kQuantBlock);
   }
+  copies_.follow();
   if (weight.home) weight.home->write(data_of(weight.coded ? weight.payload : weight.value));
-  if (weight.home) weight.payload.reset();
   if (weight.master_home) weight.master_home->write(data_of(weight.master));
+  copies_.join();
+  if (weight.home) weight.payload.reset();
 }
 
 at::Tensor GatheredWeights::make_payload(const Weight& weight) const {
   const KindScope kind(weight.kind);
-  return at::empty({weight.held_bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+  return at::empty({weight.held_bytes}, at::TensorOptions().dtype(at::kByte).device(copies_.device()));
 }
 
 void GatheredWeights::make_room(Weight& weight) {
@@ -116,10 +121,12 @@ void GatheredWeights::fetch(int64_t layer) {
     make_room(weight);
     reads.emplace_back(weight.home.get(), data_of(weight.coded ? weight.payload : weight.value));
   }
+  copies_.follow();  // the memory's last user
   const auto read_all = [reads = std::move(reads)] {
     for (const auto& [from, to] : reads) from->read(to);
   };
-  block.fetching = std::async(device_.is_meta() ? std::launch::deferred : std::launch::async, read_all);
+  block.fetching =
+      std::async(copies_.device().is_meta() ? std::launch::deferred : std::launch::async, read_all);
 }
 
 void GatheredWeights::gather(int64_t layer) {
@@ -127,6 +134,7 @@ void GatheredWeights::gather(int64_t layer) {
   if (block.gathered) return;
   fetch(layer);
   if (auto fetching = std::exchange(block.fetching, std::nullopt)) fetching->get();
+  copies_.join();
   for (const size_t i : block.weights) {
     Weight& weight = weights_[i];
     if (!weight.coded) continue;
@@ -149,6 +157,7 @@ void GatheredWeights::release_all() {
   for (Block& block : blocks_) {
     block.gathered = false;
     block.fetching.reset();  // waits
+    copies_.join();
     for (const size_t i : block.weights) {
       Weight& weight = weights_[i];
       if (has_memory(weight.value)) drop_memory(weight.value);
@@ -161,16 +170,15 @@ void GatheredWeights::release_all() {
 // What was not on the device is there while this lives.
 class GatheredWeights::Visit {
  public:
-  explicit Visit(Weight& weight) : weight_(weight) {
+  Visit(Weight& weight, CopyStream& copies) : weight_(weight) {
     bring_master_ = weight.master_home != nullptr;
     bring_value_ = weight.value.defined() && !has_memory(weight.value);
-    if (bring_master_) {
-      make_memory(weight.master, Kind::master);
-      weight.master_home->read(data_of(weight.master));
-    }
-    if (!bring_value_) return;
-    make_memory(weight.value, weight.kind);
-    if (!weight.written_whole) weight.home->read(data_of(weight.value));
+    if (bring_master_) make_memory(weight.master, Kind::master);
+    if (bring_value_) make_memory(weight.value, weight.kind);
+    copies.follow();
+    if (bring_master_) weight.master_home->read(data_of(weight.master));
+    if (bring_value_ && !weight.written_whole) weight.home->read(data_of(weight.value));
+    copies.join();
   }
   ~Visit() {
     if (bring_master_) drop_memory(weight_.master);
@@ -187,16 +195,17 @@ class GatheredWeights::Visit {
 void GatheredWeights::change(size_t index, const std::function<void()>& step) {
   Weight& weight = weights_.at(index);
   if (!weight.value.defined()) return step();
-  const Visit visit(weight);
+  const Visit visit(weight, copies_);
   step();
   take_home(weight);
 }
 
 at::Tensor GatheredWeights::read(size_t index, const std::function<at::Tensor()>& weights) {
   if (!weights_.at(index).home) return weights();
-  const Visit visit(weights_[index]);
+  const Visit visit(weights_[index], copies_);
   const HomeScope outside(Home::host);
-  return weights().clone();
+  const at::Tensor there = weights();
+  return there.is_cuda() ? there.cpu() : there.clone();
 }
 
 int64_t GatheredWeights::held_bytes(size_t index) const { return weights_.at(index).held_bytes; }

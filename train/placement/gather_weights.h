@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/memory/copy_stream.h"
 #include "kernels/quantize.h"
 #include "moe/parameter.h"
 #include "train/config/settings.h"
@@ -29,12 +30,16 @@ void round_as_stored(const Parameter& parameter, const PrecisionSettings& precis
 // changes alone, and is left to the optimizer where placement.optimizer is not the device. Weights outside of
 // the blocks stay on the device as they are.
 //
-// What moves between homes is what is held: coded weights travel coded. The layout is that of FSDP with one
+// What moves between homes is what is held: coded weights travel coded. On CUDA copies have a stream of their
+// own, which the current one waits for when the weights are used. The layout is that of FSDP with one
 // block a unit (Zhao 2023, arXiv 2304.11277), with another memory in place of other ranks.
 class GatheredWeights {
  public:
   // Throws IoError when the folder of nvme takes no file.
   GatheredWeights(const Settings& settings, c10::Device device);
+  ~GatheredWeights();
+  GatheredWeights(const GatheredWeights&) = delete;
+  GatheredWeights& operator=(const GatheredWeights&) = delete;
 
   // Whether anything is held otherwise than on the device as it is used; if not, gathering does nothing.
   bool active() const { return away_ != nullptr || code_.has_value(); }
@@ -82,7 +87,7 @@ class GatheredWeights {
   void make_room(Weight& weight);
   at::Tensor make_payload(const Weight& weight) const;
 
-  c10::Device device_;
+  CopyStream copies_;
   std::optional<BlockCode> code_;
   bool moves_masters_;
   std::unique_ptr<AwayMemory> away_;

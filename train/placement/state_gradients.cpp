@@ -23,7 +23,6 @@ double squared_norm_of(const Parameter& parameter) {
 
 // LibTorch would make a whole copy of `part` in the sum's type first. On meta one block stands for all.
 void add_in_blocks(const at::Tensor& sum, const at::Tensor& part) {
-  const HomeScope outside(Home::host);
   const at::Tensor to = sum.view(-1), from = part.view(-1);
   const int64_t end = to.is_meta() ? std::min(kNormBlock, to.numel()) : to.numel();
   for (int64_t first = 0; first < end; first += kNormBlock) {
@@ -76,7 +75,11 @@ void GradientStore::keep(Parameter& parameter) {
     return;
   }
   if (parameter.accumulated.defined()) {
-    parameter.accumulated.add_(gradient);
+    if (gradient.is_cuda()) {
+      parameter.accumulated.add_(gradient);  // reads both types as they are
+    } else {
+      add_in_blocks(parameter.accumulated, gradient);
+    }
   } else {
     const KindScope kind(Kind::gradients);
     parameter.accumulated = gradient.to(at::kFloat);
@@ -99,19 +102,21 @@ void GradientStore::to_host(Parameter& parameter, Stored& stored) {
     parameter.accumulated = stored.memory;
     return;
   }
-  at::Tensor there = gradient;
-  if (gradient.is_cuda()) {
-    there = copies_.like(gradient, gradient.scalar_type());
-    copies_.start(gradient, there);
-    copies_.finish();
-  }
-  add_in_blocks(parameter.accumulated, there);
+  add_in_blocks(parameter.accumulated, on_host(gradient));
+}
+
+at::Tensor GradientStore::on_host(const at::Tensor& gradient) {
+  if (!gradient.is_cuda()) return gradient;
+  const at::Tensor there = copies_.passing(gradient, gradient.scalar_type());
+  copies_.start(gradient, there);
+  copies_.finish();
+  return there;
 }
 
 // In blocks of the norm, so that the sum of squares is taken on the way.
 void GradientStore::to_file(size_t index, Stored& stored) {
   const Parameter& parameter = optimizer_.parameters()[index];
-  const at::Tensor flat = parameter.value.grad().view(-1);
+  const at::Tensor flat = on_host(parameter.value.grad()).view(-1);
   const c10::ScalarType type = sum_type(parameter);
   const auto size = static_cast<int64_t>(c10::elementSize(type));
   if (stored.bytes < flat.numel() * size) {
@@ -125,13 +130,14 @@ void GradientStore::to_file(size_t index, Stored& stored) {
   const auto visit = [&](int64_t i) {
     const int64_t count = std::min(step, flat.numel() - i * step);
     return StateFile::Visit{
-        {stored.offset + i * step * size, StateFile::padded(count * size), stored.present, true}};
+        {stored.offset + i * step * size, UnnamedFile::padded(count * size), stored.present, true}};
   };
   file_->run(device_.is_meta() ? std::min<int64_t>(visits, 1) : visits, visit,
              [&](int64_t i, const std::vector<at::Tensor>& bytes) {
                const at::Tensor part = flat.narrow(0, i * step, std::min(step, flat.numel() - i * step));
                const at::Tensor sum = bytes.front().narrow(0, 0, part.numel() * size).view(type);
                if (stored.present) {
+                 const HomeScope outside(Home::host);
                  add_in_blocks(sum, part);
                } else {
                  sum.copy_(part);

@@ -32,7 +32,7 @@ class GradientStore {
 
   // Takes what autograd has accumulated for the parameter at `index`, once a micro-batch. Throws IoError.
   void take(size_t index);
-  // The L2 norm of all together, bitwise gradient_norm()'s, once all are taken. 0 on meta.
+  // The L2 norm of all together, once all are taken; the same bits in every home. 0 on meta.
   double norm();
   // Forgets all gradients; memory and file stay for the next step's.
   void drop();
@@ -48,6 +48,7 @@ class GradientStore {
   c10::ScalarType sum_type(const Parameter& parameter) const;
   void keep(Parameter& parameter);
   void to_host(Parameter& parameter, Stored& stored);
+  at::Tensor on_host(const at::Tensor& gradient);  // a copy from CUDA, else itself
   void to_file(size_t index, Stored& stored);
 
   Home home_;

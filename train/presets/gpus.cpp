@@ -39,7 +39,7 @@ std::vector<Preset> by_memory() {
 // has more than 500M parameters or sequences are longer than 512, and lets the largest cards be filled to 92
 // %.
 std::vector<Preset> by_name() {
-  return {
+  std::vector<Preset> presets = {
       gpu({"gpu-rtx3090", "24 GiB: fp16, batch 12 x 4 of 256 tokens", "24GiB", "12", "4", "fp16", "none",
            "balanced", "256"}),
       gpu({"gpu-rtx4090", "24 GiB: fp16, batch 16 x 4 of 512 tokens", "24GiB", "16", "4", "fp16", "none",
@@ -51,6 +51,11 @@ std::vector<Preset> by_name() {
       gpu({"gpu-h100-80gb", "80 GiB: bf16, every block recomputed, batch 6 x 8 of 4096 tokens", "80GiB", "6",
            "8", "bf16", "full", "aggressive", "4096"}),
   };
+  for (Preset& preset : presets) {
+    preset.settings.insert(preset.settings.end(),
+                           {{"data.workers", "8"}, {"data.prefetch", "2"}, {"data.buffer", "30000"}});
+  }
+  return presets;
 }
 
 std::vector<Preset> make_presets() {

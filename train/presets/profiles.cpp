@@ -27,23 +27,40 @@ Preset::Pairs both(Preset::Pairs pairs, const Preset::Pairs& more) {
 }  // namespace
 
 Preset::Pairs plain_run() {
-  return {{"precision.compute", "bf16"},      {"activations.checkpoint", "none"},
-          {"activations.every", "1"},         {"activations.layers", "[]"},
-          {"activations.pieces", "[]"},       {"activations.storage", "keep"},
-          {"placement.parameters", "device"}, {"placement.optimizer", "device"},
-          {"memory.profile", "balanced"},     {"memory.dynamic_batch.enabled", "false"},
-          {"memory.dynamic_batch.min", "4"}};
+  return {{"precision.compute", "bf16"},
+          {"activations.checkpoint", "none"},
+          {"activations.every", "1"},
+          {"activations.layers", "[]"},
+          {"activations.pieces", "[]"},
+          {"activations.storage", "keep"},
+          {"placement.parameters", "device"},
+          {"placement.optimizer", "device"},
+          {"memory.profile", "balanced"},
+          {"memory.dynamic_batch.enabled", "false"},
+          {"memory.dynamic_batch.min", "4"},
+          {"sample.share", "0.3"},
+          {"reference.placement", "device"},
+          {"train.tokens_per_device", "0"},
+          {"data.workers", "1"},
+          {"data.prefetch", "2"},
+          {"data.buffer", "4096"}};
 }
 
 std::vector<Preset> run_profiles() {
   return {
-      profile("constrained",
-              "all but the block at work in host memory, blocks recomputed, the batch as memory allows",
-              both(on_the_host, moving_batch)),
+      profile(
+          "constrained",
+          "all but the block at work in host memory, blocks recomputed, documents packed to 4096 tokens, "
+          "more of them as memory allows",
+          both(both(on_the_host, moving_batch),
+               {{"train.tokens_per_device", "4096"}, {"train.micro_batch", "1"}, {"sample.share", "0.3"}})),
       profile("balanced", "every block recomputed, nothing off the device, the batch as memory allows",
-              both({{"activations.checkpoint", "full"}}, moving_batch)),
-      profile("multi_device", "constrained with the batch as it is: what each of several devices does",
-              on_the_host),
+              both({{"activations.checkpoint", "full"}, {"sample.share", "0.5"}}, moving_batch)),
+      profile("multi_device",
+              "constrained with neither packed nor moving batches and with the reference on the host too: "
+              "what each of several "
+              "devices does",
+              both(on_the_host, {{"reference.placement", "host"}, {"sample.share", "0.8"}})),
       profile("nemo-memory-efficient",
               "every fourth block recomputed, of the others norms and experts; optimizer on the host",
               {{"activations.checkpoint", "every"},

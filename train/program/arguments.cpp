@@ -11,6 +11,7 @@
 #include "train/config/assign.h"
 #include "train/config/load.h"
 #include "train/config/options.h"
+#include "train/plan/cost_model.h"
 
 namespace moelab {
 namespace {
@@ -20,13 +21,15 @@ struct CommandText {
   const char *name, *about, *example;
 };
 
-constexpr std::array<CommandText, 7> commands = {
+constexpr std::array<CommandText, 8> commands = {
     {{Command::train, "train", "Train a model under a memory budget",
       "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100"},
      {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
       "moelab eval --config runs/moe-nano/config.yaml --checkpoint runs/moe-nano/checkpoints/step-100"},
      {Command::estimate, "estimate", "Predict the peak memory of a run without doing it",
       "moelab estimate --config mixtral-8x7b --preset gpu-24gb"},
+     {Command::plan, "plan", "Find the fastest combination of techniques that fits a memory budget",
+      "moelab plan --memory 8GB --model moe-nano --device cpu --out plan.yaml precision.compute=bf16"},
      {Command::generate, "generate", "Write text with a checkpoint's model",
       "moelab generate --from runs/moe-nano --prompt 'def main(' --max-tokens 100 --temperature 0.7"},
      {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
@@ -76,6 +79,8 @@ class Parser {
       if (sub.get_name() == text.name) result_.command = text.command;
     if (result_.command == Command::generate) {
       result_.generate.overrides = sources_.overrides;  // of settings that lie in the checkpoint
+    } else if (result_.command == Command::plan) {
+      take_plan();
     } else if (result_.command != Command::techniques) {
       result_.settings = load_settings(sources_);
     }
@@ -87,6 +92,7 @@ class Parser {
     CLI::App& sub = *app_.add_subcommand(text.name, text.about);
     sub.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
     if (text.command == Command::generate) return add_generate(sub, text);
+    if (text.command == Command::plan) return add_plan(sub, text);
     if (text.command == Command::import_model || text.command == Command::export_model) {
       return add_folders(sub, text);
     }
@@ -142,6 +148,41 @@ class Parser {
     sub.footer([example] { return "Example: " + example + "\n\n" + settings_help(); });
   }
 
+  void add_plan(CLI::App& sub, const CommandText& text) {
+    PlanCall& call = result_.plan;
+    sub.add_option("--memory", memory_, "what the device has, e.g. 8GB; short for memory.limit=")
+        ->type_name("BYTES")
+        ->required();
+    sub.add_option("--model", sources_.config, "named model or YAML file of settings")
+        ->type_name("NAME|FILE");
+    std::string devices;
+    for (const std::string& device : cost_devices()) devices += (devices.empty() ? "" : "|") + device;
+    sub.add_option("--device", call.device, "whose speed to assume")
+        ->capture_default_str()
+        ->type_name(devices);
+    sub.add_option("--out", call.out, "file for the settings of the fastest that fits")->type_name("FILE");
+    sub.add_option(
+           "settings", sources_.overrides,
+           "settings that stay as they are given, whatever the techniques; placement.nvme_path lets a "
+           "plan use that drive")
+        ->type_name("KEY=VALUE");
+    const std::string example = text.example;
+    sub.footer([example] {
+      return "A plan keeps the model, its attention and its update rule (or forms of AdamW's state) as the "
+             "settings have them. Exit code 3: nothing fits.\n\nExample: " +
+             example + "\n\n" + presets_help() + "\n" + settings_help();
+    });
+  }
+
+  void take_plan() {
+    for (const std::string& text : sources_.overrides)
+      result_.plan.pinned.push_back(parse_override(text).key);
+    const bool cpu = cost_model(result_.plan.device).runs_on == DeviceChoice::cpu;
+    sources_.device = cpu ? "cpu" : "cuda";
+    sources_.overrides.push_back("memory.limit=" + memory_);
+    result_.settings = load_settings(sources_);
+  }
+
   void add_folders(CLI::App& sub, const CommandText& text) {
     const bool imports = text.command == Command::import_model;
     sub.add_option("from", result_.from, imports ? "Hugging Face folder" : "checkpoint, or a folder of them")
@@ -175,6 +216,7 @@ class Parser {
 
   CLI::App app_;
   Sources sources_;
+  std::string memory_;
   Arguments result_;
 };
 

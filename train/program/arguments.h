@@ -7,7 +7,7 @@
 
 namespace moelab {
 
-enum class Command { train, eval, estimate, techniques, import_model, export_model, generate };
+enum class Command { train, eval, estimate, plan, techniques, import_model, export_model, generate };
 
 // One call of the program.
 struct Arguments {
@@ -19,6 +19,10 @@ struct Arguments {
   bool json = false;       // estimate, techniques
   std::string from, to;    // import_model, export_model: folders
   GenerateCall generate;   // generate: all of it; `settings` are then unread
+  PlanCall plan;
+
+  // A model runs as the settings say.
+  bool computes() const { return !print_config && (command == Command::train || command == Command::eval); }
 };
 
 // Reads the command line. Nothing when --help or --version was asked for and has been printed. Throws

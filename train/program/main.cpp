@@ -9,6 +9,7 @@
 #include "train/config/print.h"
 #include "train/config/shell_line.h"
 #include "train/program/arguments.h"
+#include "train/program/host_allocator.h"
 #include "train/run/commands.h"
 #include "train/techniques/techniques.h"
 
@@ -34,6 +35,8 @@ int run(const Arguments& arguments, const std::string& command) {
       return import_command(arguments.from, arguments.to);
     case Command::export_model:
       return export_command(arguments.from, arguments.to);
+    case Command::plan:
+      return plan_command(arguments.settings, arguments.plan);
     case Command::estimate:
       break;
   }
@@ -53,6 +56,8 @@ int main(int argc, char** argv) {
       return 2;
     }
     const std::optional<moelab::Arguments> arguments = moelab::parse_arguments(argc, argv);
+    if (arguments && arguments->computes())
+      moelab::use_host_allocator(arguments->settings.memory.host_allocator, argv);
     return arguments ? moelab::run(*arguments, moelab::shell_line({argv, argv + argc})) : 0;
   } catch (const moelab::UserError& error) {
     std::cerr << "moelab: " << error.what() << "\n";

@@ -23,6 +23,15 @@ int eval_command(const Settings& settings, const std::string& checkpoint, const 
 
 int estimate_command(const Settings& settings, bool json);
 
+struct PlanCall {
+  std::string device = "cpu";       // whose speed is assumed: one of cost_devices()
+  std::string out;                  // file for the winner's settings; empty: none
+  std::vector<std::string> pinned;  // keys that the user gave, which a plan leaves alone
+};
+
+// `base`: resolved, with the budget as memory.limit. Exit code 3 when no combination fits.
+int plan_command(const Settings& base, const PlanCall& call);
+
 // A Hugging Face folder as the checkpoint to/step-0, and a checkpoint (or the newest of a folder of such) as
 // a Hugging Face folder; `to` must be new or empty.
 int import_command(const std::string& from, const std::string& to);

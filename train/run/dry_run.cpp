@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/meta/aten_meta.h"
+#include "train/sample/sample_plan.h"
 
 namespace moelab {
 namespace {
@@ -13,6 +14,16 @@ Batch meta_batch(int64_t rows, int64_t sequence) {
   HomeScope outside(Home::host);
   const auto ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
   return {at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
+}
+
+Batch meta_rows(const TrainSettings& train, int64_t rows) {
+  Batch batch = meta_batch(rows, train.row());
+  if (train.tokens_per_device == 0) return batch;
+  HomeScope outside(Home::host);
+  batch.documents = at::empty_like(batch.tokens, at::kInt);
+  batch.filled = batch.tokens.numel();
+  batch.share = 1.0 / static_cast<double>(train.accumulation);
+  return batch;
 }
 
 }  // namespace
@@ -26,9 +37,7 @@ DryRun dry_run(const Settings& settings) {
   device.reset_peaks();
   host.reset_peaks();
   nvme.reset_peaks();
-  const auto batches = [&](int64_t, int64_t, int64_t rows) {
-    return meta_batch(rows, settings.train.sequence);
-  };
+  const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
   Trainer trainer(settings, at::kMeta, batches);
   trainer.step(0);
   // The second step finds what the first one left: moments, cached tables. A run of one step has no rate for
@@ -37,6 +46,9 @@ DryRun dry_run(const Settings& settings) {
   if (settings.eval.batches > 0) {
     trainer.evaluate([&](int64_t) { return meta_batch(settings.eval.micro_batch, settings.train.sequence); },
                      1);
+  }
+  if (settings.sample.every > 0) {
+    trainer.read_model([&](Transformer& m, BlockRunner& runner) { sample_dry(settings, m, runner); });
   }
   DryRun result;
   result.update_bytes = trainer.update_bytes();

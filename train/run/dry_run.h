@@ -20,8 +20,9 @@ struct DryRun {
   Trainer::StateBytes state;
 };
 
-// Runs two steps and an evaluation batch, if the run has evaluations, on one thread; nothing else may use the
-// meta device meanwhile. Throws what the model's checks throw.
+// Runs two steps, an evaluation batch and the samples' largest pass, if the run has them, on one thread;
+// nothing else may use the meta device meanwhile. Throws what the model's checks throw, and UserError for a
+// sample.share that holds no text.
 DryRun dry_run(const Settings& settings);
 
 }  // namespace moelab

@@ -1,13 +1,19 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/memory/block_observer.h"
 #include "kernels/memory/report.h"
 #include "train/config/convert.h"
 #include "train/config/print.h"
+#include "train/memory/caching_allocator.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_weights.h"
+#include "train/plan/known_formulas.h"
+#include "train/plan/work.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/dry_run.h"
@@ -17,7 +23,73 @@
 namespace moelab {
 namespace {
 
-void print_json(const Settings& settings, const DryRun& run) {
+// What the formula speaks of, in the dry run.
+int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
+  const auto& state = run.state;
+  if (of == KnownFormula::Of::peak) return run.peak;
+  if (of == KnownFormula::Of::state) return state.parameters + state.gradients + state.optimizer;
+  for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak))
+    if (name == "activations") return bytes;
+  return 0;
+}
+
+nlohmann::ordered_json formulas_json(const Settings& settings, const DryRun& run) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const KnownFormula& known : known_formulas(settings)) {
+    rows.push_back({{"name", known.name},
+                    {"formula", known.formula},
+                    {"bytes", static_cast<int64_t>(known.bytes)},
+                    {"dry_run_bytes", dry_bytes(run, known.of)},
+                    {"leaves_out", known.leaves_out}});
+  }
+  return rows;
+}
+
+void print_formulas(const Settings& settings, const DryRun& run) {
+  std::cout << "\nclosed formulas beside the dry run\n";
+  for (const KnownFormula& known : known_formulas(settings)) {
+    const int64_t dry = dry_bytes(run, known.of);
+    const char* of = known.of == KnownFormula::Of::peak    ? "peak"
+                     : known.of == KnownFormula::Of::state ? "state"
+                                                           : "activations";
+    std::cout << fmt::format("  {:<24}{:>12}  {}: {}; the dry run has {}\n", known.name,
+                             human_bytes(static_cast<int64_t>(known.bytes)), of, known.formula,
+                             human_bytes(dry));
+    std::cout << fmt::format("  {:<38}leaves out {}\n", "", known.leaves_out);
+  }
+}
+
+nlohmann::ordered_json work_json(const Settings& settings) {
+  nlohmann::ordered_json work;
+  const Work amounts = step_work(settings);
+  for (size_t i = 0; i < kEfforts; ++i) work[std::string(effort_name(static_cast<Effort>(i)))] = amounts[i];
+  return work;
+}
+
+// CUDA's caching allocator as PYTORCH_CUDA_ALLOC_CONF configures it, fed by the dry run.
+CachingAllocator caching_allocator(const Settings& settings) {
+  const char* configured = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
+  CachingOptions options = caching_options(configured == nullptr ? "" : configured);
+  options.limit = settings.memory.limit.count;
+  return CachingAllocator(options);
+}
+
+struct Estimate {
+  DryRun run;
+  int64_t reserved = 0;  // 0: not for CUDA
+};
+
+Estimate estimate(const Settings& settings) {
+  if (settings.run.device != DeviceChoice::cuda) return {dry_run(settings)};
+  CachingAllocator allocator = caching_allocator(settings);
+  observe_meta_blocks(&allocator);
+  const DryRun run = dry_run(settings);
+  observe_meta_blocks(nullptr);
+  return {run, allocator.reserved_peak()};
+}
+
+void print_json(const Settings& settings, const Estimate& estimate) {
+  const DryRun& run = estimate.run;
   nlohmann::ordered_json phases, kinds;
   for (size_t i = 0; i < kPhases; ++i)
     phases[std::string(phase_name(static_cast<Phase>(i)))] = run.phase_peak[i];
@@ -28,17 +100,21 @@ void print_json(const Settings& settings, const DryRun& run) {
       {"peak_bytes", run.peak},
       {"peak_bytes_by_phase", phases},
       {"peak_bytes_by_kind", kinds},
+      {"reserved_bytes", estimate.reserved},
       {"host_bytes", run.host_peak},
       {"nvme_bytes", run.nvme_peak},
       {"state_bytes",
        {{"parameters", run.state.parameters},
         {"gradients", run.state.gradients},
         {"optimizer", run.state.optimizer}}},
-      {"memory_limit_bytes", settings.memory.limit.count}};
+      {"memory_limit_bytes", settings.memory.limit.count},
+      {"formulas", formulas_json(settings, run)},
+      {"step_work", work_json(settings)}};
   std::cout << out.dump(2) << "\n";
 }
 
-void print_text(const Settings& settings, const DryRun& run) {
+void print_text(const Settings& settings, const Estimate& estimate) {
+  const DryRun& run = estimate.run;
   const ModelSettings& m = settings.model;
   const std::string compute = value_text(settings.precision.compute);
   const bool wide = settings.precision.compute == ComputePrecision::fp32;
@@ -48,9 +124,8 @@ void print_text(const Settings& settings, const DryRun& run) {
                                 : "";
   const bool masters = !wide && keeps_masters(settings);
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
-                           human_count(parameter_count(m)), settings.train.micro_batch,
-                           settings.train.sequence, settings.train.accumulation,
-                           compute + (masters ? " with fp32 masters" : ""));
+                           human_count(parameter_count(m)), settings.train.micro_batch, settings.train.row(),
+                           settings.train.accumulation, compute + (masters ? " with fp32 masters" : ""));
   std::cout << fmt::format("predicted peak {}, from a dry run of the training step\n\nby phase\n",
                            human_bytes(run.peak));
   for (size_t i = 0; i < kPhases; ++i) {
@@ -60,6 +135,14 @@ void print_text(const Settings& settings, const DryRun& run) {
   std::cout << "\nby kind, at the peak\n";
   for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak)) {
     if (bytes > 0) std::cout << fmt::format("  {:<24}{:>12}\n", name, human_bytes(bytes));
+  }
+  std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
+                           human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
+  if (estimate.reserved > 0) {
+    std::cout << fmt::format(
+        "\nreserved by CUDA's caching allocator {}, {:.1f} % of it idle at the peak\n",
+        human_bytes(estimate.reserved),
+        100 - 100 * static_cast<double>(run.peak) / static_cast<double>(estimate.reserved));
   }
   std::cout << "\nstate, by formula\n";
   const auto state = [&](const char* name, int64_t bytes, const char* formula) {
@@ -72,6 +155,7 @@ void print_text(const Settings& settings, const DryRun& run) {
         : !wide && settings.train.accumulation == 1 ? "2 P"
                                                     : "4 P");
   state("optimizer", run.state.optimizer, state_formula(settings.optim).c_str());
+  print_formulas(settings, run);
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
                              run.peak <= settings.memory.limit.count ? "fits" : "does NOT fit",
@@ -83,9 +167,10 @@ void print_text(const Settings& settings, const DryRun& run) {
 
 int estimate_command(const Settings& settings, bool json) {
   use_threads(settings);
-  const DryRun run = dry_run(settings);
-  json ? print_json(settings, run) : print_text(settings, run);
-  const bool fits = settings.memory.limit.count == 0 || run.peak <= settings.memory.limit.count;
+  const Estimate predicted = estimate(settings);
+  json ? print_json(settings, predicted) : print_text(settings, predicted);
+  const int64_t needed = std::max(predicted.run.peak, predicted.reserved);
+  const bool fits = settings.memory.limit.count == 0 || needed <= settings.memory.limit.count;
   return fits ? 0 : 3;
 }
 

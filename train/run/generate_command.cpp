@@ -31,17 +31,6 @@ LoadedCheckpoint open_checkpoint(const fs::path& from) {
                   "(runs/NAME)");
 }
 
-// What ends a document: the names that scripts/prepare_data.py looks for, or the zero byte of a bytes
-// tokenizer.
-std::optional<int64_t> end_of_text(const Tokenizer& tokenizer) {
-  for (const char* name :
-       {"<|endoftext|>", "<|end_of_text|>", "<|eot|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"}) {
-    const std::vector<int64_t> ids = tokenizer.encode(name);
-    if (ids.size() == 1) return ids[0];
-  }
-  return tokenizer.vocab_size() == 256 ? std::optional<int64_t>(0) : std::nullopt;
-}
-
 // A checkpoint's model, settings and tokenizer, and the texts that it writes.
 class TextRun {
  public:

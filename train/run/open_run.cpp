@@ -4,12 +4,17 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "kernels/memory/cuda_stats.h"
 #include "moe/settings/error.h"
+#include "train/data/packed_rows.h"
+#include "train/data/token_stream.h"
+#include "train/tokenizer/tokenizer.h"
 
 namespace moelab {
 
@@ -19,13 +24,17 @@ void use_threads(const Settings& settings) {
 }
 
 c10::Device open_device(const Settings& settings) {
-  // The MoE operators have no CUDA kernels yet, so auto is the CPU with or without a GPU.
-  if (settings.run.device == DeviceChoice::cuda) {
-    throw UserError("run.device=cuda: the MoE operators have no CUDA kernels yet; use run.device=cpu");
-  }
   use_threads(settings);
   at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
-  return at::kCPU;
+  // No step has been taken on a GPU yet: that is for who asks for it by name.
+  if (settings.run.device != DeviceChoice::cuda) return at::kCPU;
+  if (!at::globalContext().hasCUDA()) {
+    throw UserError("run.device=cuda: no GPU, or a build without CUDA; use run.device=cpu");
+  }
+  if (settings.precision.compute == ComputePrecision::fp8) {
+    throw UserError("precision.compute=fp8 has no kernels for run.device=cuda; use bf16, or run.device=cpu");
+  }
+  return c10::Device(c10::kCUDA, 0);
 }
 
 c10::Device limited_device(const Settings& settings) {
@@ -42,6 +51,27 @@ Dataset open_data(const Settings& settings) {
   }
   return open_dataset(settings.data.path, settings.data.validation, settings.model.vocab,
                       settings.train.sequence);
+}
+
+std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data,
+                                           c10::Device device) {
+  const TrainSettings& train = settings.train;
+  const bool pinned = settings.data.pin && device.is_cuda();
+  if (train.tokens_per_device == 0) return window_rows(data.train, train.sequence, train.seed, pinned);
+  const std::string key = "train.tokens_per_device=" + std::to_string(train.tokens_per_device);
+  if (!data.tokenizer) {
+    throw UserError(key + ": no tokenizer.json beside the shards of data.path says what ends a document; " +
+                    "scripts/prepare_data.py writes one");
+  }
+  const std::optional<int64_t> end = end_of_text(Tokenizer::load(*data.tokenizer));
+  if (!end) {
+    throw UserError(key + ": " + data.tokenizer->string() +
+                    " has no token that ends a document, such as <|endoftext|>");
+  }
+  const int64_t longest = std::min(train.sequence, train.tokens_per_device);
+  return std::make_unique<PackedRows>(
+      data.train,
+      PackingOptions{train.tokens_per_device, longest, settings.data.buffer, *end, train.seed, pinned});
 }
 
 std::string read_text(const std::filesystem::path& path) {

@@ -2,10 +2,12 @@
 #include <c10/core/Device.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "train/config/settings.h"
 #include "train/data/dataset.h"
+#include "train/data/rows.h"
 
 namespace moelab {
 
@@ -21,6 +23,10 @@ c10::Device limited_device(const Settings& settings);
 
 // The data of data.path. Throws UserError when none is given.
 Dataset open_data(const Settings& settings);
+
+// The rows that training reads: windows of train.sequence tokens, or documents packed to
+// train.tokens_per_device. Throws UserError when nothing says what ends a document.
+std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data, c10::Device device);
 
 // A small file's text. Throws UserError.
 std::string read_text(const std::filesystem::path& path);

@@ -1,11 +1,14 @@
 #include "train/run/progress.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <iostream>
 
 #include "kernels/memory/report.h"
+#include "train/config/convert.h"
+#include "train/presets/parameter_count.h"
 
 namespace moelab {
 
@@ -32,13 +35,33 @@ void Progress::step(const RunRecord::Step& done, const RunRecord& record) const 
               << std::flush;
   }
   if (every_ == 0 || (done.step % every_ != 0 && done.step != steps_ && done.step != 1)) return;
+  const std::string fill = packed_ ? fmt::format("  fill {:.1f}%", 100 * r.fill()) : "";
   const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
   std::cout << fmt::format(
-                   "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%  "
+                   "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
                    "{:.0f} tokens/s  peak {}  {} left\n",
                    done.step, std::to_string(steps_).size(), steps_, r.loss, r.lr, r.gradient_norm,
-                   r.load_max_over_mean, 100 * r.dropped_fraction, record.median_tokens_per_second(),
+                   r.load_max_over_mean, 100 * r.dropped_fraction, fill, record.median_tokens_per_second(),
                    human_bytes(done.memory.peak), human_seconds(left))
+            << std::flush;
+}
+
+void print_start(const Settings& settings, c10::Device device, const DryRun& predicted) {
+  const ModelSettings& m = settings.model;
+  const std::string experts =
+      m.dense() ? "dense" : fmt::format("{} experts, top-{}", m.experts, m.experts_per_token);
+  const int64_t limit = settings.memory.limit.count;
+  std::cout << fmt::format("{}: {} parameters, {} active a token; {} layers of width {}, {}\n", m.preset,
+                           human_count(parameter_count(m)), human_count(active_parameter_count(m)), m.layers,
+                           m.d_model, experts)
+            << fmt::format("device {}, {} threads; compute {}, attention {}, dispatch {}, checkpoint {}\n",
+                           device.str(), at::get_num_threads(), value_text(settings.precision.compute),
+                           value_text(settings.attention.kernel), value_text(m.dispatch),
+                           value_text(settings.activations.checkpoint))
+            << fmt::format("memory: weights {}, gradients {}, optimizer {}; predicted peak {}{}\n",
+                           human_bytes(predicted.state.parameters), human_bytes(predicted.state.gradients),
+                           human_bytes(predicted.state.optimizer), human_bytes(predicted.peak),
+                           limit > 0 ? " of " + human_bytes(limit) : "")
             << std::flush;
 }
 

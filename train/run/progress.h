@@ -1,7 +1,10 @@
 #pragma once
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <string>
 
+#include "train/run/dry_run.h"
 #include "train/run/run_record.h"
 
 // What a run prints for people.
@@ -12,17 +15,22 @@ std::string human_count(int64_t count);
 // "4 s", "3 min 20 s", "2 h 05 min".
 std::string human_seconds(double seconds);
 
-// A line every `every` steps (0: none), and for every skipped step.
+// A line every run.log_every steps (0: none), and for every skipped step.
 class Progress {
  public:
-  Progress(int64_t steps, int64_t every) : steps_(steps), every_(every) {}
+  explicit Progress(const Settings& settings)
+      : steps_(settings.train.steps),
+        every_(settings.run.log_every),
+        packed_(settings.train.tokens_per_device > 0) {}
   // The speed and the time left are `record`'s medians.
   void step(const RunRecord::Step& done, const RunRecord& record) const;
 
  private:
   int64_t steps_, every_;
+  bool packed_;
 };
 
+void print_start(const Settings& settings, c10::Device device, const DryRun& predicted);
 void print_held_out(int64_t step, double loss, int64_t batches);
 void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending& ending,
                double tokens_per_second);

@@ -12,6 +12,7 @@
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/config/print.h"
+#include "train/files/json_lines.h"
 #include "train/files/proc_file.h"
 #include "train/presets/parameter_count.h"
 #include "train/profile/inspector.h"
@@ -43,18 +44,6 @@ Json read_json(const fs::path& path) {
   return json.is_object() ? json : Json::object();
 }
 
-// The lines of the steps before `first_step`, which a resumed run continues.
-std::string lines_before(const fs::path& path, int64_t first_step) {
-  std::ifstream in(path);
-  std::string kept;
-  for (std::string line; std::getline(in, line);) {
-    const Json step = Json::parse(line, nullptr, false);
-    if (step.is_discarded() || !step.contains("step") || step["step"].get<int64_t>() > first_step) break;
-    kept += line + "\n";
-  }
-  return kept;
-}
-
 // Without the warm-up.
 std::vector<double> measured(const std::vector<double>& step_ms) {
   return {step_ms.begin() + warm_up_steps(static_cast<int64_t>(step_ms.size())), step_ms.end()};
@@ -84,14 +73,6 @@ Json phases(const std::array<int64_t, kPhases>& peaks) {
   return out;
 }
 
-// Phases that the step did not enter are left out.
-Json phase_kinds(const std::array<KindBytes, kPhases>& bytes) {
-  Json out = Json::object();
-  for (size_t i = 0; i < kPhases; ++i)
-    if (bytes[i] != KindBytes{}) out[std::string(phase_name(static_cast<Phase>(i)))] = kinds(bytes[i]);
-  return out;
-}
-
 // What the monitor knows at the end: of the last step's memory, and what each technique that is on saves.
 Json monitor_answers(const Reading& last, const RunRecord::Ending& ending) {
   Json saved = Json::object();
@@ -109,8 +90,11 @@ Json monitor_answers(const Reading& last, const RunRecord::Ending& ending) {
           {"leaks", ending.leaks}};
 }
 
-double tokens_per_step(const Settings& s) {
-  return static_cast<double>(s.train.micro_batch * s.train.accumulation * s.train.sequence);
+// Of the batches read ahead and the one at work: tokens and targets of 8 bytes, packed also where each
+// token's document begins, in 4.
+int64_t data_bytes(const Settings& s) {
+  const int64_t batches = s.data.workers * s.data.prefetch + 1;
+  return batches * s.train.micro_batch * s.train.row() * (s.train.tokens_per_device > 0 ? 20 : 16);
 }
 
 }  // namespace
@@ -135,7 +119,7 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
   if (error)
     throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
   write_whole(folder_ / "config.yaml", print_settings(settings));
-  const std::string kept = first_step > 0 ? lines_before(folder_ / "metrics.jsonl", first_step) : "";
+  const std::string kept = first_step > 0 ? json_lines_up_to(folder_ / "metrics.jsonl", first_step) : "";
   write_whole(folder_ / "metrics.jsonl", kept);
   metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
   if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
@@ -145,7 +129,7 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
 
 void RunRecord::add(const Step& s) {
   const StepReport& r = s.report;
-  const Json line = {
+  Json line = {
       {"step", s.step},
       {"tokens", s.tokens},
       {"loss", number(r.loss)},
@@ -158,19 +142,24 @@ void RunRecord::add(const Step& s) {
       {"grad_norm", number(r.gradient_norm)},
       {"loss_scale", r.loss_scale},
       {"micro_batch", r.micro_batch},
+      {"fill_rate", number(r.fill())},
       {"step_ms", s.milliseconds},
-      {"tokens_per_second", 1000 * tokens_per_step(settings_) / s.milliseconds},
+      {"tokens_per_second", 1000 * static_cast<double>(r.tokens) / s.milliseconds},
       {"allocated_bytes", s.memory.allocated},
       {"reserved_bytes", s.memory.reserved},
       {"peak_bytes", s.memory.peak},
       {"peak_bytes_by_kind", held_kinds(s.memory.by_kind)},
       {"status", r.skipped ? "skipped" : std::string(status_name(s.memory.status))}};
+  if (r.reference_kl) line["reference_kl"] = number(*r.reference_kl);
   if (!(metrics_ << line.dump() << "\n" << std::flush))
     throw UserError("cannot write " + (folder_ / "metrics.jsonl").string() + ": is the disk full?");
   events_->add(s.step, metric_scalars(line));
   timeline_.add(s.memory, r.micro_batch);
   last_ = s.memory;
   step_ms_.push_back(s.milliseconds);
+  rates_.push_back(1000 * static_cast<double>(r.tokens) / s.milliseconds);
+  tokens_ += r.tokens;
+  places_ += r.places;
   steps_ = s.step;
   if (!r.skipped) final_loss_ = r.loss;
 }
@@ -191,13 +180,10 @@ void RunRecord::save_timeline() const {
 
 double RunRecord::median_step_ms() const { return quantile(measured(step_ms_), 0.5); }
 
-double RunRecord::median_tokens_per_second() const {
-  return 1000 * tokens_per_step(settings_) / median_step_ms();
-}
+double RunRecord::median_tokens_per_second() const { return quantile(measured(rates_), 0.5); }
 
 Json RunRecord::summary(const Ending& e) const {
-  std::vector<double> ms = measured(step_ms_), rates;
-  for (const double step : ms) rates.push_back(1000 * tokens_per_step(settings_) / step);
+  const std::vector<double> ms = measured(step_ms_), rates = measured(rates_);
   const double flops_per_token =
       model_flops_per_token(settings_.model, settings_.attention, settings_.train.sequence);
   const double flops = flops_per_token * quantile(rates, 0.5);
@@ -221,12 +207,15 @@ Json RunRecord::summary(const Ending& e) const {
           {"fp8_products",
            settings_.precision.compute == ComputePrecision::fp8 ? Json("emulated") : Json(nullptr)},
           {"steps", steps_},
+          {"fill_rate", number(static_cast<double>(tokens_) / static_cast<double>(places_))},
           {"tokens_per_second", spread(rates)},
           {"step_ms", spread(ms)},
           {"peak_bytes", e.peaks.allocated},
+          {"peak_tensor_bytes", e.peaks.tensors},
           {"peak_bytes_by_phase", phases(e.peaks.by_phase)},
           {"peak_bytes_by_kind", kinds(e.peaks.by_kind)},
-          {"host_bytes", cpu_ledger(Home::host).peak()},
+          {"host_bytes", e.host_bytes},
+          {"data_bytes_by_formula", data_bytes(settings_)},
           {"nvme_bytes", cpu_ledger(Home::nvme).peak()},
           {"fragmentation", e.peaks.reserved > 0 ? 1 - static_cast<double>(e.peaks.allocated) /
                                                            static_cast<double>(e.peaks.reserved)
@@ -255,7 +244,7 @@ void RunRecord::finish(const Ending& ending) {
                  {"peak_bytes_by_kind", kinds(ending.peaks.by_kind)},
                  {"estimated_peak_bytes_by_phase", phases(ending.predicted.phase_peak)},
                  {"estimated_peak_bytes_by_kind", kinds(ending.predicted.by_kind_at_peak)},
-                 {"last_step_bytes_by_phase", phase_kinds(last_.by_phase)},
+                 {"last_step_bytes_by_phase", held_kinds_by_phase(last_.by_phase)},
                  {"monitor", monitor_answers(last_, ending)}};
   memory.update(timeline_json());
   write_whole(folder_ / "summary.json", summary(ending).dump(2) + "\n");

@@ -51,6 +51,7 @@ class RunRecord {
     DryRun predicted;
     RunPeaks peaks;
     Trainer::StateBytes state;
+    int64_t host_bytes = 0;  // the peak of Home::host
     SaveCosts saves;
     double gemm_rate = 0;  // 0: not measured
     std::vector<TechniqueSaving> savings;
@@ -76,8 +77,9 @@ class RunRecord {
   std::ofstream metrics_;
   std::optional<EventFile> events_;
   MemoryTimeline timeline_;
-  Reading opened_, last_;  // the last step's
-  std::vector<double> step_ms_;
+  Reading opened_, last_;                // the last step's
+  std::vector<double> step_ms_, rates_;  // of each step; tokens a second
+  int64_t tokens_ = 0, places_ = 0;      // as StepReport's
   int64_t steps_ = 0;
   double final_loss_;
 };

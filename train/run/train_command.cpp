@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <chrono>
 #include <cmath>
@@ -21,7 +20,6 @@
 #include "train/memory/manager.h"
 #include "train/memory/savings.h"
 #include "train/precision/compute_type.h"
-#include "train/presets/parameter_count.h"
 #include "train/profile/inspector.h"
 #include "train/run/commands.h"
 #include "train/run/flops.h"
@@ -31,6 +29,7 @@
 #include "train/run/run_record.h"
 #include "train/run/run_state.h"
 #include "train/run/stop_signal.h"
+#include "train/sample/run_samples.h"
 
 namespace moelab {
 namespace {
@@ -46,14 +45,11 @@ bool stopped() { return StopSignal::received() != nullptr; }
 
 // Why a run under memory.limit cannot even begin; empty: it can. Prediction leaves library scratch out, so
 // the limit that would do has a fiftieth on top.
-std::string too_small_limit(const Settings& settings) {
+std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
   const int64_t limit = settings.memory.limit.count;
-  if (limit == 0) return "";
-  use_threads(settings);
-  const DryRun run = dry_run(settings);
-  const int64_t start = run.phase_peak[static_cast<size_t>(Phase::init)];
-  if (start <= limit) return "";
-  const int64_t mib = (run.peak + run.peak / 50 + (int64_t{1} << 20) - 1) >> 20;
+  const int64_t start = predicted.phase_peak[static_cast<size_t>(Phase::init)];
+  if (limit == 0 || start <= limit) return "";
+  const int64_t mib = (predicted.peak + predicted.peak / 50 + (int64_t{1} << 20) - 1) >> 20;
   return "memory.limit=" + value_text(settings.memory.limit) + " cannot hold what the run begins with, " +
          human_bytes(start) +
          " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB";
@@ -62,21 +58,23 @@ std::string too_small_limit(const Settings& settings) {
 // One training run from its first step to its last file.
 class TrainRun {
  public:
-  TrainRun(const Settings& settings, const TrainOptions& options, const std::string& command_line)
+  TrainRun(const Settings& settings, const TrainOptions& options, const std::string& command_line,
+           const DryRun& predicted)
       : settings_(settings),
         options_(options),
         command_line_(command_line),
         device_(open_device(settings)),
         data_(open_data(settings)),
-        predicted_(dry_run(settings)),
+        samples_(settings, data_),
+        predicted_(predicted),
         monitor_(settings.memory, settings.monitor, device_),
         manager_(settings, predict_peak),
         inspector_(settings, device_),
-        stream_(data_, settings.train.sequence, settings.train.micro_batch * settings.train.accumulation,
-                settings.train.seed, settings.data.prefetch),
+        stream_(open_rows(settings, data_, device_), settings.train.micro_batch * settings.train.accumulation,
+                {settings.data.workers, settings.data.prefetch}),
         held_out_(settings, data_, device_,
                   [this](int64_t from, int64_t to) { evaluation_reduced(from, to); }) {
-    print_start();
+    print_start(settings, device_, predicted);
     set_limit(device_, settings.memory.limit.count);
     try {
       open();
@@ -85,6 +83,7 @@ class TrainRun {
       out_of_memory_ = true;
     }
     record_.emplace(settings, device_, command_line, first_step_);
+    samples_.go_on_after(first_step_);
     if (settings.checkpoint.keep > 0) writer_.emplace(settings.checkpoint.dir, settings.checkpoint.keep);
   }
 
@@ -117,27 +116,6 @@ class TrainRun {
     }
   }
 
-  void print_start() const {
-    const ModelSettings& m = settings_.model;
-    std::cout << m.preset << ": " << human_count(parameter_count(m)) << " parameters, "
-              << human_count(active_parameter_count(m)) << " active a token; " << m.layers
-              << " layers of width " << m.d_model
-              << (m.dense() ? ", dense"
-                            : ", " + std::to_string(m.experts) + " experts, top-" +
-                                  std::to_string(m.experts_per_token))
-              << "\n";
-    std::cout << "device " << device_ << ", " << at::get_num_threads() << " threads; compute "
-              << value_text(settings_.precision.compute) << ", attention "
-              << value_text(settings_.attention.kernel) << ", dispatch " << value_text(m.dispatch)
-              << ", checkpoint " << value_text(settings_.activations.checkpoint) << "\n";
-    std::cout << "memory: weights " << human_bytes(predicted_.state.parameters) << ", gradients "
-              << human_bytes(predicted_.state.gradients) << ", optimizer "
-              << human_bytes(predicted_.state.optimizer) << "; predicted peak "
-              << human_bytes(predicted_.peak);
-    if (settings_.memory.limit.count > 0) std::cout << " of " << human_bytes(settings_.memory.limit.count);
-    std::cout << "\n" << std::flush;
-  }
-
   void resume(const std::string& from) {
     take(from == "latest" ? load_latest(settings_.checkpoint.dir) : load_checkpoint_or_earlier(from));
     if (first_step_ >= settings_.train.steps) {
@@ -154,7 +132,7 @@ class TrainRun {
   }
 
   void train() {
-    Progress progress(settings_.train.steps, settings_.run.log_every);
+    Progress progress(settings_);
     step_ = first_step_;
     record_->opened(monitor_.observe(step_));
     std::optional<Clock::time_point> start;
@@ -166,7 +144,7 @@ class TrainRun {
       if (!try_step(done.report)) continue;
       if (done.report.interrupted) break;
       ++step_;
-      tokens_ += manager_.split().rows() * settings_.train.sequence;
+      tokens_ += done.report.tokens;
       done.step = step_;
       done.tokens = tokens_;
       done.milliseconds = milliseconds_since(*start);
@@ -177,6 +155,7 @@ class TrainRun {
       progress.step(done, *record_);
       inspector_.after_step(done.memory);
       watch_memory(done.memory);
+      sample_if_due();
       if (settings_.checkpoint.every > 0 && step_ % settings_.checkpoint.every == 0) save();
     }
     if (stopped()) {
@@ -228,6 +207,7 @@ class TrainRun {
     step_ = first_step_;
     record_->save_timeline();
     record_.emplace(settings_, device_, command_line_, first_step_);
+    samples_.go_on_after(first_step_);
     whole_ = true;
     return true;
   }
@@ -289,6 +269,29 @@ class TrainRun {
     }
   }
 
+  void sample_if_due() {
+    if (!samples_.due(step_)) return;
+    while (!try_samples()) release_cached(device_);
+    monitor_.observe(step_);  // no step's either
+  }
+
+  // False when they ran out of memory and fewer at a time are to be tried.
+  bool try_samples() {
+    try {
+      trainer_->read_model(
+          [this](Transformer& model, BlockRunner& runner) { samples_.write(step_, model, runner, stopped); });
+      return true;
+    } catch (const c10::OutOfMemoryError&) {
+      const Reading reading = note_refusal(step_);
+      const std::string from = std::to_string(samples_.texts_at_a_time());
+      if (!settings_.memory.recover || !samples_.halve()) throw;
+      ++recoveries_;
+      const std::string change = from + " to " + std::to_string(samples_.texts_at_a_time());
+      print_line(monitor_.refusal_message(reading, "reducing samples at a time (" + change + ")"));
+      return false;
+    }
+  }
+
   void save() {
     if (!writer_ || saved_step_ == step_) return;
     writer_->save(run_state(*trainer_, manager_, settings_, data_, step_, tokens_));
@@ -317,6 +320,7 @@ class TrainRun {
     ending_.peaks = monitor_.run_peaks();
     ending_.predicted = predicted_;
     if (trainer_) ending_.state = trainer_->state_bytes();
+    ending_.host_bytes = cpu_ledger(Home::host).peak();
     ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
     ending_.savings = technique_savings(settings_now(), predict_peak);
     ending_.recoveries = recoveries_;
@@ -372,6 +376,7 @@ class TrainRun {
   std::string command_line_;
   c10::Device device_;
   Dataset data_;
+  RunSamples samples_;
   DryRun predicted_;
   MemoryMonitor monitor_;
   MemoryManager manager_;
@@ -400,11 +405,13 @@ class TrainRun {
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line) {
   // From the very start: a signal while the run opens leaves a checkpoint too.
   const StopSignal signals;
-  if (const std::string reason = too_small_limit(settings); !reason.empty()) {
+  use_threads(settings);
+  const DryRun predicted = dry_run(settings);
+  if (const std::string reason = too_small_limit(settings, predicted); !reason.empty()) {
     std::cerr << "moelab: " << reason << "\n";
     return 3;
   }
-  return TrainRun(settings, options, command_line).run();
+  return TrainRun(settings, options, command_line, predicted).run();
 }
 
 }  // namespace moelab

@@ -87,6 +87,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
+  if (!settings.reference.path.empty()) reference_.emplace(settings, device);
   hook_gradients();
 }
 
@@ -112,14 +113,17 @@ void Trainer::check_budget() const {
 
 LossParts Trainer::forward(const Batch& batch) {
   enter(Phase::forward);
+  std::optional<ReferenceHead> reference;
+  if (reference_) reference = reference_->read(batch.tokens, batch.documents);
   const SavedTensors::Scope scope(saved_);
-  return model_.forward(batch.tokens, batch.targets, true, runner_, loss_scale_.value());
+  return model_.forward(batch.tokens, batch.targets, true, runner_, loss_scale_.value(),
+                        reference ? &*reference : nullptr, batch.documents);
 }
 
-void Trainer::backward(const LossParts& parts) {
+void Trainer::backward(const LossParts& parts, double parts_of_step) {
   enter(Phase::backward);
   KindScope kind(Kind::activations);
-  at::Tensor objective = model_.objective(parts).div(static_cast<double>(settings_.train.accumulation));
+  at::Tensor objective = model_.objective(parts).div(parts_of_step);
   if (loss_scale_.value() != 1) objective = objective.mul(loss_scale_.value());
   torch::autograd::backward({objective}, {});
 }
@@ -172,9 +176,10 @@ void Trainer::update(StepReport& report) {
   if (!report.skipped) {
     const double clip = clip_scale(report.gradient_norm, settings_.optim.clip);
     reserve();
+    const std::vector<at::Tensor> router_biases = model_.next_router_biases();
     written_ = true;
     if (!in_backward) step_all(clip / report.loss_scale);
-    model_.update_router_biases();
+    model_.set_router_biases(router_biases);
   }
   loss_scale_.update(report.skipped);
   update_bytes_ = phase_peak(device_, Phase::step) - held;
@@ -189,17 +194,24 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   model_.reset_routing_stats();
   const int64_t rows = settings_.train.micro_batch, micro_batches = settings_.train.accumulation;
   report.micro_batch = rows;
+  if (reference_) report.reference_kl = 0;
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (stop && stop()) {
       gradients_.drop();
       report.interrupted = true;
       return report;
     }
-    const LossParts parts = forward(batches_(step, i * rows, rows));
-    backward(parts);
-    report.loss += value_of(parts.cross_entropy) / static_cast<double>(micro_batches);
-    report.balance_loss += value_of(parts.balance_loss) / static_cast<double>(micro_batches);
-    report.z_loss += value_of(parts.z_loss) / static_cast<double>(micro_batches);
+    const Batch batch = batches_(step, i * rows, rows);
+    const bool packed = batch.documents.defined();
+    const double parts_of_step = packed ? 1 / batch.share : static_cast<double>(micro_batches);
+    const LossParts parts = forward(batch);
+    backward(parts, parts_of_step);
+    report.loss += value_of(parts.cross_entropy) / parts_of_step;
+    report.balance_loss += value_of(parts.balance_loss) / parts_of_step;
+    report.z_loss += value_of(parts.z_loss) / parts_of_step;
+    if (reference_) *report.reference_kl += value_of(parts.reference_kl) / parts_of_step;
+    report.tokens += packed ? batch.filled : batch.tokens.numel();
+    report.places += batch.tokens.numel();
   }
   check_budget();
   read_routing(report);  // before the update: it allocates
@@ -230,6 +242,7 @@ bool Trainer::abandon_step() {
   if (device_.is_cpu()) finish_backward();
   gradients_.drop();
   gathered_.release_all();
+  if (reference_) reference_->release();
   return !written_;
 }
 
@@ -255,6 +268,18 @@ double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const 
   const double loss = moelab::evaluate(model_, runner_, batches, count, stop);
   check_budget();
   return loss;
+}
+
+void Trainer::read_model(const std::function<void(Transformer&, BlockRunner&)>& read) {
+  enter(Phase::forward);
+  const at::NoGradGuard no_grad;
+  try {
+    read(model_, runner_);
+    check_budget();
+  } catch (const c10::OutOfMemoryError&) {
+    gathered_.release_all();
+    throw;
+  }
 }
 
 std::vector<TensorEntry> Trainer::optimizer_state() const {

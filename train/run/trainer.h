@@ -2,6 +2,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/memory/ledger.h"
@@ -15,14 +16,16 @@
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
 #include "train/precision/loss_scale.h"
+#include "train/reference/reference_model.h"
 
 namespace moelab {
 
-// What one optimizer step did. Losses are means over the step's micro-batches.
+// What one optimizer step did. Losses are means over the tokens of the step's micro-batches.
 struct StepReport {
   double loss = 0;  // cross entropy, nats, without the auxiliary losses
   double balance_loss = 0;
   double z_loss = 0;
+  std::optional<double> reference_kl;  // nats a token, unweighted; none without a reference
   double lr = 0;
   double loss_scale = 1;          // that the step was taken at
   double gradient_norm = 0;       // before clipping, without the loss scale
@@ -33,6 +36,11 @@ struct StepReport {
                                   // optim.in_backward, the parameters of such gradients were not
   bool interrupted = false;       // stopped between micro-batches: nothing was updated
   int64_t micro_batch = 0;        // rows of each
+  int64_t tokens = 0;             // of all micro-batches, without padding
+  int64_t places = 0;             // for tokens, padding included
+
+  // The share of places that tokens fill.
+  double fill() const { return static_cast<double>(tokens) / static_cast<double>(places); }
 };
 
 // Rows [first, first + count) of optimizer step `step`.
@@ -81,6 +89,10 @@ class Trainer {
   // As moelab::evaluate, of the model in training.
   double evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop = {});
 
+  // Lets `read` compute with the model in training, without gradients. Throws c10::OutOfMemoryError when the
+  // budget was passed, with no block's weights left on the device that are not there otherwise.
+  void read_model(const std::function<void(Transformer& model, BlockRunner& runner)>& read);
+
   Transformer& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
 
@@ -108,7 +120,8 @@ class Trainer {
 
  private:
   LossParts forward(const Batch& batch);
-  void backward(const LossParts& parts);
+  // `parts_of_step`: how many such batches make a step.
+  void backward(const LossParts& parts, double parts_of_step);
   void update(StepReport& report);
   // With optim.in_backward: steps the parameter, unless its gradient is not finite, and drops the gradient.
   // Clips each gradient by its own norm, because the norm of all is not known yet.
@@ -133,6 +146,7 @@ class Trainer {
   GradientStore gradients_;
   RecomputeRunner recompute_;
   GatherRunner runner_{gathered_, recompute_};
+  std::optional<ReferenceModel> reference_;
   SavedTensors saved_;
   LossScale loss_scale_;
   double lr_ = 0;         // of the step under way

@@ -113,6 +113,15 @@ std::string Tokenizer::decode(std::span<const int64_t> ids) const {
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(model_->texts.size()); }
 
+std::optional<int64_t> end_of_text(const Tokenizer& tokenizer) {
+  for (const char* name :
+       {"<|endoftext|>", "<|end_of_text|>", "<|eot|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"}) {
+    const std::vector<int64_t> ids = tokenizer.encode(name);
+    if (ids.size() == 1) return ids[0];
+  }
+  return tokenizer.vocab_size() == 256 ? std::optional<int64_t>(0) : std::nullopt;
+}
+
 StreamingDecoder::StreamingDecoder(const Tokenizer& tokenizer) : model_(tokenizer.model_) {}
 
 std::string StreamingDecoder::push(int64_t id) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,6 +40,10 @@ class Tokenizer {
 
   std::shared_ptr<const BpeModel> model_;
 };
+
+// What ends a document: the names that scripts/prepare_data.py looks for, or the zero byte of a bytes
+// tokenizer.
+std::optional<int64_t> end_of_text(const Tokenizer& tokenizer);
 
 // decode() an id at a time: what push() and finish() return makes the same text, and no piece of it ends
 // within a character.

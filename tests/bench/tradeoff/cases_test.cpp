@@ -62,6 +62,14 @@ TEST(Cases, TheUsersDriveIsEveryTechniques) {
   EXPECT_EQ(value(named(fast, "nvme_activations"), "activations.storage"), "nvme");
 }
 
+TEST(Cases, UnderALimitTheBatchesStayAsTheyAre) {
+  for (const Case& one : make_cases(options())) EXPECT_EQ(value(one, "memory.recover"), "none") << one.name;
+  for (const Case& one : make_cases(options({"memory.limit=64MiB"})))
+    EXPECT_EQ(value(one, "memory.recover"), "false") << one.name;
+  const std::vector<Case> asked = make_cases(options({"memory.limit=64MiB", "memory.recover=true"}));
+  EXPECT_EQ(value(asked[0], "memory.recover"), "true");
+}
+
 TEST(Cases, TheHashFollowsEverySetting) {
   const std::string hash = make_cases(options())[0].hash;
   EXPECT_EQ(hash.size(), 16u);

@@ -227,11 +227,8 @@ def test_a_set_up_that_was_wrong_is_run_again(fake):
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("it's data")
-    (folder / "text.txt").write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(4000)))
-    subprocess.run([sys.executable, programs.ROOT / "scripts/prepare_data.py", "--bytes", "--out", folder / "shards",
-                    folder / "text.txt"], check=True, capture_output=True)
-    return folder / "shards"
+    text = "".join(f"{n} times {n} is {n * n}.\n" for n in range(4000))
+    return programs.prepare_bytes(tmp_path_factory.mktemp("it's data"), text)
 
 
 def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):
@@ -243,6 +240,7 @@ def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):
         assert record["status"] == "ok" and record["summary"]["steps"] == 3
         assert [step[:2] for step in record["steps"]] == [[n, n * 512] for n in (1, 2, 3)]
         assert all(4 < loss < 7 and ms > 0 for _, _, loss, ms in record["steps"])
+        assert len(record["gradient_norms"]) == 3 and all(norm > 0 for norm in record["gradient_norms"])
         assert set(record["memory"]) == {"forward", "backward", "step"}
         assert record["settings"]["data.path"] == str(shards) and record["wall_seconds"] > 0
         assert record["machine"]["cores"] == os.cpu_count() and record["commit"]

@@ -12,16 +12,15 @@
 #include "kernels/memory/ledger.h"
 #include "moe/transformer.h"
 #include "tests/kernels/reference.h"
+#include "tests/train/config/overrides.h"
 #include "train/activations/recompute.h"
 #include "train/activations/saved_tensors.h"
-#include "train/config/load.h"
 #include "train/precision/compute_type.h"
 
 // A whole model on real text, whose gradients tests compare.
 namespace moelab::test {
 
 using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
-using Overrides = std::vector<std::string>;
 
 // The bytes of a source file of tests as tokens: (batch, sequence).
 inline std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
@@ -37,9 +36,8 @@ inline std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
   return {tokens, targets};
 }
 
-inline Settings settings_with(Overrides overrides) {
-  overrides.insert(overrides.begin(), {"train.sequence=128", "train.micro_batch=4"});
-  return load_settings({.config = "moe-pico", .overrides = overrides});
+inline Settings settings_with(const Overrides& overrides) {
+  return pico_settings(Overrides{"train.sequence=128", "train.micro_batch=4"} + overrides);
 }
 
 // A model and the batch, under settings that may change between two backward passes but for the model's.
@@ -52,9 +50,10 @@ class Model {
     use(s);
   }
 
-  void use(const Settings& s) {
+  void use(const Settings& s) { use(s, make_tensor_store(s, at::kCPU)); }
+  void use(const Settings& s, std::unique_ptr<TensorStore> store) {
     settings_ = s;
-    saved_ = std::make_unique<SavedTensors>(make_tensor_store(s, at::kCPU), model_.parameters());
+    saved_ = std::make_unique<SavedTensors>(std::move(store), model_.parameters());
   }
 
   Gradients gradients() {
@@ -98,12 +97,6 @@ inline void expect_equal(const Gradients& a, const Gradients& b, const std::stri
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_TRUE(bitwise_equal(a[i].second, b[i].second)) << where << ": " << a[i].first;
   }
-}
-
-inline std::string text_of(const Overrides& overrides) {
-  std::string text;
-  for (const std::string& one : overrides) text += one + " ";
-  return text;
 }
 
 }  // namespace moelab::test

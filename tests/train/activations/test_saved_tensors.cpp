@@ -19,7 +19,7 @@ struct CountingStore : TensorStore {
   struct Held : StoredTensor {
     Held(const Tensor& dense, int& alive) : copy(dense.clone()), alive(alive) { ++alive; }
     ~Held() override { --alive; }
-    void read(const Tensor& to) const override {
+    void read(const Tensor& to) override {
       std::memcpy(to.mutable_data_ptr(), copy.const_data_ptr(), copy.nbytes());  // clone keeps the strides
     }
     Tensor copy;

@@ -165,8 +165,13 @@ TEST(Scale, MiniatureArithmetic) {
   EXPECT_EQ(s.model.layers, 12);
   EXPECT_EQ(s.model.experts, 4);
   EXPECT_EQ(s.train.micro_batch, 4);
+  EXPECT_EQ(s.train.tokens_per_device, 0);
   EXPECT_EQ(s.run.scale, 1);
   EXPECT_EQ(s.run.name, "moe-nano-scale-0.015625");
+  EXPECT_EQ(
+      load_settings({.overrides = {"train.tokens_per_device=4096", "train.micro_batch=1"}, .scale = "1/64"})
+          .train.tokens_per_device,
+      512);
 }
 
 TEST(Scale, RoundsToMultiplesOfEightAndNeverUp) {

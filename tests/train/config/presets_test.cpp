@@ -60,7 +60,7 @@ TEST(Presets, AllLoadAndHaveDifferentNames) {
 // A saved run of one preset that another one replaces trains as the other does, limit and batch given.
 TEST(Presets, NothingStaysOfTheOneBefore) {
   const TemporaryFolder folder;
-  const std::vector<std::string> given = {"memory.limit=1GiB", "train.micro_batch=4", "train.accumulation=2",
+  const std::vector<std::string> given = {"memory.limit=1GiB", "train.micro_batch=1", "train.accumulation=2",
                                           "train.sequence=64"};
   for (const Preset& first : run_presets()) {
     const std::string file = folder.write(

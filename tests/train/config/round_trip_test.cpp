@@ -87,6 +87,8 @@ Settings random_settings(unsigned seed) {
   s.model.capacity_factor = std::min(s.model.capacity_factor, 4.0);
   if (s.model.router == RouterKind::expert_choice) s.model.dispatch = Dispatch::capacity;
   s.train.sequence = 512, s.train.micro_batch = 1 + seed;
+  s.train.tokens_per_device = s.train.micro_batch > 1 ? 0 : 700;
+  s.data.workers += s.data.workers == 0;
   s.activations.layers.clear();
   if (s.activations.checkpoint == CheckpointMode::layers) s.activations.layers = {0};
   std::vector<Piece>& pieces = s.activations.pieces;
@@ -115,6 +117,9 @@ Settings random_settings(unsigned seed) {
   DynamicBatchSettings& dynamic = s.memory.dynamic_batch;
   dynamic.min = std::min(dynamic.min, s.train.micro_batch), dynamic.max = 400 + seed;
   dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward;
+  if (s.run.device != DeviceChoice::cuda) s.memory.cuda_graphs = CudaGraphs::none;
+  s.sample.prompt += "once";
+  if (s.model.router == RouterKind::expert_choice) s.sample.every = 0;
   for (char& c : s.run.name) c = c == '/' ? '_' : c;
   if (s.run.name == "." || s.run.name == "..") s.run.name = "dots";
   return resolve(s);

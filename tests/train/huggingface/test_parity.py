@@ -2,17 +2,15 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import programs
 import tiny_models
 from tiny_models import MODELS
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 LOGITS = 1e-5  # absolute, fp32
 GRADIENTS = 1e-5  # relative norm of each parameter's
 
@@ -143,11 +141,8 @@ def test_config_of_transformers_4(moelab, tool, parity, tmp_path, family):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "text.txt").write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)))
-    subprocess.run([sys.executable, ROOT / "scripts" / "prepare_data.py", "--bytes", "--out", folder / "shards",
-                    folder / "text.txt"], check=True, capture_output=True)
-    return folder / "shards"
+    text = "".join(f"{n} times {n} is {n * n}.\n" for n in range(3000))
+    return programs.prepare_bytes(tmp_path_factory.mktemp("data"), text)
 
 
 def train(moelab, folder, shards, *settings):
@@ -167,7 +162,7 @@ def test_a_run_of_ours_loads_in_transformers(moelab, tool, parity, shards, tmp_p
 
 
 def first_loss(folder):
-    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+    return programs.losses(folder)[0]
 
 
 @pytest.mark.parametrize("kind", ["folder", "checkpoint", "folder of checkpoints"])

@@ -33,6 +33,8 @@ int64_t toy_peak(const Settings& s) {
   if (s.attention.kernel == AttentionKernel::materialised) mib += 50;
   if (s.activations.checkpoint != CheckpointMode::full) mib += 200;
   if (s.model.dispatch == Dispatch::onehot) mib += 30;
+  if (s.placement.optimizer == Home::host) mib -= 40;
+  if (s.placement.gradients == Home::host) mib -= 10;
   return mib * kMiB;  // precision changes nothing here
 }
 
@@ -41,12 +43,15 @@ TEST(Advice, TriesEachChangeAloneInTheGuidesOrder) {
   EXPECT_EQ(names(advice),
             (std::vector<std::string>{"attention.kernel=flash", "activations.checkpoint=full",
                                       "train.micro_batch=1 train.accumulation=12", "model.dispatch=capacity",
-                                      "train.sequence=32", "model.layers=2", "memory.limit=470MiB"}));
+                                      "train.sequence=32", "model.layers=2", "placement.optimizer=host",
+                                      "placement.gradients=host", "memory.limit=470MiB"}));
   EXPECT_EQ(advice[0].predicted_peak, 420 * kMiB);
   EXPECT_EQ(advice[1].predicted_peak, 270 * kMiB);
   EXPECT_EQ(advice[2].predicted_peak, 360 * kMiB);
   EXPECT_EQ(advice[2].saves, 110 * kMiB);
   EXPECT_FALSE(advice[2].fits);
+  EXPECT_EQ(advice[6].saves, 40 * kMiB);
+  EXPECT_EQ(advice[7].saves, 10 * kMiB);
   EXPECT_TRUE(advice.back().fits);
 }
 
@@ -72,6 +77,12 @@ TEST(Advice, LeavesOutWhatIsAlreadyOn) {
   s.model.layers = 3;
   s.model.experts = 2;
   s.activations.storage = ActivationStorage::host;
+  s.placement.parameters = s.placement.optimizer = Home::host;
+  s.placement.gradients = Home::nvme;
+  EXPECT_TRUE(advise(s, {}, 0).empty());
+  s.placement.gradients = Home::device;
+  EXPECT_EQ(names(advise(s, {}, 0)), std::vector<std::string>{"placement.gradients=host"});
+  s.optim.in_backward = true;  // uses each at once
   EXPECT_TRUE(advise(s, {}, 0).empty());
   s.model.experts = 0;
   s.model.dispatch = Dispatch::onehot;  // means nothing without experts
@@ -86,7 +97,8 @@ TEST(Advice, WithoutAPredictionListsSettingsAlone) {
               (std::vector<std::string>{
                   "attention.kernel=flash", "precision.compute=bf16", "activations.checkpoint=full",
                   "train.micro_batch=6 train.accumulation=2", "model.dispatch=capacity", "train.sequence=128",
-                  "model.layers=4", "model.experts=2", "activations.storage=host"}));
+                  "model.layers=4", "model.experts=2", "activations.storage=host", "placement.optimizer=host",
+                  "placement.gradients=host", "placement.parameters=host"}));
     for (const Advice& a : advice) EXPECT_FALSE(a.fits || a.predicted_peak != 0);
   }
 }

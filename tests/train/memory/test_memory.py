@@ -2,26 +2,21 @@
 left behind."""
 
 import json
-import os
 import pathlib
-import resource
 import subprocess
 
 import numpy as np
+import programs
 import pytest
+from programs import limited_files
 
-PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+PROGRAM = programs.moelab()
 
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory) -> pathlib.Path:
-    """Token ids below 256, without a header, and the tokenizer of bytes."""
-    folder = tmp_path_factory.mktemp("shards")
-    text = tmp_path_factory.mktemp("text") / "text.txt"
-    text.write_bytes(np.random.default_rng(1).integers(97, 123, 60_000, dtype=np.uint8).tobytes())
-    prepare = ["scripts/prepare_data.py", "--bytes", "--out", str(folder), str(text)]
-    subprocess.run([".venv/bin/python", *prepare], check=True, capture_output=True)
-    return folder
+    text = np.random.default_rng(1).integers(97, 123, 60_000, dtype=np.uint8).tobytes()
+    return programs.prepare_bytes(tmp_path_factory.mktemp("data"), text.decode())
 
 
 def train(shards, run, *arguments, **how) -> subprocess.CompletedProcess:
@@ -29,15 +24,12 @@ def train(shards, run, *arguments, **how) -> subprocess.CompletedProcess:
         "data.path": shards, "run.dir": run, "model.d_model": 64, "model.heads": 2, "model.d_expert": 96,
         "train.sequence": 64, "train.micro_batch": 8, "train.steps": 6, "eval.batches": 2, "run.threads": 1,
         "run.log_every": 0, "monitor.every": 0,
-    } | dict(argument.split("=") for argument in arguments if "=" in argument)  # fmt: skip
-    options = [argument for argument in arguments if "=" not in argument]
-    pairs = [f"{key}={value}" for key, value in settings.items()]
-    command = [PROGRAM, "train", "--config", "moe-pico", "--device", "cpu", *options, *pairs]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **how)
+    }  # fmt: skip
+    return programs.run(programs.train_command(settings, "--device", "cpu", *arguments), **how)
 
 
 def metrics(run: pathlib.Path, name: str) -> list:
-    return [json.loads(line)[name] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line[name] for line in programs.metrics(run)]
 
 
 @pytest.fixture(scope="session")
@@ -62,9 +54,27 @@ def test_a_budget_too_small_for_the_batch_is_met_with_smaller_ones(shards, free,
     stopped = train(shards, tmp_path / "stopped", f"memory.limit={peak * 9 // 10}", "memory.recover=false")
     assert stopped.returncode == 3
     for line in ["out of memory in ", "likely cause, at the first step: ", "what would help, each by itself:",
-                 "train.micro_batch=4 train.accumulation=2 ", ", saves ", "cannot be met after step 0; summary in "]:  # fmt: skip
+                 "train.micro_batch=4 train.accumulation=2 ", "placement.optimizer=host ", ", saves ",
+                 "cannot be met after step 0; summary in "]:  # fmt: skip
         assert line in stopped.stderr, (line, stopped.stderr)
     assert json.loads((tmp_path / "stopped/summary.json").read_text())["status"] == "oom"
+
+
+@pytest.mark.parametrize("settings", [["placement.optimizer=host", "placement.gradients=host"],
+                                      ["placement.optimizer=nvme", "placement.gradients=nvme"],
+                                      ["placement.parameters=host"], ["placement.parameters=nvme"]])  # fmt: skip
+def test_a_refusal_is_got_over_wherever_the_state_is(shards, free, drive, tmp_path, settings):
+    wanted, _ = free
+    settings = [*settings, f"placement.nvme_path={drive}"]
+    assert train(shards, tmp_path / "moved", *settings).returncode == 0
+    limit = json.loads((tmp_path / "moved/summary.json").read_text())["peak_bytes"] * 9 // 10
+    done = train(shards, tmp_path / "less", f"memory.limit={limit}", *settings)
+    assert done.returncode == 0, done
+    assert "Status: out of memory - reducing batch size (8 x 1 to " in done.stdout, done.stdout
+    assert max(metrics(tmp_path / "less", "micro_batch")) < 8
+    np.testing.assert_allclose(metrics(tmp_path / "less", "loss"), metrics(wanted, "loss"), rtol=2e-5)
+    assert json.loads((tmp_path / "less/summary.json").read_text())["peak_bytes"] <= limit
+    assert list(drive.iterdir()) == []
 
 
 def test_at_the_threshold_the_batch_is_halved(shards, free, tmp_path):
@@ -164,10 +174,6 @@ def test_evaluation_and_generation_take_smaller_pieces(shards, free):
     assert whole.returncode == 0 and small.stdout == whole.stdout
     failed = run_in(generation, 1 << 20)
     assert failed.returncode == 3 and "give a shorter prompt" in failed.stderr, failed
-
-
-def limited_files(size: int) -> dict:
-    return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))}
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_summary(shards, tmp_path):

@@ -5,12 +5,12 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
-#include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
+#include "tests/train/config/overrides.h"
+#include "tests/train/run/compared_runs.h"
 #include "tests/train/run/random_run.h"
 #include "tests/user_error.h"
-#include "train/config/convert.h"
-#include "train/config/load.h"
+#include "train/placement/state_gradients.h"
 #include "train/run/dry_run.h"
 
 // The optimizer's state and the gradients on the host or in a file: the same bits as on the device, the bytes
@@ -18,31 +18,14 @@
 namespace moelab {
 namespace {
 
-using Overrides = std::vector<std::string>;
+using test::carry_over, test::expect_equal, test::text_of, test::Overrides, test::operator+;
 
-// Later ones win.
 Settings settings_with(const Overrides& overrides) {
-  Overrides all = {"model.vocab=61",      "model.d_model=32",          "model.layers=3", "model.heads=4",
-                   "model.d_expert=48",   "train.sequence=24",         "train.steps=8",  "optim.warmup=1",
-                   "train.micro_batch=4", "placement.nvme_block=16KiB"};
-  for (const std::string& one : overrides) {
-    std::erase_if(all, [&](const std::string& other) {
-      return other.substr(0, other.find('=')) == one.substr(0, one.find('='));
-    });
-    all.push_back(one);
-  }
-  return load_settings({.config = "moe-pico", .overrides = all});
-}
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-std::string text_of(const Overrides& overrides) {
-  std::string text;
-  for (const std::string& one : overrides) text += one + " ";
-  return text;
+  const Overrides small = {
+      "model.vocab=61",      "model.d_model=32",          "model.layers=3", "model.heads=4",
+      "model.d_expert=48",   "train.sequence=24",         "train.steps=8",  "optim.warmup=1",
+      "train.micro_batch=4", "placement.nvme_block=16KiB"};
+  return test::pico_settings(small + overrides);
 }
 
 // Every rule, with masters, without, and in fp32; every way that gradients come.
@@ -75,31 +58,6 @@ std::vector<Overrides> homes(const Overrides& variant, const TemporaryFolder& dr
   all.push_back({"placement.gradients=nvme", "placement.optimizer=nvme", path});
   all.push_back({"placement.gradients=host", "placement.optimizer=nvme", path});
   return all;
-}
-
-void expect_equal(const std::vector<TensorEntry>& a, const std::vector<TensorEntry>& b,
-                  const std::string& where) {
-  ASSERT_EQ(a.size(), b.size()) << where;
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].name, b[i].name) << where;
-    EXPECT_TRUE(test::bitwise_equal(a[i].tensor, b[i].tensor)) << where << a[i].name;
-  }
-}
-
-void copy(const std::vector<TensorEntry>& from, const std::vector<TensorEntry>& to) {
-  ASSERT_EQ(from.size(), to.size());
-  for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
-}
-
-// As a checkpoint does it.
-void carry(Trainer& from, Trainer& to) {
-  const std::vector<TensorEntry> weights = to.weights(), state = to.optimizer_state();
-  copy(from.weights(), weights);
-  to.set_weights(weights);
-  copy(from.optimizer_state(), state);
-  to.set_optimizer_state(state);
-  to.restored(from.optimizer().steps());
-  to.loss_scale().restore(from.loss_scale().state());
 }
 
 TEST(StateHomes, EveryRuleIsBitwiseTheSameInEveryHome) {
@@ -139,37 +97,14 @@ TEST(StateHomes, EachGoesOnBitwiseFromWhatAnotherSaved) {
     const Settings s = settings_with(variant + all.at(1));
     Trainer second(s, at::kCPU, test::random_batches(s)), third(plain, at::kCPU, test::random_batches(plain));
     second.step(5);  // what it holds must not matter
-    carry(straight, second);
+    carry_over(straight, second);
     straight.step(2);
     second.step(2);
-    carry(second, third);
+    carry_over(second, third);
     EXPECT_EQ(straight.step(3).loss, third.step(3).loss) << text_of(variant);
     expect_equal(third.weights(), straight.weights(), text_of(variant));
     expect_equal(third.optimizer_state(), straight.optimizer_state(), text_of(variant));
   }
-}
-
-struct Peaks {
-  int64_t device, host, nvme;
-};
-
-Peaks measured(const Settings& s) {
-  std::vector<Batch> batches;
-  {
-    const HomeScope outside(Home::host);
-    for (int64_t i = 0; i < 2 * s.train.accumulation; ++i)
-      batches.push_back(test::random_batch(s, i, 0, s.train.micro_batch));
-  }
-  Ledger &device = cpu_ledger(), &host = cpu_ledger(Home::host), &nvme = cpu_ledger(Home::nvme);
-  const int64_t before = device.allocated(), host_before = host.allocated();
-  device.enter_phase(Phase::init);
-  for (Ledger* ledger : {&device, &host, &nvme}) ledger->reset_peaks();
-  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t first, int64_t) {
-    return batches[step * s.train.accumulation + first / s.train.micro_batch];
-  });
-  trainer.step(0);
-  trainer.step(1);
-  return {device.tensor_peak() - before, host.tensor_peak() - host_before, nvme.peak()};
 }
 
 TEST(StateHomes, TheDryRunPredictsEachLedger) {
@@ -181,10 +116,10 @@ TEST(StateHomes, TheDryRunPredictsEachLedger) {
       Settings s = settings_with(variant + home);
       s.eval.batches = 0;
       const DryRun predicted = dry_run(s);
-      const Peaks got = measured(s);
+      const test::MeasuredRun got = test::measured_run(s);
       EXPECT_NEAR(static_cast<double>(predicted.peak) / static_cast<double>(got.device), 1, 0.01) << where;
       EXPECT_EQ(predicted.nvme_peak, got.nvme) << where;
-      // the dry run's batches, which measured() has made before
+      // the dry run's batches, which measured_run() has made before
       const auto batch = static_cast<double>(s.train.micro_batch * s.train.sequence * 2 * 8);
       EXPECT_NEAR(static_cast<double>(predicted.host_peak), static_cast<double>(got.host), 2 * batch)
           << where;
@@ -220,6 +155,29 @@ TEST(StateHomes, WhatMovesLeavesTheDevice) {
   EXPECT_NEAR(outside(gradients.host_peak), 2, 0.1);
   EXPECT_GT(moved(all), 13.3);
   EXPECT_EQ(cpu_ledger(Home::nvme).allocated(), 0);
+}
+
+// 2, 2, a bf16 1, and a parameter without a gradient.
+TEST(StateHomes, TheNormIsThatOfAllGradientsTogether) {
+  const TemporaryFolder drive;
+  for (const char* home : {"device", "host", "nvme"}) {
+    const Settings s = settings_with({std::string("placement.gradients=") + home,
+                                      "placement.nvme_path=" + drive.string(), "precision.compute=bf16"});
+    const std::shared_ptr<StateFile> file = make_state_file(s.placement, at::kCPU);
+    Optimizer optimizer(s.optim, false, Home::device, at::kCPU, file);
+    GradientStore gradients(s.placement, at::kCPU, optimizer, file);
+    for (const at::Tensor& value : {at::zeros({2}), at::zeros({1}, at::kBFloat16), at::zeros({1})}) {
+      Parameter parameter;
+      parameter.value = value.requires_grad_();
+      optimizer.add(parameter);
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      at::Tensor value = optimizer.parameters()[i].value;
+      value.mutable_grad() = at::full_like(value.detach(), i == 0 ? 2 : 1);
+      gradients.take(i);
+    }
+    EXPECT_DOUBLE_EQ(gradients.norm(), 3) << home;
+  }
 }
 
 // In three parts that end in blocks of the norm's.

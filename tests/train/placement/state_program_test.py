@@ -1,57 +1,34 @@
 """moelab train with optimizer state and gradients on the host or in a file: what it leaves, and how it fails."""
 
-import json
-import os
 import pathlib
 import re
 import shutil
 import signal
 import subprocess
-import time
 
-import numpy as np
+import programs
 import pytest
-
-PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+from programs import expect_mistake, limited_files, losses
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> pathlib.Path:
-    """Token ids below 256, without a header."""
-    folder = tmp_path_factory.mktemp("shards")
-    ids = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint16)
-    ids[:30_000].tofile(folder / "train.bin")
-    ids[30_000:].tofile(folder / "val.bin")
-    return folder
-
-
-@pytest.fixture
-def drive(tmp_path) -> pathlib.Path:
-    (tmp_path / "drive").mkdir()
-    return tmp_path / "drive"
+def shards(make_shards) -> pathlib.Path:
+    return make_shards(30_000, 10_000)
 
 
 def command(shards, run, *settings) -> list[str]:
     given = {"data.path": shards, "run.dir": run, "model.vocab": 256, "train.sequence": 32, "train.micro_batch": 2,
              "train.steps": 4, "eval.batches": 0, "checkpoint.keep": 1, "run.threads": 1,
              "precision.compute": "bf16"}  # fmt: skip
-    given |= dict(setting.split("=", 1) for setting in settings if setting.count("="))
-    flags = [word for word in settings if not word.count("=")]
-    return [PROGRAM, "train", "--config", "moe-pico", *flags, *(f"{key}={value}" for key, value in given.items())]
+    return programs.train_command(given, *settings)
 
 
-def train(shards, run, *settings) -> subprocess.CompletedProcess:
-    return subprocess.run(command(shards, run, *settings), capture_output=True, text=True, timeout=120)
+def train(shards, run, *settings, **how) -> subprocess.CompletedProcess:
+    return programs.run(command(shards, run, *settings), **how)
 
 
 def summary(shards, run, *settings) -> dict:
-    done = train(shards, run, *settings)
-    assert done.returncode == 0, done.stderr
-    return json.loads((run / "summary.json").read_text())
-
-
-def losses(run) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return programs.summary(train(shards, run, *settings), run)
 
 
 def saved(run, step) -> tuple[bytes, bytes]:
@@ -93,13 +70,6 @@ def test_a_run_goes_on_bitwise(shards, drive, tmp_path, name):
     assert saved(tmp_path / "parts", 4) == saved(tmp_path / "again", 4)
 
 
-def expect_mistake(done, *expected):
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in expected:
-        assert text in done.stderr, done.stderr
-
-
 @pytest.mark.parametrize("what", ["optimizer", "gradients"])
 def test_a_folder_that_is_missing(shards, tmp_path, what):
     expect_mistake(train(shards, tmp_path / "run", f"placement.{what}=nvme"), f"placement.{what}=nvme",
@@ -112,10 +82,8 @@ def test_a_folder_that_is_missing(shards, tmp_path, what):
 
 @pytest.mark.parametrize("what", ["optimizer", "gradients"])
 def test_a_drive_that_takes_no_more(shards, drive, tmp_path, what):
-    words = command(shards, tmp_path / "run", f"placement.{what}=nvme", f"placement.nvme_path={drive}",
-                    "checkpoint.keep=0")  # fmt: skip
-    limited = ["bash", "-c", 'ulimit -f 512 && exec "$@"', "limited", *words]  # in KiB
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    done = train(shards, tmp_path / "run", f"placement.{what}=nvme", f"placement.nvme_path={drive}",
+                 "checkpoint.keep=0", **limited_files(1 << 19))  # fmt: skip
     expect_mistake(done, str(drive), "EFBIG")
     assert list(drive.iterdir()) == []
 
@@ -123,11 +91,7 @@ def test_a_drive_that_takes_no_more(shards, drive, tmp_path, what):
 def start(shards, drive, run, *settings):
     words = command(shards, run, "placement.optimizer=nvme", "placement.gradients=nvme",
                     f"placement.nvme_path={drive}", "train.steps=100000", *settings)  # fmt: skip
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    metrics, until = run / "metrics.jsonl", time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < until:  # a step is done
-        time.sleep(0.01)
-    return process
+    return programs.start_and_take_a_step(words, run)
 
 
 def test_a_run_that_is_killed_leaves_nothing(shards, drive, tmp_path):

@@ -5,65 +5,29 @@
 
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
-#include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
+#include "tests/train/config/overrides.h"
+#include "tests/train/run/compared_runs.h"
 #include "tests/train/run/random_run.h"
 #include "tests/user_error.h"
-#include "train/config/load.h"
 #include "train/run/dry_run.h"
 
 // Weights that come to the device a block at a time: from the host, from a file, or from eight bits.
 namespace moelab {
 namespace {
 
-using Overrides = std::vector<std::string>;
+using test::carry_over, test::expect_equal, test::text_of, test::Overrides, test::operator+;
 
-// Of two values for a key the later holds.
 Settings settings_with(const Overrides& overrides) {
-  Overrides all = {"model.vocab=61", "model.d_model=32",  "model.layers=4",
-                   "model.heads=4",  "model.d_expert=48", "train.sequence=24",
-                   "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
-  for (const std::string& one : overrides) {
-    const std::string key = one.substr(0, one.find('=') + 1);
-    std::erase_if(all, [&](const std::string& before) { return before.starts_with(key); });
-    all.push_back(one);
-  }
-  return load_settings({.config = "moe-pico", .overrides = all});
-}
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-std::string text_of(const Overrides& overrides) {
-  std::string text;
-  for (const std::string& one : overrides) text += one + " ";
-  return text;
+  const Overrides small = {"model.vocab=61", "model.d_model=32",  "model.layers=4",
+                           "model.heads=4",  "model.d_expert=48", "train.sequence=24",
+                           "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
+  return test::pico_settings(small + overrides);
 }
 
 Overrides away(const std::string& home, const TemporaryFolder& drive) {
   return {"placement.parameters=" + home, "placement.nvme_path=" + drive.string(),
           "placement.nvme_block=4096"};
-}
-
-void expect_equal(const std::vector<TensorEntry>& a, const std::vector<TensorEntry>& b,
-                  const std::string& where) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i)
-    EXPECT_TRUE(test::bitwise_equal(a[i].tensor, b[i].tensor)) << where << ": " << a[i].name;
-}
-
-// As a checkpoint does it.
-void carry_over(Trainer& from, Trainer& to) {
-  const auto copy = [](const std::vector<TensorEntry>& source, const std::vector<TensorEntry>& target) {
-    for (size_t i = 0; i < target.size(); ++i) target[i].tensor.copy_(source[i].tensor);
-  };
-  const std::vector<TensorEntry> weights = to.weights();
-  copy(from.weights(), weights);
-  to.set_weights(weights);
-  copy(from.optimizer_state(), to.optimizer_state());
-  to.restored(from.optimizer().steps());
 }
 
 double held_out(Trainer& trainer, const Settings& s) {
@@ -241,21 +205,6 @@ TEST(Gather, EachPhasePeaksLowerByTheBlocksThatAreAway) {
   }
 }
 
-int64_t measured_peak(const Settings& s) {
-  Ledger& ledger = cpu_ledger();
-  const int64_t before = ledger.allocated();
-  ledger.enter_phase(Phase::init);
-  ledger.reset_peaks();
-  cpu_ledger(Home::nvme).reset_peaks();
-  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t first, int64_t rows) {
-    const HomeScope outside(Home::host);
-    return test::random_batch(s, step, first, rows);
-  });
-  trainer.step(0);
-  trainer.step(1);
-  return ledger.tensor_peak() - before;
-}
-
 TEST(Gather, ADryRunPredictsThePeak) {
   install_allocators();
   const TemporaryFolder drive;
@@ -270,9 +219,10 @@ TEST(Gather, ADryRunPredictsThePeak) {
         away("nvme", drive) + Overrides{"precision.compute=bf16", "precision.store=int8"}}) {
     const Settings s = settings_with(model + variant);
     const DryRun predicted = dry_run(s);
-    const auto measured = static_cast<double>(measured_peak(s));
-    EXPECT_NEAR(static_cast<double>(predicted.peak) / measured, 1, 0.01) << text_of(variant);
-    EXPECT_EQ(predicted.nvme_peak, cpu_ledger(Home::nvme).peak()) << text_of(variant);
+    const test::MeasuredRun got = test::measured_run(s);
+    EXPECT_NEAR(static_cast<double>(predicted.peak) / static_cast<double>(got.device), 1, 0.01)
+        << text_of(variant);
+    EXPECT_EQ(predicted.nvme_peak, got.nvme) << text_of(variant);
   }
 }
 

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import time
 
+import programs
 import pytest
-
-from programs import moelab
 
 SETTINGS = {
     "model.d_model": 64, "model.heads": 2, "model.d_expert": 96, "train.sequence": 64, "train.micro_batch": 8,
@@ -23,18 +22,15 @@ def shards(make_shards) -> pathlib.Path:
 
 
 def command(shards, run, *arguments) -> list[str]:
-    settings = SETTINGS | {"data.path": shards, "run.dir": run} | dict(a.split("=") for a in arguments if "=" in a)
-    options = [argument for argument in arguments if "=" not in argument]
-    pairs = [f"{key}={value}" for key, value in settings.items()]
-    return [moelab(), "train", "--config", "moe-pico", "--device", "cpu", *options, *pairs]
+    return programs.train_command(SETTINGS | {"data.path": shards, "run.dir": run}, "--device", "cpu", *arguments)
 
 
 def train(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120)
+    return programs.run(command(*arguments))
 
 
 def metrics(run: pathlib.Path, name: str) -> list:
-    return [json.loads(line)[name] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line[name] for line in programs.metrics(run)]
 
 
 def read(path: pathlib.Path) -> dict:
@@ -160,8 +156,7 @@ def test_a_signal_asks_for_one(shards, tmp_path):
     (path,) = tmp_path.glob("snapshot-step-*.json")
     assert f"SIGUSR1: wrote {path}\n" in out
     held = read(path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    line = lines[held["step"] - 1]
+    line = programs.metrics(tmp_path)[held["step"] - 1]
     assert whole(held["bytes_by_kind"]) == held["allocated_bytes"] == line["allocated_bytes"]
     assert max(whole(kinds) for kinds in held["bytes_by_phase"].values()) == held["peak_bytes"] == line["peak_bytes"]
 

@@ -1,16 +1,13 @@
 """moelab train with saved activations compressed, on the host or in a file: what it leaves, and how it fails."""
 
-import json
 import pathlib
 import shutil
 import signal
 import subprocess
-import time
 
 import programs
 import pytest
-
-PROGRAM = programs.moelab()
+from programs import expect_mistake, limited_files, losses
 
 
 @pytest.fixture(scope="module")
@@ -18,30 +15,18 @@ def shards(make_shards) -> pathlib.Path:
     return make_shards(30_000, 10_000)
 
 
-@pytest.fixture
-def drive(tmp_path) -> pathlib.Path:
-    (tmp_path / "drive").mkdir()
-    return tmp_path / "drive"
-
-
 def command(shards, run, *settings) -> list[str]:
-    return [PROGRAM, "train", "--config", "moe-pico", f"data.path={shards}", f"run.dir={run}", "model.vocab=256",
-            "train.sequence=64", "train.micro_batch=4", "train.steps=4", "eval.batches=0", "checkpoint.keep=0",
-            "run.threads=1", *settings]  # fmt: skip
+    given = {"data.path": shards, "run.dir": run, "model.vocab": 256, "train.sequence": 64, "train.micro_batch": 4,
+             "train.steps": 4, "eval.batches": 0, "checkpoint.keep": 0, "run.threads": 1}  # fmt: skip
+    return programs.train_command(given, *settings)
 
 
-def train(shards, run, *settings) -> subprocess.CompletedProcess:
-    return subprocess.run(command(shards, run, *settings), capture_output=True, text=True, timeout=120)
+def train(shards, run, *settings, **how) -> subprocess.CompletedProcess:
+    return programs.run(command(shards, run, *settings), **how)
 
 
 def summary(shards, run, *settings) -> dict:
-    done = train(shards, run, *settings)
-    assert done.returncode == 0, done.stderr
-    return json.loads((run / "summary.json").read_text())
-
-
-def losses(run) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return programs.summary(train(shards, run, *settings), run)
 
 
 def test_every_storage_saves_what_was_predicted(shards, drive, tmp_path):
@@ -56,13 +41,6 @@ def test_every_storage_saves_what_was_predicted(shards, drive, tmp_path):
         assert losses(run)[0] == losses(tmp_path / "keep")[0], "forward is untouched"
         assert (losses(run) == losses(tmp_path / "keep")) == (storage in ("host", "nvme"))
     assert list(drive.iterdir()) == []
-
-
-def expect_mistake(done, *expected):
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in expected:
-        assert text in done.stderr
 
 
 def test_nvme_without_a_path_names_both_settings(shards, tmp_path):
@@ -83,21 +61,16 @@ def test_a_folder_that_is_not_there(shards, tmp_path):
 
 
 def test_a_drive_that_takes_no_more(shards, drive, tmp_path):
-    words = command(shards, tmp_path / "run", "activations.storage=nvme", f"placement.nvme_path={drive}")
-    limited = ["bash", "-c", 'ulimit -f 512 && exec "$@"', "limited", *words]  # in KiB
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    done = train(shards, tmp_path / "run", "activations.storage=nvme", f"placement.nvme_path={drive}",
+                 **limited_files(1 << 19))  # fmt: skip
     expect_mistake(done, str(drive))  # refused at once, or after a part
     assert "EFBIG" in done.stderr or "a limit on the size of files" in done.stderr
     assert list(drive.iterdir()) == []
 
 
 def start(shards, drive, run):
-    process = subprocess.Popen(command(shards, run, "activations.storage=nvme", f"placement.nvme_path={drive}"),
-                               stdout=subprocess.DEVNULL)  # fmt: skip
-    metrics, until = run / "metrics.jsonl", time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < until:  # a step is done
-        time.sleep(0.01)
-    return process
+    words = command(shards, run, "activations.storage=nvme", f"placement.nvme_path={drive}")
+    return programs.start_and_take_a_step(words, run)
 
 
 def test_a_run_that_is_killed_leaves_nothing(shards, drive, tmp_path):

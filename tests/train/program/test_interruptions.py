@@ -4,7 +4,6 @@ changed settings. What a run resumed after that leaves is compared with an unint
 import json
 import pathlib
 import re
-import resource
 import signal
 import subprocess
 import time
@@ -12,7 +11,6 @@ import time
 import programs
 import pytest
 
-PROGRAM = programs.moelab()
 STEPS = 12
 
 
@@ -26,21 +24,19 @@ def command(shards: pathlib.Path, run: pathlib.Path, *arguments) -> list[str]:
         "data.path": shards, "run.dir": run, "model.vocab": 256, "train.sequence": 32, "train.micro_batch": 2,
         "train.accumulation": 2, "train.steps": STEPS, "eval.batches": 0, "checkpoint.every": 2, "checkpoint.keep": 3,
         "run.threads": 1, "run.log_every": 1,
-    } | dict(argument.split("=") for argument in arguments if "=" in argument)  # fmt: skip
-    options = [argument for argument in arguments if "=" not in argument]
-    return [PROGRAM, "train", "--config", "moe-pico", *options, *(f"{key}={value}" for key, value in settings.items())]
+    }  # fmt: skip
+    return programs.train_command(settings, *arguments)
 
 
 def train(shards, run, *arguments, **how) -> subprocess.CompletedProcess:
-    return subprocess.run(command(shards, run, *arguments), capture_output=True, text=True, timeout=120, **how)
+    return programs.run(command(shards, run, *arguments), **how)
 
 
 def result(run: pathlib.Path) -> tuple:
     """Losses of all steps, and the hashes of the last checkpoint's weights and optimizer state."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     manifest = json.loads((run / f"checkpoints/step-{STEPS}/manifest.json").read_text())["body"]["files"]
     tensors = {name: manifest[name]["xxh3_128"] for name in ("model.safetensors", "optimizer.safetensors")}
-    return [(line["step"], line["tokens"], line["loss"], line["grad_norm"]) for line in lines], tensors
+    return [(line["step"], line["tokens"], line["loss"], line["grad_norm"]) for line in programs.metrics(run)], tensors
 
 
 @pytest.fixture(scope="session")
@@ -100,10 +96,7 @@ def test_sigterm_leaves_a_checkpoint(shards, tmp_path, uninterrupted, phase):
 def test_file_size_limit_is_a_clean_error(shards, tmp_path):
     """An error and no kill; the checkpoint before it stays, and goes on without the limit."""
     assert train(shards, tmp_path, "train.steps=2").returncode == 0
-    limited = train(
-        shards, tmp_path, "--resume", "latest",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
-    )  # fmt: skip
+    limited = train(shards, tmp_path, "--resume", "latest", **programs.limited_files(100_000))
     assert limited.returncode == 2, limited
     assert re.fullmatch(r"moelab: cannot write \S+/model.safetensors: File too large \(EFBIG\)\n", limited.stderr)
     assert checkpoints(tmp_path) == [2]

@@ -1,50 +1,27 @@
 """moelab train with the blocks' weights on the host, in a file or in eight bits: what it leaves, and how it fails."""
 
-import json
-import os
 import pathlib
 import subprocess
 
-import numpy as np
+import programs
 import pytest
-
-PROGRAM = os.environ.get("MOELAB_PROGRAM", "build/dev/bin/moelab")
+from programs import expect_mistake, limited_files, losses
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> pathlib.Path:
-    """Token ids below 256, without a header; and the text's tokenizer."""
-    folder = tmp_path_factory.mktemp("shards")
-    ids = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint16)
-    ids[:30_000].tofile(folder / "train.bin")
-    ids[30_000:].tofile(folder / "val.bin")
-    return folder
+def shards(make_shards) -> pathlib.Path:
+    return make_shards(30_000, 10_000)
 
 
-@pytest.fixture
-def drive(tmp_path) -> pathlib.Path:
-    (tmp_path / "drive").mkdir()
-    return tmp_path / "drive"
-
-
-def run(*words) -> subprocess.CompletedProcess:
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120)
-
-
-def command(shards, folder, *settings) -> list[str]:
-    return ["train", "--config", "moe-pico", f"data.path={shards}", f"run.dir={folder}", "model.vocab=256",
-            "model.layers=6", "train.sequence=32", "train.micro_batch=1", "train.steps=4", "eval.batches=2",
-            "checkpoint.keep=2", "run.threads=1", *settings]  # fmt: skip
+def run(shards, folder, *settings, **how) -> subprocess.CompletedProcess:
+    given = {"data.path": shards, "run.dir": folder, "model.vocab": 256, "model.layers": 6, "train.sequence": 32,
+             "train.micro_batch": 1, "train.steps": 4, "eval.batches": 2, "checkpoint.keep": 2,
+             "run.threads": 1}  # fmt: skip
+    return programs.run(programs.train_command(given, *settings), **how)
 
 
 def train(shards, folder, *settings) -> dict:
-    done = run(*command(shards, folder, *settings))
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "summary.json").read_text())
-
-
-def losses(folder) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return programs.summary(run(shards, folder, *settings), folder)
 
 
 def weights(folder) -> bytes:
@@ -78,8 +55,7 @@ def test_a_run_goes_on_bit_for_bit(shards, drive, tmp_path, settings):
     settings = [*settings, f"placement.nvme_path={drive}"]
     train(shards, tmp_path / "whole", *settings)
     train(shards, tmp_path / "parts", *settings, "checkpoint.every=2")
-    done = run(*command(shards, tmp_path / "parts", *settings), "--resume", tmp_path / "parts/checkpoints/step-2")
-    assert done.returncode == 0, done.stderr
+    train(shards, tmp_path / "parts", *settings, "--resume", str(tmp_path / "parts/checkpoints/step-2"))
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 
 
@@ -94,7 +70,8 @@ def test_coded_weights_take_a_byte_each(shards, tmp_path, store):
     saved = plain["state_bytes"]["parameters"] - coded["state_bytes"]["parameters"]
     assert 0.14 < saved / plain["state_bytes"]["parameters"] < (1 - 4 / 256) / 6
     # what is evaluated later is what training computed with
-    again = run("eval", "--config", folder / "config.yaml", "--checkpoint", folder / "checkpoints/step-4")
+    again = programs.run([programs.moelab(), "eval", "--config", folder / "config.yaml", "--checkpoint",
+                          folder / "checkpoints/step-4"])  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert f"held-out loss {coded['held_out_loss']:.4f}" in again.stdout
 
@@ -107,16 +84,9 @@ def test_training_starts_from_a_checkpoint(shards, drive, tmp_path):
     assert weights(tmp_path / "nvme") == weights(tmp_path / "device")
 
 
-def expect_mistake(done, *expected):
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in expected:
-        assert text in done.stderr
-
-
 def test_contradictions_name_both_settings(shards, tmp_path):
     def mistake(*settings):
-        return run(*command(shards, tmp_path / "run", *settings))
+        return run(shards, tmp_path / "run", *settings)
 
     expect_mistake(mistake("placement.parameters=nvme"), "placement.parameters=nvme", "placement.nvme_path")
     expect_mistake(mistake("precision.store=int8"), "precision.store=int8", "precision.compute=fp32")
@@ -128,15 +98,14 @@ def test_contradictions_name_both_settings(shards, tmp_path):
 
 def test_a_folder_that_is_not_there(shards, tmp_path):
     gone = tmp_path / "gone"
-    done = run(*command(shards, tmp_path / "run", "placement.parameters=nvme", f"placement.nvme_path={gone}"))
+    done = run(shards, tmp_path / "run", "placement.parameters=nvme", f"placement.nvme_path={gone}")
     expect_mistake(done, str(gone), "No such file or directory")
     assert not gone.exists()
 
 
 def test_a_drive_that_takes_no_more(shards, drive, tmp_path):
-    words = command(shards, tmp_path / "run", "placement.parameters=nvme", f"placement.nvme_path={drive}")
-    limited = ["bash", "-c", 'ulimit -f 512 && exec "$@"', "limited", PROGRAM, *words]  # in KiB
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    done = run(shards, tmp_path / "run", "placement.parameters=nvme", f"placement.nvme_path={drive}",
+               **limited_files(1 << 19))  # fmt: skip
     expect_mistake(done, str(drive))
     assert "EFBIG" in done.stderr or "a limit on the size of files" in done.stderr
     assert list(drive.iterdir()) == []

@@ -2,6 +2,10 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
 #include "train/config/resolve.h"
 #include "train/run/trainer.h"
 
@@ -23,7 +27,36 @@ inline Settings small_settings() {
   return resolve(s);
 }
 
+// Places of a packed row that are padding.
+inline int64_t random_padding(const Settings& s, int64_t step, int64_t row) {
+  return (7 * step + 5 * row) % (s.train.row() / 3);
+}
+
+// Documents of a third of the row at most, one behind another, and padding.
+inline Batch random_packed_batch(const Settings& s, int64_t step, int64_t first, int64_t rows) {
+  const int64_t T = s.train.row();
+  Batch batch{at::zeros({rows, T}, at::kLong), at::full({rows, T}, -1, at::kLong),
+              at::full({rows, T}, -1, at::kInt)};
+  const auto filled = [&](int64_t row) { return T - random_padding(s, step, row); };
+  for (int64_t row = first; row < first + rows; ++row) {
+    auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * step + row + 1));
+    const at::Tensor ids = at::randint(s.model.vocab, {filled(row) + 1}, generator, at::kLong);
+    batch.tokens[row - first].narrow(0, 0, filled(row)).copy_(ids.narrow(0, 0, filled(row)));
+    batch.targets[row - first].narrow(0, 0, filled(row)).copy_(ids.narrow(0, 1, filled(row)));
+    for (int64_t start = 0, length = 1 + row % 5; start < filled(row); start += length, length = T / 3) {
+      length = std::min(length, filled(row) - start);
+      batch.documents[row - first].narrow(0, start, length).fill_(start);
+    }
+    batch.filled += filled(row);
+  }
+  int64_t all = 0;
+  for (int64_t row = 0; row < s.train.micro_batch * s.train.accumulation; ++row) all += filled(row);
+  batch.share = static_cast<double>(batch.filled) / static_cast<double>(all);
+  return batch;
+}
+
 inline Batch random_batch(const Settings& s, int64_t step, int64_t first, int64_t rows) {
+  if (s.train.tokens_per_device > 0) return random_packed_batch(s, step, first, rows);
   Batch batch;
   for (int64_t row = first; row < first + rows; ++row) {
     auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * step + row + 1));
@@ -40,6 +73,35 @@ inline Batch random_batch(const Settings& s, int64_t step, int64_t first, int64_
 
 inline BatchSource random_batches(const Settings& s) {
   return [s](int64_t step, int64_t first, int64_t rows) { return random_batch(s, step, first, rows); };
+}
+
+// Tensor bytes at the peak of each home, without scratch inside libraries, and those of the state.
+struct MeasuredRun {
+  int64_t device = 0, host = 0, nvme = 0;
+  Trainer::StateBytes state;
+};
+
+// The run that a dry run predicts, on the CPU: two steps, and an evaluation where there are any. The batches,
+// one of which a dry run counts, are on the host before.
+inline MeasuredRun measured_run(const Settings& s) {
+  install_allocators();
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < 2 * s.train.accumulation; ++i) {
+    const HomeScope outside(Home::host);
+    batches.push_back(random_batch(s, i, 0, s.train.micro_batch));
+  }
+  Ledger &device = cpu_ledger(), &host = cpu_ledger(Home::host), &nvme = cpu_ledger(Home::nvme);
+  const int64_t before = device.allocated(), host_before = host.allocated();
+  device.enter_phase(Phase::init);
+  for (Ledger* ledger : {&device, &host, &nvme}) ledger->reset_peaks();
+  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t first, int64_t) {
+    return batches[step * s.train.accumulation + first / s.train.micro_batch];
+  });
+  trainer.step(0);
+  trainer.step(1);
+  if (s.eval.batches > 0) trainer.evaluate([&](int64_t) { return batches[0]; }, 1);
+  return {device.tensor_peak() - before, host.tensor_peak() - host_before, nvme.peak(),
+          trainer.state_bytes()};
 }
 
 }  // namespace moelab::test

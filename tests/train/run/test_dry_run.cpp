@@ -56,36 +56,13 @@ Settings draw(std::mt19937& random) {
   return s;
 }
 
-// Tensor bytes at the peak of the same run on the CPU: scratch inside libraries is left out.
-int64_t measured_peak(const Settings& s) {
-  install_allocators();
-  std::vector<Batch> batches;
-  {
-    HomeScope outside(Home::host);
-    for (int64_t i = 0; i < 2 * s.train.accumulation; ++i) {
-      batches.push_back(test::random_batch(s, i, 0, s.train.micro_batch));
-    }
-  }
-  Ledger& ledger = cpu_ledger();
-  const int64_t before = ledger.allocated();
-  ledger.enter_phase(Phase::init);
-  ledger.reset_peaks();
-  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t first, int64_t) {
-    return batches[step * s.train.accumulation + first / s.train.micro_batch];
-  });
-  trainer.step(0);
-  trainer.step(1);
-  trainer.evaluate([&](int64_t) { return batches[0]; }, 1);
-  return ledger.tensor_peak() - before;
-}
-
 TEST(DryRun, PredictsTheMeasuredPeakOfDrawnConfigurations) {
   std::mt19937 random(20);
   std::vector<double> errors;
   for (int i = 0; i < 32; ++i) {
     const Settings s = draw(random);
     const auto predicted = static_cast<double>(dry_run(s).peak);
-    const auto measured = static_cast<double>(measured_peak(s));
+    const auto measured = static_cast<double>(test::measured_run(s).device);
     errors.push_back(predicted / measured - 1);
     EXPECT_LE(std::abs(errors.back()), 0.01)
         << "configuration " << i << ": predicted " << predicted << ", measured " << measured << "; dispatch "
@@ -110,17 +87,13 @@ TEST(DryRun, PredictsWhatStorageHoldsElsewhere) {
         {.config = "moe-pico",
          .overrides = {"train.sequence=64", std::string("activations.storage=") + storage,
                        "placement.nvme_path=" + std::filesystem::temp_directory_path().string()}});
-    Ledger &host = cpu_ledger(Home::host), &nvme = cpu_ledger(Home::nvme);
-    host.reset_peaks();
-    nvme.reset_peaks();
-    const int64_t before = host.allocated();
     const DryRun predicted = dry_run(s);
-    measured_peak(s);
+    const test::MeasuredRun got = test::measured_run(s);
     EXPECT_GT(predicted.nvme_peak, storage == std::string("nvme") ? 1 << 20 : -1);
-    EXPECT_EQ(predicted.nvme_peak, nvme.peak()) << storage;
-    // all batches lie there at once in measured_peak, one of a dry run's
-    EXPECT_NEAR(static_cast<double>(predicted.host_peak), static_cast<double>(host.peak() - before),
-                4.0 * static_cast<double>(s.train.micro_batch * s.train.sequence * 8 * 2))
+    EXPECT_EQ(predicted.nvme_peak, got.nvme) << storage;
+    // the dry run's batches, which measured_run() has made before
+    EXPECT_NEAR(static_cast<double>(predicted.host_peak), static_cast<double>(got.host),
+                2.0 * static_cast<double>(s.train.micro_batch * s.train.sequence * 8 * 2))
         << storage;
   }
 }

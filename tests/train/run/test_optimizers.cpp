@@ -8,6 +8,7 @@
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "tests/kernels/reference.h"
+#include "tests/train/run/compared_runs.h"
 #include "tests/train/run/random_run.h"
 #include "train/config/convert.h"
 #include "train/config/load.h"
@@ -46,33 +47,13 @@ std::string name_of(const Settings& s) {
          value_text(s.activations.checkpoint) + " compute " + value_text(s.precision.compute);
 }
 
-void expect_same_weights(const Trainer& a, const Trainer& b, const std::string& name) {
-  const auto left = a.weights(), right = b.weights();
-  for (size_t i = 0; i < left.size(); ++i) {
-    EXPECT_TRUE(test::bitwise_equal(left[i].tensor, right[i].tensor)) << name << ", " << left[i].name;
-  }
-}
-
 TEST(Optimizers, DryRunPredictsThePeakOfEach) {
-  install_allocators();
   for (Settings s : all_optimizers()) {
     s.eval.batches = 0;
-    std::vector<Batch> batches;
-    {
-      HomeScope outside(Home::host);
-      for (int64_t i = 0; i < 2; ++i) batches.push_back(test::random_batch(s, i, 0, s.train.micro_batch));
-    }
     const DryRun predicted = dry_run(s);
-    Ledger& ledger = cpu_ledger();
-    const int64_t before = ledger.allocated();
-    ledger.enter_phase(Phase::init);
-    ledger.reset_peaks();
-    Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t, int64_t) { return batches[step]; });
-    trainer.step(0);
-    trainer.step(1);
-    const auto measured = static_cast<double>(ledger.tensor_peak() - before);
-    EXPECT_NEAR(static_cast<double>(predicted.peak) / measured, 1, 0.01) << name_of(s);
-    EXPECT_EQ(predicted.state.optimizer, trainer.state_bytes().optimizer) << name_of(s);
+    const test::MeasuredRun got = test::measured_run(s);
+    EXPECT_NEAR(static_cast<double>(predicted.peak) / static_cast<double>(got.device), 1, 0.01) << name_of(s);
+    EXPECT_EQ(predicted.state.optimizer, got.state.optimizer) << name_of(s);
   }
 }
 
@@ -80,18 +61,10 @@ TEST(Optimizers, EachGoesOnBitwiseFromItsSavedState) {
   for (const Settings& s : all_optimizers()) {
     Trainer first(s, at::kCPU, random_batches(s)), second(s, at::kCPU, random_batches(s));
     for (int64_t step = 0; step < 3; ++step) first.step(step);
-    const auto copy = [](const std::vector<TensorEntry>& from, const std::vector<TensorEntry>& to) {
-      ASSERT_EQ(from.size(), to.size());
-      for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
-    };
-    const std::vector<TensorEntry> weights = second.weights();
-    copy(first.weights(), weights);
-    second.set_weights(weights);
-    copy(first.optimizer_state(), second.optimizer_state());
-    second.restored(first.optimizer().steps());
+    test::carry_over(first, second);
     for (int64_t step = 3; step < 6; ++step)
       EXPECT_EQ(first.step(step).loss, second.step(step).loss) << name_of(s);
-    expect_same_weights(first, second, name_of(s));
+    test::expect_equal(first.weights(), second.weights(), name_of(s));
   }
 }
 
@@ -124,7 +97,7 @@ TEST(InBackward, EqualsTheOrdinaryStepBitwiseWithoutClipping) {
         EXPECT_EQ(got.gradient_norm, want.gradient_norm) << name_of(s);
         EXPECT_EQ(got.lr, want.lr);
       }
-      expect_same_weights(a, b, name_of(s));
+      test::expect_equal(a.weights(), b.weights(), name_of(s));
     }
   }
 }

@@ -47,22 +47,6 @@ TEST(Pieces, TrainToTheSameBits) {
   }
 }
 
-int64_t measured_peak(const Settings& s) {
-  const auto batches = [&] {
-    const HomeScope outside(Home::host);
-    return std::vector<Batch>{test::random_batch(s, 0, 0, s.train.micro_batch),
-                              test::random_batch(s, 1, 0, s.train.micro_batch)};
-  }();
-  Ledger& ledger = cpu_ledger();
-  const int64_t before = ledger.allocated();
-  ledger.enter_phase(Phase::init);
-  ledger.reset_peaks();
-  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t, int64_t) { return batches[step]; });
-  trainer.step(0);
-  trainer.step(1);
-  return ledger.tensor_peak() - before;
-}
-
 TEST(Pieces, DryRunPredictsTheMeasuredPeak) {
   install_allocators();
   Settings s = load_settings({.config = "moe-pico", .overrides = {"train.sequence=128", "eval.batches=0"}});
@@ -77,7 +61,7 @@ TEST(Pieces, DryRunPredictsTheMeasuredPeak) {
           s.activations.storage = storage;
           s.activations.pieces = pieces;
           const auto predicted = static_cast<double>(dry_run(s).peak);
-          const auto measured = static_cast<double>(measured_peak(s));
+          const auto measured = static_cast<double>(test::measured_run(s).device);
           EXPECT_NEAR(predicted / measured, 1, 0.01)
               << value_text(compute) << " " << value_text(dispatch) << " " << value_text(storage) << " "
               << value_text(pieces) << ": " << predicted << " for " << measured;

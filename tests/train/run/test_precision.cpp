@@ -12,6 +12,7 @@
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "tests/kernels/reference.h"
+#include "tests/train/run/compared_runs.h"
 #include "tests/train/run/random_run.h"
 #include "train/config/convert.h"
 #include "train/config/load.h"
@@ -21,6 +22,7 @@
 namespace moelab {
 namespace {
 
+using test::carry_over;
 using test::random_batches;
 using test::small_settings;
 
@@ -52,28 +54,6 @@ std::string name_of(const Settings& s) {
   return value_text(s.optim.name) + " compute " + value_text(s.precision.compute) + " master " +
          value_text(s.precision.master) + " accumulation " + value_text(s.train.accumulation) + " dispatch " +
          value_text(s.model.dispatch) + " attention " + value_text(s.attention.kernel);
-}
-
-void copy(const std::vector<TensorEntry>& from, const std::vector<TensorEntry>& to) {
-  ASSERT_EQ(from.size(), to.size());
-  for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
-}
-
-// As a checkpoint does it.
-void carry_over(Trainer& from, Trainer& to) {
-  const std::vector<TensorEntry> weights = to.weights();
-  copy(from.weights(), weights);
-  to.set_weights(weights);
-  copy(from.optimizer_state(), to.optimizer_state());
-  to.restored(from.optimizer().steps());
-  to.loss_scale().restore(from.loss_scale().state());
-}
-
-void expect_same_weights(const Trainer& a, const Trainer& b, const std::string& name) {
-  const auto left = a.weights(), right = b.weights();
-  for (size_t i = 0; i < left.size(); ++i) {
-    EXPECT_TRUE(test::bitwise_equal(left[i].tensor, right[i].tensor)) << name << ", " << left[i].name;
-  }
 }
 
 // All gradients of one micro-batch, divided by the scale, as float64.
@@ -136,7 +116,7 @@ TEST(Fp16, AnOverflowIsSkippedHalvesTheScaleAndIsForgotten) {
   const StepReport skipped = hit.step(1);
   EXPECT_TRUE(skipped.skipped);
   EXPECT_EQ(skipped.loss_scale, 32768);
-  expect_same_weights(clean, hit, "after the skipped step");
+  test::expect_equal(clean.weights(), hit.weights(), "after the skipped step");
   EXPECT_EQ(hit.optimizer().steps(), clean.optimizer().steps());
   poisoned = false;
   const StepReport next = hit.step(1);
@@ -179,7 +159,7 @@ TEST(Fp16, GoesOnBitwiseWithItsScale) {
         EXPECT_EQ(a.gradient_norm, b.gradient_norm) << name_of(s);
         EXPECT_EQ(b.loss_scale, step == 3 ? 512 : 1024) << name_of(s);
       }
-      expect_same_weights(first, second, name_of(s));
+      test::expect_equal(first.weights(), second.weights(), name_of(s));
     }
   }
 }
@@ -278,7 +258,7 @@ TEST(Fp8, GradientErrorOnARealBatch) {
     options.compute = compute;
     options.fp8 = fp8;
     Transformer model(s.model, s.attention, options);
-    copy(trainer.weights(), model_state(model));
+    test::copy(trainer.weights(), model_state(model));
     round_masters(model);
     DirectRunner direct;
     const Batch batch = text_batch(s, 80);
@@ -310,7 +290,7 @@ TEST(Fp8, GoesOnBitwiseAndRecomputesBitwise) {
     for (int64_t step = 0; step < 3; ++step) EXPECT_EQ(first.step(step).loss, kept.step(step).loss);
     carry_over(first, second);
     for (int64_t step = 3; step < 5; ++step) EXPECT_EQ(first.step(step).loss, second.step(step).loss);
-    expect_same_weights(first, second, name_of(s));
+    test::expect_equal(first.weights(), second.weights(), name_of(s));
   }
 }
 
@@ -331,7 +311,7 @@ TEST(Bf16WithoutMasters, GoesOnBitwiseUnderEveryRule) {
       carry_over(straight, resumed);
       for (int64_t step = 3; step < 6; ++step)
         EXPECT_EQ(straight.step(step).loss, resumed.step(step).loss) << name_of(s);
-      expect_same_weights(straight, resumed, name_of(s));
+      test::expect_equal(straight.weights(), resumed.weights(), name_of(s));
       for (const Parameter& p : straight.optimizer().parameters())
         EXPECT_EQ(p.master.defined(), p.value.scalar_type() == at::kFloat) << p.name;
     }
@@ -372,24 +352,10 @@ TEST(Precision, DryRunPredictsThePeakOfEach) {
     }
   }
   for (const Settings& s : all) {
-    std::vector<Batch> batches;
-    {
-      HomeScope outside(Home::host);
-      for (int64_t i = 0; i < 4; ++i) batches.push_back(test::random_batch(s, i, 0, s.train.micro_batch));
-    }
     const DryRun predicted = dry_run(s);
-    Ledger& ledger = cpu_ledger();
-    const int64_t before = ledger.allocated();
-    ledger.enter_phase(Phase::init);
-    ledger.reset_peaks();
-    Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t first, int64_t) {
-      return batches[step * s.train.accumulation + first / s.train.micro_batch];
-    });
-    trainer.step(0);
-    trainer.step(1);
-    const auto measured = static_cast<double>(ledger.tensor_peak() - before);
-    EXPECT_NEAR(static_cast<double>(predicted.peak) / measured, 1, 0.01) << name_of(s);
-    EXPECT_EQ(predicted.state.parameters, trainer.state_bytes().parameters) << name_of(s);
+    const test::MeasuredRun got = test::measured_run(s);
+    EXPECT_NEAR(static_cast<double>(predicted.peak) / static_cast<double>(got.device), 1, 0.01) << name_of(s);
+    EXPECT_EQ(predicted.state.parameters, got.state.parameters) << name_of(s);
   }
 }
 

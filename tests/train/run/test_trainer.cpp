@@ -6,6 +6,7 @@
 #include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/ledger.h"
 #include "tests/kernels/reference.h"
+#include "tests/train/run/compared_runs.h"
 #include "tests/train/run/random_run.h"
 
 namespace moelab {
@@ -104,13 +105,7 @@ TEST(Trainer, GoesOnBitwiseFromItsSavedState) {
     s.model.router = RouterKind::sigmoid;
     Trainer first(s, at::kCPU, random_batches(s)), second(s, at::kCPU, random_batches(s));
     for (int64_t step = 0; step < 3; ++step) first.step(step);
-    const auto copy = [](const std::vector<TensorEntry>& from, const std::vector<TensorEntry>& to) {
-      ASSERT_EQ(from.size(), to.size());
-      for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
-    };
-    copy(model_state(first.model()), model_state(second.model()));
-    copy(first.optimizer_state(), second.optimizer_state());
-    second.restored(first.optimizer().steps());
+    test::carry_over(first, second);
     for (int64_t step = 3; step < 6; ++step) EXPECT_EQ(first.step(step).loss, second.step(step).loss);
     const auto a = weights(first), b = weights(second);
     for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(test::bitwise_equal(a[i], b[i]));

@@ -1,18 +1,16 @@
 """A run's event files, read by TensorBoard's own package, hold what metrics.jsonl holds."""
 
-import json
 import pathlib
-import resource
 import struct
 import subprocess
 
 import numpy as np
 import programs
 import pytest
+from programs import limited_files, metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-PROGRAM = programs.moelab()
 TAGS = {
     "loss/train": ["loss"],
     "loss/heldout": ["held_out_loss"],
@@ -42,14 +40,8 @@ def train(shards: pathlib.Path, run: pathlib.Path, *arguments, **how) -> subproc
     settings = {
         "data.path": shards, "run.dir": run, "model.vocab": 256, "train.sequence": 32, "train.micro_batch": 2,
         "eval.every": 2, "eval.batches": 1, "checkpoint.every": 3, "run.threads": 1,
-    } | dict(argument.split("=") for argument in arguments if "=" in argument)  # fmt: skip
-    options = [argument for argument in arguments if "=" not in argument]
-    command = [PROGRAM, "train", "--config", "moe-pico", *options, *(f"{k}={v}" for k, v in settings.items())]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **how)
-
-
-def metrics(run: pathlib.Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    }  # fmt: skip
+    return programs.run(programs.train_command(settings, *arguments), **how)
 
 
 def expected(run: pathlib.Path) -> dict[str, list[tuple[int, np.float32]]]:
@@ -134,10 +126,7 @@ def test_a_file_cut_anywhere_is_read_up_to_there(shards, tmp_path):
 def test_a_full_disk_costs_the_event_file_and_not_the_steps(shards, tmp_path):
     """What cannot be written is left out; what is there stays readable."""
     limit = 23500  # bytes a file; of those written step by step the event file alone passes it
-    done = train(
-        shards, tmp_path, "train.steps=30", "checkpoint.keep=0", "eval.every=0",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
+    done = train(shards, tmp_path, "train.steps=30", "checkpoint.keep=0", "eval.every=0", **limited_files(limit))
     assert "step 30/30" in done.stdout, done
     series = read_back(tmp_path)
     steps = [step for step, _ in series["loss/train"]]

@@ -1,0 +1,48 @@
+#pragma once
+#include "kernels/compact_format.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/update_rules.h"
+#include "kernels/stochastic.h"
+
+// What the update rules' kernels share.
+namespace moelab::cuda {
+
+__device__ inline __nv_bfloat16 bf16_of(uint16_t bits) { return __ushort_as_bfloat16(bits); }
+
+// As SteppedWeights::load and store, an element at a time.
+__device__ inline float load_weight(const WeightPointers& w, int64_t i) {
+  return w.fp32 != nullptr ? w.fp32[i] : to_float(static_cast<const __nv_bfloat16*>(w.bf16)[i]);
+}
+__device__ inline void store_weight(const WeightPointers& w, int64_t i, float x) {
+  auto* const bf16 = static_cast<__nv_bfloat16*>(w.bf16);
+  if (w.fp32 == nullptr) {
+    bf16[i] = bf16_of(stochastic_bf16(x, random_bits(w.key, i)));
+    return;
+  }
+  w.fp32[i] = x;
+  if (bf16 != nullptr) bf16[i] = __float2bfloat16_rn(x);
+  if (w.half != nullptr) static_cast<__half*>(w.half)[i] = __float2half_rn(x);
+}
+
+// AdamW on one element (kernels/adam_rule.h); the gradient is scaled already.
+__device__ inline void adam_update(float& weight, float& m, float& v, float g, const AdamWFactors& f) {
+  m = fmaf(m, f.beta1, g * f.rest1);
+  v = fmaf(v, f.beta2, g * g * f.rest2);
+  const float denominator = fmaf(sqrtf(v), f.inverse_root, f.eps);
+  weight = weight * f.keep - f.step_size * (m / denominator);
+}
+
+// The same where moments are coded: a gradient that is not finite zeroes them and leaves the weight.
+__device__ inline void guarded_adam_update(float& weight, float& m, float& v, float g,
+                                           const AdamWFactors& f) {
+  if (isfinite(g)) return adam_update(weight, m, v, g, f);
+  m = v = 0;
+}
+
+// Calls f(pointer to the gradient) on the host with its device type.
+template <class F>
+void with_gradient(const GradientPointer& gradient, const F& f) {
+  with_element(gradient.element, [&](auto zero) { f(static_cast<const decltype(zero)*>(gradient.data)); });
+}
+
+}  // namespace moelab::cuda

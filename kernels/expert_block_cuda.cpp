@@ -1,0 +1,185 @@
+#include "kernels/expert_block_cuda.h"
+#ifdef MOELAB_WITH_CUDA
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/element_of.h"
+#include "kernels/cuda/expert_rows.h"
+
+// Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+// What all steps of one call share.
+struct Call {
+  const Tensor &x, &weights, &row_TK, &offsets, &w13, &w2;
+  int64_t T, D, K, E, F, R;
+  c10::cuda::CUDAGuard guard;
+  cudaStream_t stream;
+  cuda::Element element;
+  Tensor route_R;
+  std::optional<Tensor> host_offsets;  // where products go expert by expert
+
+  Call(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets, const Tensor& w13,
+       const Tensor& w2, int64_t rows, bool fp8)
+      : x(x),
+        weights(weights),
+        row_TK(row_TK),
+        offsets(offsets),
+        w13(w13),
+        w2(w2),
+        T(x.size(0)),
+        D(x.size(1)),
+        K(weights.size(1)),
+        E(w13.size(0)),
+        F(w2.size(2)),
+        R(rows),
+        guard(x.device()),
+        stream(c10::cuda::getCurrentCUDAStream()),
+        element(cuda::element_of(x)) {
+    TORCH_CHECK(!fp8, "expert block: no fp8 products on CUDA");
+    TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous() && weights.is_contiguous() &&
+                    row_TK.is_contiguous() && offsets.is_cuda(),
+                "expert block: contiguous tensors on one device");
+    TORCH_CHECK(w13.sizes() == at::IntArrayRef({E, 2 * F, D}) && w2.sizes() == at::IntArrayRef({E, D, F}) &&
+                    w13.scalar_type() == x.scalar_type() && w2.scalar_type() == x.scalar_type() &&
+                    weights.size(0) == T && weights.scalar_type() == at::kFloat,
+                "expert block: weights ", w13.sizes(), " and ", w2.sizes(), " do not match x ", x.sizes());
+    route_R = at::empty({R}, row_TK.options());
+    cuda::invert_routes(row_TK.const_data_ptr<int32_t>(), row_TK.numel(), route_R.mutable_data_ptr<int32_t>(),
+                        R, stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    if (!grouped()) host_offsets = offsets.cpu();
+  }
+
+  // LibTorch's grouped products want rows of whole 16 bytes.
+  bool grouped() const {
+    const auto size = static_cast<int64_t>(x.element_size());
+    return R > 0 && D * size % 16 == 0 && F * size % 16 == 0;
+  }
+  const int32_t* route() const { return route_R.const_data_ptr<int32_t>(); }
+
+  Tensor gather(const Tensor& from_TD) const {
+    Tensor rows = at::empty({R, D}, x.options());
+    cuda::gather_rows(from_TD.const_data_ptr(), route(), R, K, D * static_cast<int64_t>(x.element_size()),
+                      rows.mutable_data_ptr(), stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return rows;
+  }
+
+  Tensor combine(const Tensor& rows_RD, bool weighted) const {
+    Tensor to = at::empty_like(x);
+    cuda::combine_rows(element, rows_RD.const_data_ptr(), row_TK.const_data_ptr<int32_t>(),
+                       weighted ? weights.const_data_ptr<float>() : nullptr, T, K, D, to.mutable_data_ptr(),
+                       stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return to;
+  }
+
+  // f(expert, its first row, rows) for those that have some.
+  template <class Body>
+  void for_experts(const Body& body) const {
+    const int32_t* start = host_offsets->const_data_ptr<int32_t>();
+    for (int64_t e = 0; e < E; ++e) {
+      if (start[e + 1] > start[e]) body(e, int64_t{start[e]}, int64_t{start[e + 1]} - start[e]);
+    }
+  }
+
+  // Each expert's rows by its matrix (E, in, out).
+  Tensor rows_by_expert(const Tensor& rows_RI, const Tensor& matrix_EIO) const {
+    if (grouped()) return at::_grouped_mm(rows_RI, matrix_EIO, offsets.narrow(0, 1, E));
+    Tensor out = at::empty({R, matrix_EIO.size(2)}, x.options());
+    for_experts([&](int64_t e, int64_t first, int64_t n) {
+      Tensor part = out.narrow(0, first, n);
+      at::mm_out(part, rows_RI.narrow(0, first, n), matrix_EIO[e]);
+    });
+    return out;
+  }
+
+  // For each expert the product of its rows' columns (E, a, b); zeros for one without rows.
+  Tensor columns_by_expert(const Tensor& a_RA, const Tensor& b_RB) const {
+    if (grouped()) return at::_grouped_mm(a_RA.t(), b_RB, offsets.narrow(0, 1, E));
+    Tensor out = at::zeros({E, a_RA.size(1), b_RB.size(1)}, x.options());
+    for_experts([&](int64_t e, int64_t first, int64_t n) {
+      Tensor part = out[e];
+      at::mm_out(part, a_RA.narrow(0, first, n).t(), b_RB.narrow(0, first, n));
+    });
+    return out;
+  }
+
+  Tensor pre_activation() const { return rows_by_expert(gather(x), w13.transpose(1, 2)); }
+};
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> expert_block_forward_cuda(const Tensor& x, const Tensor& weights,
+                                                     const Tensor& row_TK, const Tensor& offsets,
+                                                     const Tensor& w13, const Tensor& w2, int64_t rows,
+                                                     int64_t, bool keep, bool fp8) {
+  const Call c(x, weights, row_TK, offsets, w13, w2, rows, fp8);
+  const Tensor h = c.pre_activation(), act = at::empty({c.R, c.F}, x.options());
+  cuda::swiglu(c.element, h.mutable_data_ptr(), c.route(), c.R, c.F, act.mutable_data_ptr(), c.stream);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const Tensor y = c.combine(c.rows_by_expert(act, w2.transpose(1, 2)), true);
+  return {y, keep ? h : at::empty({0}, x.options())};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> expert_block_backward_cuda(
+    const Tensor& dy, const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
+    const Tensor& w13, const Tensor& w2, const Tensor& kept, int64_t rows, int64_t, bool fp8) {
+  const Call c(x, weights, row_TK, offsets, w13, w2, rows, fp8);
+  const Tensor h = kept.dim() == 2 ? kept : c.pre_activation();
+  const Tensor dscale_R = at::empty({c.R}, weights.options()), dweights = at::empty_like(weights);
+  Tensor dy_RD = c.gather(dy);
+  Tensor act = c.rows_by_expert(dy_RD, w2);  // dA', then the scaled activation
+  cuda::swiglu_backward(c.element, h.mutable_data_ptr(), act.mutable_data_ptr(), c.route(),
+                        weights.const_data_ptr<float>(), dscale_R.mutable_data_ptr<float>(), c.R, c.F,
+                        c.stream);
+  cuda::gather_scales(dscale_R.const_data_ptr<float>(), row_TK.const_data_ptr<int32_t>(), row_TK.numel(),
+                      dweights.mutable_data_ptr<float>(), c.stream);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const Tensor dw2 = c.columns_by_expert(dy_RD, act);
+  dy_RD.reset();
+  act.reset();
+  const Tensor dw13 = c.columns_by_expert(h, c.gather(x));
+  const Tensor dx = c.combine(c.rows_by_expert(h, w13), false);
+  return {dx, dweights, dw13, dw2};
+}
+
+namespace {
+
+Tensor dense_hidden(const Tensor& x, const Tensor& w13, bool fp8) {
+  TORCH_CHECK(!fp8, "dense block: no fp8 products on CUDA");
+  return at::mm(x, w13.t());
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> dense_block_forward_cuda(const Tensor& x, const Tensor& w13, const Tensor& w2,
+                                                    bool fp8) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Tensor h = dense_hidden(x, w13, fp8), act = at::empty({x.size(0), w2.size(1)}, x.options());
+  cuda::swiglu(cuda::element_of(x), h.mutable_data_ptr(), nullptr, x.size(0), w2.size(1),
+               act.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {at::mm(act, w2.t()), h};
+}
+
+std::tuple<Tensor, Tensor, Tensor> dense_block_backward_cuda(const Tensor& dy, const Tensor& x,
+                                                             const Tensor& w13, const Tensor& w2,
+                                                             const Tensor& kept, bool fp8) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Tensor h = kept.dim() == 2 ? kept : dense_hidden(x, w13, fp8), act = at::mm(dy, w2);
+  cuda::swiglu_backward(cuda::element_of(x), h.mutable_data_ptr(), act.mutable_data_ptr(), nullptr, nullptr,
+                        nullptr, x.size(0), w2.size(1), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {at::mm(h, w13), at::mm(h.t(), x), at::mm(dy.t(), act)};
+}
+
+}  // namespace moelab
+#endif

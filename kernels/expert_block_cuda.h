@@ -1,0 +1,30 @@
+#pragma once
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+// The CUDA side of the operators of kernels/expert_block.h, with their signatures. Products over experts are
+// LibTorch's grouped ones, which on Hopper and later wait for nothing in bf16 where D and F are multiples of
+// 8; otherwise a product an expert, for which the host waits for the offsets once.
+namespace moelab {
+
+std::tuple<at::Tensor, at::Tensor> expert_block_forward_cuda(
+    const at::Tensor& x_TD, const at::Tensor& weights_TK, const at::Tensor& row_TK,
+    const at::Tensor& offsets_E1, const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, int64_t rows,
+    int64_t widest, bool keep, bool fp8);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> expert_block_backward_cuda(
+    const at::Tensor& dy_TD, const at::Tensor& x_TD, const at::Tensor& weights_TK, const at::Tensor& row_TK,
+    const at::Tensor& offsets_E1, const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF,
+    const at::Tensor& h_R2F, int64_t rows, int64_t widest, bool fp8);
+
+std::tuple<at::Tensor, at::Tensor> dense_block_forward_cuda(const at::Tensor& x_TD, const at::Tensor& w13_2FD,
+                                                            const at::Tensor& w2_DF, bool fp8);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> dense_block_backward_cuda(const at::Tensor& dy_TD,
+                                                                         const at::Tensor& x_TD,
+                                                                         const at::Tensor& w13_2FD,
+                                                                         const at::Tensor& w2_DF,
+                                                                         const at::Tensor& h_T2F, bool fp8);
+
+}  // namespace moelab
+#endif

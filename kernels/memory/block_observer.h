@@ -1,0 +1,16 @@
+#pragma once
+#include <cstddef>
+
+namespace moelab {
+
+// Is told of every block that the meta allocator makes on the device's ledger and takes back, in order.
+class BlockObserver {
+ public:
+  virtual ~BlockObserver() = default;
+  virtual void allocated(const void* block, size_t bytes) = 0;
+  virtual void freed(const void* block) = 0;
+};
+// From now on, one at a time; null: nobody.
+void observe_meta_blocks(BlockObserver* observer);
+
+}  // namespace moelab

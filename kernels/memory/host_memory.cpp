@@ -1,0 +1,56 @@
+#include "kernels/memory/host_memory.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
+namespace moelab {
+namespace {
+
+// The first `bytes` of `memory` that begin at a multiple of `alignment`.
+at::Tensor aligned(const at::Tensor& memory, int64_t bytes, int64_t alignment) {
+  const auto address = memory.is_meta() ? 0 : reinterpret_cast<uintptr_t>(memory.mutable_data_ptr());
+  return memory.narrow(0, static_cast<int64_t>(-address % static_cast<uintptr_t>(alignment)), bytes);
+}
+
+#ifdef MOELAB_WITH_CUDA
+constexpr int64_t kPage = 4096;
+
+// `pages` are whole pages that nothing else lies in: of two registered ranges none may touch the other's.
+at::Tensor pinned(const at::Tensor& pages, int64_t bytes, c10::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  C10_CUDA_CHECK(cudaHostRegister(pages.mutable_data_ptr(), pages.nbytes(), cudaHostRegisterPortable));
+  const auto release = [pages, device](void* address) {
+    const c10::cuda::CUDAGuard there(device);
+    C10_CUDA_CHECK_WARN(cudaDeviceSynchronize());  // a copy may be under way
+    C10_CUDA_CHECK_WARN(cudaHostUnregister(address));
+  };
+  return at::from_blob(pages.mutable_data_ptr(), {bytes}, release, pages.options());
+}
+#endif
+
+}  // namespace
+
+Ledger& nvme_ledger(c10::Device device) {
+  return device.is_meta() ? meta_ledger(Home::nvme) : cpu_ledger(Home::nvme);
+}
+
+at::Tensor host_memory(int64_t bytes, c10::Device device, int64_t alignment) {
+  const HomeScope outside(Home::host);
+  const auto options = at::TensorOptions().dtype(at::kByte).device(device.is_meta() ? c10::kMeta : c10::kCPU);
+#ifdef MOELAB_WITH_CUDA
+  if (device.is_cuda() && bytes > 0) {
+    const int64_t pages = (bytes + kPage - 1) / kPage * kPage, step = std::max(alignment, kPage);
+    return pinned(aligned(at::empty({pages + step}, options), pages, step), bytes, device);
+  }
+#endif
+  if (alignment <= kHostAlign) return at::empty({bytes}, options);
+  return aligned(at::empty({bytes + alignment}, options), bytes, alignment);
+}
+
+}  // namespace moelab

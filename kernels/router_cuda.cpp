@@ -1,0 +1,116 @@
+#include "kernels/router_cuda.h"
+#ifdef MOELAB_WITH_CUDA
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/router.h"
+
+// Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using namespace router_detail;
+
+cuda::RouterShape cuda_shape(const Shape& s) {
+  TORCH_CHECK(s.E <= cuda::kMostExperts, "router: ", s.E, " experts; on CUDA up to ", cuda::kMostExperts);
+  return {s.T, s.S, s.E, s.K};
+}
+
+// Attention wants them on the host.
+OptionalTensor on_device(const OptionalTensor& documents, c10::Device device) {
+  return documents ? OptionalTensor(documents->to(device, /*non_blocking=*/true)) : std::nullopt;
+}
+
+cuda::RouterScores cuda_scores(const Tensor& logits, const OptionalTensor& documents, bool sigmoid) {
+  return {logits.const_data_ptr<float>(), documents ? documents->const_data_ptr<int32_t>() : nullptr,
+          sigmoid};
+}
+
+// LibTorch's stable sort leaves the earlier of two equal tokens before the other.
+void choose_for_experts_cuda(const Tensor& logits, const Tensor& lse, const OptionalTensor& bias,
+                             bool sigmoid, int64_t capacity, const Shape& s, const Tensor& ids) {
+  Tensor scores = sigmoid ? logits.sigmoid() : (logits - lse.unsqueeze(1)).exp_();
+  if (bias) scores.add_(*bias);
+  const int64_t taken = std::min(capacity, s.S);
+  const Tensor order =
+      std::get<1>(scores.view({s.B, s.S, s.E}).sort(/*stable=*/true, 1, /*descending=*/true));
+  const Tensor experts = at::arange(s.E, ids.options()).expand({s.B, taken, s.E});
+  ids.fill_(-1);
+  ids.view({s.B, s.S, s.E}).scatter_(1, order.narrow(1, 0, taken), experts);
+}
+
+}  // namespace
+
+Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
+                            const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
+                            bool normalise, int64_t sequence, int64_t capacity,
+                            const OptionalTensor& documents) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const Shape s(x, w, top_k, sequence, expert_choice);
+  const cuda::RouterShape shape = cuda_shape(s);
+  auto outputs = allocate_outputs(x, s);
+  auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
+  for_fp32_chunks(x, fp32_chunk(x), [&, &logits = logits](const Tensor& rows, int64_t first, int64_t count) {
+    Tensor out = logits.narrow(0, first, count);
+    at::mm_out(out, rows, w.t());
+  });
+  const OptionalTensor there = on_device(documents, x.device());
+  const cuda::RouterScores scores = cuda_scores(logits, there, sigmoid);
+  const Tensor total = at::empty_like(lse),
+               scratch = at::empty({cuda::balance_scratch(shape)}, lse.options().dtype(at::kDouble));
+  cuda::router_lse(scores, shape, lse.mutable_data_ptr<float>(), total.mutable_data_ptr<float>(), stream);
+  if (replay) {
+    TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
+    ids.copy_(*replay);
+  } else if (expert_choice) {
+    choose_for_experts_cuda(logits, lse, bias, sigmoid, capacity, s, ids);
+  } else {
+    cuda::router_choose(scores, shape, lse.const_data_ptr<float>(),
+                        bias ? bias->const_data_ptr<float>() : nullptr, ids.mutable_data_ptr<int32_t>(),
+                        stream);
+  }
+  const int32_t* id = ids.const_data_ptr<int32_t>();
+  cuda::router_weigh(scores, shape, lse.const_data_ptr<float>(), id, normalise,
+                     weights.mutable_data_ptr<float>(), stream);
+  cuda::router_balance(scores, shape, lse.const_data_ptr<float>(), total.const_data_ptr<float>(), id,
+                       scratch.mutable_data_ptr<double>(),
+                       {fraction.mutable_data_ptr<float>(), load.mutable_data_ptr<float>(),
+                        balance.mutable_data_ptr<float>(), z.mutable_data_ptr<float>()},
+                       stream);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return outputs;
+}
+
+std::tuple<Tensor, Tensor> router_backward_cuda(const Tensor& dweights, const Tensor& dbalance,
+                                                const Tensor& dz, const Tensor& x, const Tensor& w,
+                                                const Tensor& logits, const Tensor& lse, const Tensor& ids,
+                                                const Tensor& fraction, bool sigmoid, bool normalise,
+                                                int64_t sequence, const OptionalTensor& documents) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Shape s(x, w, ids.size(1), sequence, false);
+  Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(logits);
+  const OptionalTensor there = on_device(documents, x.device());
+  const Tensor counted = there ? there->ge(0).sum() : Tensor();  // int64
+  cuda::router_backward(
+      cuda_scores(logits, there, sigmoid), cuda_shape(s), lse.const_data_ptr<float>(),
+      ids.const_data_ptr<int32_t>(), fraction.const_data_ptr<float>(), normalise,
+      {dweights.const_data_ptr<float>(), dbalance.const_data_ptr<float>(), dz.const_data_ptr<float>(),
+       counted.defined() ? counted.const_data_ptr<int64_t>() : nullptr},
+      dlogits.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  for_fp32_chunks(x, fp32_chunk(x), [&](Tensor& rows, int64_t first, int64_t count) {
+    const Tensor d = dlogits.narrow(0, first, count);
+    dw.addmm_(d.t(), rows);
+    at::mm_out(rows, d, w);
+    dx.narrow(0, first, count).copy_(rows);
+  });
+  return {dx, dw};
+}
+
+}  // namespace moelab
+#endif

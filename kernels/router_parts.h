@@ -1,0 +1,55 @@
+#pragma once
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <tuple>
+
+// What the router's CPU, CUDA and Meta sides share. Axes: T tokens, D width, E experts, K choices a token,
+// B sequences of S tokens.
+namespace moelab::router_detail {
+
+// logits_TE, lse_T, ids_TK, weights_TK, fraction_BE, balance, z, load_E
+using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
+                           at::Tensor>;
+
+// Rows that are converted to fp32 at a time, so that no fp32 copy of x exists whole.
+inline constexpr int64_t kChunkRows = 1024;
+
+struct Shape {
+  int64_t T, D, E, K, S, B;
+  Shape(const at::Tensor& x, const at::Tensor& w, int64_t top_k, int64_t sequence, bool expert_choice)
+      : T(x.size(0)),
+        D(x.size(1)),
+        E(w.size(0)),
+        K(expert_choice ? w.size(0) : top_k),
+        S(sequence),
+        B(sequence > 0 ? T / sequence : 0) {
+    TORCH_CHECK(w.size(1) == D && w.scalar_type() == at::kFloat, "router weight must be (E, D) fp32");
+    TORCH_CHECK(S > 0 && T % S == 0, "tokens (", T, ") must be whole sequences of ", S);
+    TORCH_CHECK(K >= 1 && K <= E, "top-k ", K, " of ", E, " experts");
+  }
+};
+
+inline Forward allocate_outputs(const at::Tensor& x, const Shape& s) {
+  const auto f32 = x.options().dtype(at::kFloat);
+  return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      at::empty({s.T, s.K}, f32.dtype(at::kInt)),
+          at::empty({s.T, s.K}, f32), at::empty({s.B, s.E}, f32), at::empty({}, f32),
+          at::empty({}, f32),         at::empty({s.E}, f32)};
+}
+
+inline at::Tensor fp32_chunk(const at::Tensor& x) {
+  return at::empty({std::min(x.size(0), kChunkRows), x.size(1)}, x.options().dtype(at::kFloat));
+}
+
+// Calls body(rows of x as fp32, first row, count) over all rows of x.
+template <class Body>
+void for_fp32_chunks(const at::Tensor& x, const at::Tensor& scratch, const Body& body) {
+  for (int64_t first = 0; first < x.size(0); first += kChunkRows) {
+    const int64_t count = std::min(kChunkRows, x.size(0) - first);
+    at::Tensor rows = scratch.narrow(0, 0, count);
+    rows.copy_(x.narrow(0, first, count));
+    body(rows, first, count);
+  }
+}
+
+}  // namespace moelab::router_detail

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""How far predicted memory lies from measured: trains drawn configurations for a few steps and compares.
+
+Each draw changes a few settings of a small model. What moelab refuses (contradictory settings, exit code 2) is drawn
+again. Compared are the bytes of the state, exactly, and the tensors at the peak; what libraries take inside of a
+product (scratch) no dry run sees: it has a column of its own.
+
+example: scripts/check_estimates.py --program build/dev/bin/moelab --data data/python-stdlib --out estimates.jsonl
+"""
+import argparse
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+BASE = {"model.layers": 3, "model.d_model": 64, "model.heads": 4, "model.d_expert": 128, "train.sequence": 128,
+        "train.micro_batch": 2, "train.steps": 2, "eval.batches": 0, "checkpoint.keep": 0, "monitor.quiet": True,
+        "run.log_every": 0}
+# Settings and the values that a draw may give them. Sizes come one by one, techniques by chance.
+SIZES = {
+    "model.layers": [2, 3, 5], "model.d_model": [32, 64, 96, 128], "model.d_expert": [32, 64, 128, 160],
+    "model.experts": [0, 4, 8], "model.kv_heads": [1, 2, 4], "model.shared_experts": [0, 1],
+    "train.sequence": [64, 128, 256], "train.micro_batch": [1, 2, 4], "train.accumulation": [1, 2],
+    "model.tie_embeddings": ["true", "false"], "model.dispatch": ["capacity", "dropless", "onehot"],
+    "model.router": ["softmax", "sigmoid", "expert_choice"], "model.qk_norm": ["none", "head", "full"],
+}
+TECHNIQUES = {
+    "attention.kernel": ["materialised", "sliding_window", "block_sparse"],
+    "precision.compute": ["bf16", "fp16", "fp8"], "precision.master": ["none"], "precision.store": ["int8", "fp8"],
+    "activations.checkpoint": ["full", "every", "ratio"],
+    "activations.pieces": ["[norms]", "[attention]", "[expert_hidden]", "[moe]", "[norms, expert_hidden]"],
+    "activations.storage": ["int8", "fp8", "host", "nvme"],
+    "optim.name": ["adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"], "optim.state": ["bf16"],
+    "optim.in_backward": ["true"], "placement.parameters": ["host", "nvme"], "placement.gradients": ["host", "nvme"],
+    "placement.optimizer": ["host", "nvme"],
+}
+CHANCE = 0.3  # of each technique
+
+
+def draw(chance: random.Random, nvme: pathlib.Path) -> dict:
+    settings = dict(BASE)
+    for key, values in SIZES.items():
+        settings[key] = chance.choice(values)
+    for key, values in TECHNIQUES.items():
+        if chance.random() < CHANCE:
+            settings[key] = chance.choice(values)
+    if settings.get("activations.checkpoint") == "every":
+        settings["activations.every"] = 2
+    if settings.get("activations.checkpoint") == "ratio":
+        settings["activations.ratio"] = 0.5
+    if settings.get("attention.kernel") == "sliding_window":
+        settings["attention.window"] = 64
+    if settings.get("attention.kernel") == "block_sparse":
+        settings |= {"attention.block_size": 16, "attention.local_blocks": 4}
+    if "nvme" in settings.values():
+        settings["placement.nvme_path"] = nvme
+    return settings
+
+
+def words(settings: dict) -> list[str]:
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+
+
+def call(*command) -> subprocess.CompletedProcess:
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+def measure(program: pathlib.Path, shared: list[str], settings: dict, folder: pathlib.Path) -> dict | None:
+    """The record of one configuration; None where moelab refuses it."""
+    changed = {key: value for key, value in settings.items() if BASE.get(key) != value and key != "placement.nvme_path"}
+    predicted = call(program, "estimate", "--json", *shared, *words(settings))
+    if predicted.returncode == 2:
+        return None
+    if predicted.returncode not in (0, 3):
+        sys.exit(f"check_estimates: estimate {' '.join(words(changed))}: {predicted.stderr.strip()}")
+    run = call(program, "train", *shared, *words(settings), f"run.dir={folder}")
+    if run.returncode != 0:
+        sys.exit(f"check_estimates: train {' '.join(words(changed))}: {run.stderr.strip()}")
+    summary, estimate = json.loads((folder / "summary.json").read_text()), json.loads(predicted.stdout)
+    tensors = summary["peak_tensor_bytes"]
+    return {"schema": 1, "settings": words(changed), "commit": summary["commit"], "machine": summary["machine"],
+            "predicted_bytes": estimate["peak_bytes"], "measured_bytes": tensors,
+            "scratch_bytes": summary["peak_bytes"] - tensors, "error": tensors / estimate["peak_bytes"] - 1,
+            "state_predicted": estimate["state_bytes"], "state_measured": summary["state_bytes"],
+            "host_bytes": [estimate["host_bytes"], summary["host_bytes"]],
+            "nvme_bytes": [estimate["nvme_bytes"], summary["nvme_bytes"]]}
+
+
+def verdict(records: list[dict]) -> str:
+    errors = [abs(record["error"]) for record in records]
+    state = sum(record["state_predicted"] != record["state_measured"] for record in records)
+    lines = [f"{len(records)} configurations: tensors at the peak off by {statistics.median(errors):.3%} (median), "
+             f"{max(errors):.3%} (worst); state differs in {state}",
+             f"scratch of libraries: at most {max(r['scratch_bytes'] for r in records) / 2**20:.2f} MiB", "the worst:"]
+    for record in sorted(records, key=lambda r: -abs(r["error"]))[:10]:
+        lines.append(f"  {record['error']:+.3%} of {record['predicted_bytes']:,} bytes  {' '.join(record['settings'])}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab")
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of shards with 256 token ids")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--draws", type=int, default=200, help="configurations (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="file of records, written anew")
+    arguments = parser.parse_args()
+    if arguments.draws < 1:
+        parser.error("--draws: at least 1")
+    shared = [f"data.path={arguments.data}", f"run.device={arguments.device}"]
+    chance, records, seen = random.Random(arguments.seed), [], set()
+    with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w", encoding="utf-8") as out:
+        nvme = pathlib.Path(scratch) / "nvme"
+        nvme.mkdir()
+        while len(records) < arguments.draws:
+            settings = draw(chance, nvme)
+            if str(settings) in seen:
+                continue
+            seen.add(str(settings))
+            record = measure(arguments.program, shared, settings, pathlib.Path(scratch) / "run")
+            if record is None:
+                continue
+            records.append(record)
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+            if sys.stdout.isatty() or len(records) % 20 == 0:
+                print(f"{len(records)} of {arguments.draws}, {len(seen)} drawn", flush=True)
+    print(verdict(records))
+
+
+if __name__ == "__main__":
+    main()

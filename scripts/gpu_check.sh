@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Proves moelab on this machine's GPU: one command, the most important first, within the time given. Records go to
+# results/<gpu>/ as they come; a short table ends it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib.sh
+
+readonly STEPS=(environment tests sanitizer kernels estimates presets sweep)
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/gpu_check.sh [--minutes N] [--device cuda|cpu] [--out DIR] [STEP …]
+
+  --minutes  for everything together (default 30); a step that finds no time left is named in the table
+  --device   cpu: the same steps without a GPU, the presets as miniatures
+  --out      folder of the records (default results/<name of the GPU>)
+  STEP       some of: environment tests sanitizer kernels estimates presets sweep (default: all, in this order)
+
+It runs the programs of the newest build, or of the bundle that scripts/gpu_bundle.sh made. Exit code 1: a step failed.
+
+example: scripts/gpu_check.sh --minutes 10 environment tests sanitizer
+TEXT
+}
+
+minutes=30 device=cuda out="" chosen=()
+while (($# > 0)); do
+  case $1 in
+    --minutes | --device | --out)
+      (($# > 1)) || fail "$1: a value is missing"
+      declare "${1#--}=$2"
+      shift 2
+      ;;
+    -h | --help) usage && exit 0 ;;
+    *)
+      [[ " ${STEPS[*]} " == *" $1 "* ]] || fail "$1: unknown step; known: ${STEPS[*]}"
+      chosen+=("$1")
+      shift
+      ;;
+  esac
+done
+[[ $minutes =~ ^[1-9][0-9]*$ ]] || fail "--minutes $minutes: a whole number of minutes, at least 1"
+[[ $device == cuda || $device == cpu ]] || fail "--device $device: cuda or cpu"
+((${#chosen[@]} > 0)) || chosen=("${STEPS[@]}")
+if [[ $device == cuda ]]; then
+  have_gpu || fail "no GPU: nvidia-smi finds none on this machine (--device cpu runs the same steps without one)"
+  name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+else
+  name=$(awk -F': ' '/^model name/ {print $2; exit}' /proc/cpuinfo)
+fi
+out=${out:-results/$(tr -cs '[:alnum:]' - <<<"${name,,}" | sed 's/^-*//; s/-*$//')}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+
+# The newest build, with LibTorch and what the bundle brings along where the loader finds them.
+build=""
+for folder in build/*/; do
+  [[ ! -x $folder/bin/moelab || $folder/bin/moelab -ot $build/bin/moelab ]] || build=${folder%/}
+done
+[[ -n $build ]] || fail "moelab is not built: run scripts/setup.sh && cmake --preset dev && cmake --build --preset dev"
+python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
+torch=$("$python" -c 'import torch; print(torch.__path__[0] + "/lib")' 2>/dev/null) ||
+  fail "$python has no torch: pip install torch==2.11.0, or name an interpreter that has it in PYTHON"
+export LD_LIBRARY_PATH=$PWD/$build/lib:$torch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONUNBUFFERED=1
+data=$PWD/data/python-stdlib
+
+skip() {
+  echo "skipped: $*"
+  exit 77
+}
+
+environment() {
+  set -e
+  uname -srm
+  lscpu | grep -E '^(Model name|CPU\(s\)|Flags)' | cut -c -400
+  [[ $device == cpu ]] || nvidia-smi
+  "$python" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
+  "$build/bin/moelab" techniques --json | "$python" -c 'import json, sys; json.load(sys.stdin)'
+  [[ -f $data/meta.json ]] || "$python" scripts/prepare_data.py --bytes --python-stdlib --out "$data"
+}
+
+# Those that need a GPU first; then everything.
+tests() {
+  local program failed=0
+  local only=('--gtest_filter=*Cuda*:*Gpu*' '--gtest_filter=*')
+  [[ $device == cuda ]] || only=('--gtest_filter=*')
+  for filter in "${only[@]}"; do
+    while read -r program; do
+      echo "$program $filter"
+      OMP_NUM_THREADS=1 "$program" --gtest_brief=1 "$filter" || failed=1
+    done < <(find "$build/tests" -type f -executable -name 'test_*' -not -path '*/CMakeFiles/*' | sort)
+  done
+  return "$failed"
+}
+
+sanitizer() {
+  local tool failed=0
+  [[ $device == cuda ]] || skip "there is nothing for it on a CPU"
+  command -v compute-sanitizer >/dev/null || skip "compute-sanitizer is not on PATH (it comes with CUDA)"
+  for tool in memcheck racecheck synccheck; do
+    echo "$tool"
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/kernels/test_kernels" --gtest_brief=1 \
+      '--gtest_filter=*Cuda*:*Gpu*' || failed=1
+  done
+  return "$failed"
+}
+
+kernels() {
+  [[ -x $build/bin/bench_kernels ]] || skip "bench_kernels is not built (Google Benchmark)"
+  local filter=.
+  [[ $device == cpu ]] || filter=cuda
+  "$build/bin/bench_kernels" --benchmark_filter="$filter" --benchmark_min_time=0.1 --benchmark_out="$out/kernels.json" \
+    --benchmark_out_format=json
+}
+
+estimates() {
+  "$python" scripts/check_estimates.py --program "$build/bin/moelab" --device "$device" --data "$data" --draws 60 \
+    --out "$out/estimates.jsonl"
+}
+
+# Each card's script for a few steps, its peak beside the card's memory.
+presets() {
+  local card failed=0 miniature=()
+  [[ $device == cuda ]] || miniature=(--scale 1/64)
+  for card in 8gb 12gb 16gb 24gb a100_40gb a100_80gb h100_80gb; do
+    MOELAB_PROGRAM=$PWD/$build/bin/moelab "scripts/train_$card.sh" --device "$device" "${miniature[@]}" train.steps=5 \
+      eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-$card" "data.path=$data" || failed=1
+    [[ ! -f $out/run-$card/summary.json ]] || mv "$out/run-$card/summary.json" "$out/preset-$card.json"
+    rm -rf "$out/run-$card"
+  done
+  return "$failed"
+}
+
+sweep() {
+  "$build/bin/bench_tradeoff" --quick --out "$out/tradeoff.jsonl" "data.path=$data" "run.device=$device"
+}
+
+# run STEP: its output to STEP.log, its outcome to check.tsv.
+run() {
+  local left=$((minutes * 60 - SECONDS)) start=$SECONDS code=0 outcome
+  ((left > 0)) || { printf '%s\tno time left\t0\n' "$1" >>"$out/check.tsv" && return; }
+  say "$1"
+  timeout --foreground -k 10 "$left" bash -c "$SHARED; $1" 2>&1 | tee "$out/$1.log" || code=${PIPESTATUS[0]}
+  case $code in
+    0) outcome=ok ;;
+    77) outcome=$(tail -n 1 "$out/$1.log") ;;
+    124 | 137) outcome="stopped: out of time" ;;
+    *) outcome="FAILED (exit $code): see $1.log" ;;
+  esac
+  printf '%s\t%s\t%d\n' "$1" "$outcome" $((SECONDS - start)) >>"$out/check.tsv"
+}
+
+# What a step's own shell needs of this one: `timeout` runs programs, no functions.
+SHARED="set -uo pipefail; $(declare -p device out build python data); $(declare -f skip "${STEPS[@]}")"
+readonly SHARED
+: >"$out/check.tsv"
+for step in "${chosen[@]}"; do run "$step"; done
+say "$name: records in $out"
+awk -F'\t' '{printf "%-12s %6d s  %s\n", $1, $3, $2}' "$out/check.tsv"
+! grep -q FAILED "$out/check.tsv"

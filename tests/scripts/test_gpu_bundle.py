@@ -1,0 +1,85 @@
+"""scripts/gpu_bundle.sh and scripts/gpu_check.sh, as far as they go without a GPU."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).parents[2]
+MIB = 1 << 20
+
+
+def call(*words, cwd: pathlib.Path = ROOT, **variables: str) -> subprocess.CompletedProcess:
+    environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    return subprocess.run(list(map(str, words)), cwd=cwd, env={**environment, "PYTHON": sys.executable, **variables},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> pathlib.Path:
+    """The unpacked bundle of the build under test, in a folder of its own."""
+    program = os.environ.get("MOELAB_PROGRAM")
+    if not program:
+        pytest.skip("MOELAB_PROGRAM names no program whose build could be packed")
+    folder = tmp_path_factory.mktemp("gpu host")
+    packed = call(ROOT / "scripts/gpu_bundle.sh", "--build", pathlib.Path(program).parents[1], "--out", folder / "b.tar.xz")
+    assert packed.returncode == 0, packed.stdout
+    assert 1 * MIB < (folder / "b.tar.xz").stat().st_size < 50 * MIB
+    assert call("tar", "xf", "b.tar.xz", cwd=folder).returncode == 0
+    return folder / "moelab-gpu"
+
+
+def programs(bundle: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+    return [path for path in bundle.glob(pattern) if path.is_file()]
+
+
+def test_every_program_is_there_and_none_names_a_path_of_this_machine(bundle):
+    assert {path.name for path in programs(bundle, "build/gpu/bin/*")} >= {"moelab", "bench_tradeoff"}
+    tests = programs(bundle, "build/gpu/tests/**/test_*")
+    built = pathlib.Path(os.environ["MOELAB_PROGRAM"]).parents[1] / "tests"
+    assert {path.name for path in tests} == {path.name for path in built.rglob("test_*")
+                                             if os.access(path, os.X_OK) and path.is_file() and path.suffix == ""}
+    for program in [*tests, bundle / "build/gpu/bin/moelab"]:
+        header = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+        assert "NEEDED" in header and "RUNPATH" not in header and "RPATH" not in header, program
+
+
+def test_it_runs_from_another_folder(bundle):
+    check = call("scripts/gpu_check.sh", "--device", "cpu", "--minutes", "2", "environment", "sanitizer", cwd=bundle)
+    assert check.returncode == 0, check.stdout
+    rows = [line.split("\t") for line in next((bundle / "results").glob("*/check.tsv")).read_text().splitlines()]
+    assert [(name, outcome) for name, outcome, _ in rows] == [
+        ("environment", "ok"), ("sanitizer", "skipped: there is nothing for it on a CPU")]
+    assert (bundle / "data/python-stdlib/meta.json").is_file()
+    libraries = f"{bundle}/build/gpu/lib:{torch.__path__[0]}/lib"
+    tests = call(bundle / "build/gpu/tests/train/files/test_files", cwd=bundle, LD_LIBRARY_PATH=libraries)
+    assert tests.returncode == 0 and "PASSED" in tests.stdout, tests.stdout
+
+
+def test_a_step_that_fails_is_named_and_fails_the_check(bundle, tmp_path):
+    broken = tmp_path / "moelab-gpu"
+    shutil.copytree(bundle, broken)
+    (broken / "build/gpu/bin/moelab").write_text("#!/bin/sh\nexit 1\n")
+    check = call("scripts/gpu_check.sh", "--device", "cpu", "--out", tmp_path / "out", "environment", cwd=broken)
+    assert check.returncode == 1 and "FAILED (exit 1): see environment.log" in check.stdout, check.stdout
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--minutes", "0"], "--minutes 0: a whole number of minutes, at least 1"),
+    (["--device", "tpu"], "--device tpu: cuda or cpu"),
+    (["everything"], "everything: unknown step; known: environment tests"),
+    (["--out"], "--out: a value is missing"),
+])
+def test_mistakes_are_told(words, message):
+    check = call(ROOT / "scripts/gpu_check.sh", *words)
+    assert check.returncode == 2 and f"moelab: {message}" in check.stdout
+
+
+def test_without_a_gpu_it_says_so():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    check = call(ROOT / "scripts/gpu_check.sh")
+    assert check.returncode == 2 and "no GPU: nvidia-smi finds none on this machine" in check.stdout

@@ -1,0 +1,234 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/cuda_device.h"
+#include "tests/temporary_folder.h"
+#include "tests/train/activations/model_gradients.h"
+#include "train/activations/fetch_ahead.h"
+#include "train/activations/host_store.h"
+#include "train/activations/nvme_store.h"
+
+// What is fetched before backward wants it: in which order, and that no bit of a gradient changes. The stores
+// fetch ahead on CUDA; that they do on the CPU too is for these tests.
+namespace moelab {
+namespace {
+
+using test::expect_equal, test::settings_with, test::text_of;
+using test::Gradients, test::Model, test::Overrides;
+
+// Says when it is fetched and when it is waited for.
+class Recorded : public AwayTensor {
+ public:
+  Recorded(std::shared_ptr<FetchAhead> ahead, std::string name, std::string& log)
+      : AwayTensor(std::move(ahead), at::zeros({4})), name_(std::move(name)), log_(log) {}
+
+ private:
+  void start(const at::Tensor& to) override {
+    EXPECT_EQ(to.nbytes(), 16);
+    log_ += name_ + " ";
+  }
+  void finish() override { log_ += "wait:" + name_ + " "; }
+
+  std::string name_;
+  std::string& log_;
+};
+
+std::string taken(std::string& log) { return std::exchange(log, {}); }
+
+TEST(FetchAhead, ABlockAndTheOneBeforeComeOnce) {
+  const auto ahead = std::make_shared<FetchAhead>(true);
+  std::string log;
+  std::vector<std::unique_ptr<Recorded>> tensors;
+  for (const char* name : {"a", "b", "|", "c", "|", "|", "d", "e"}) {
+    if (name == std::string("|")) {
+      ahead->begin_block();
+    } else {
+      tensors.push_back(std::make_unique<Recorded>(ahead, name, log));
+    }
+  }
+  const at::Tensor e = tensors[4]->fetched();
+  EXPECT_EQ(taken(log), "d e c wait:e ");
+  EXPECT_TRUE(tensors[4]->fetched().is_same(e));
+  EXPECT_EQ(taken(log), "wait:e ");
+  tensors.resize(3);
+  tensors[2]->fetched();
+  EXPECT_EQ(taken(log), "a b wait:c ");
+  tensors[0]->fetched();
+  EXPECT_EQ(taken(log), "wait:a ");
+  tensors.clear();
+  ahead->begin_block();
+  tensors.push_back(std::make_unique<Recorded>(ahead, "f", log));  // the next forward
+  tensors[0]->fetched();
+  EXPECT_EQ(taken(log), "f wait:f ");
+}
+
+TEST(FetchAhead, WithoutItEachReadsItsOwn) {
+  const auto ahead = std::make_shared<FetchAhead>(false);
+  std::string log;
+  Recorded tensor(ahead, "a", log);
+  EXPECT_FALSE(tensor.fetched().defined());
+  tensor.read(at::zeros({4}));
+  EXPECT_EQ(log, "a wait:a ");
+}
+
+std::unique_ptr<TensorStore> store_ahead(bool host, const TemporaryFolder& folder) {
+  if (host) return std::make_unique<HostStore>(at::kCPU, true);
+  return std::make_unique<NvmeStore>(folder.path(), 64 << 10, 3, at::kCPU, true);
+}
+
+TEST(FetchAhead, GradientsAreBitwiseTheSame) {
+  install_allocators();
+  const TemporaryFolder folder;
+  for (const Overrides& variant :
+       {Overrides{}, Overrides{"activations.checkpoint=full", "precision.compute=bf16"},
+        Overrides{"activations.checkpoint=ratio", "activations.ratio=0.5", "model.dispatch=dropless",
+                  "activations.pieces=[norms,expert_hidden]"}}) {
+    const Settings s = settings_with(variant);
+    Model model(s);
+    const Gradients exact = model.gradients();
+    for (const bool host : {true, false}) {
+      model.use(s, store_ahead(host, folder));
+      for (int step = 0; step < 3; ++step) {
+        expect_equal(exact, model.gradients(), text_of(variant) + (host ? "host" : "nvme"));
+      }
+      EXPECT_GT(model.saved().stored_tensors(), 0);
+    }
+  }
+  EXPECT_EQ(cpu_ledger(Home::nvme).allocated(), 0);
+  EXPECT_TRUE(folder.empty());
+}
+
+// Of what lies outside, two blocks' tensors are on the device at a time.
+TEST(FetchAhead, BackwardHoldsTwoBlocks) {
+  install_allocators();
+  Settings s = settings_with({"model.layers=12", "activations.checkpoint=full", "model.experts=0"});
+  s.train.micro_batch = 32;  // so that the blocks' inputs outweigh the gradients
+  Model model(s);
+  const auto peak = [&](std::unique_ptr<TensorStore> store) {
+    model.use(s, std::move(store));
+    model.gradients();
+    cpu_ledger().reset_peaks();
+    model.gradients();
+    return cpu_ledger().peak();
+  };
+  const int64_t kept = peak(nullptr), waiting = peak(std::make_unique<HostStore>(at::kCPU, false)),
+                ahead = peak(std::make_unique<HostStore>(at::kCPU, true));
+  const int64_t inputs = s.train.micro_batch * s.train.sequence * s.model.d_model * 4;
+  EXPECT_LE(ahead, waiting + 2 * inputs);
+  EXPECT_LT(ahead, kept - 4 * inputs);
+}
+
+// Whoever reads a tensor shares it with the others; one who writes to it, as the expert block does to its
+// own, is the last.
+TEST(FetchAhead, WhatWasWrittenToIsNotReadAgain) {
+  const auto store = std::make_unique<HostStore>(at::kCPU, true);
+  const auto stored = store->store(at::ones({300}));
+  const at::Tensor bytes = stored->fetched();
+  EXPECT_TRUE(stored->fetched().is_same(bytes));
+  bytes.view(at::kFloat).add_(1);
+  EXPECT_THROW(stored->fetched(), c10::Error);
+}
+
+// Through three tiles, with places in the file used again.
+TEST(FetchAhead, MoreThanTheTilesHoldComesBackInAnyOrder) {
+  const TemporaryFolder folder;
+  const auto store = store_ahead(false, folder);
+  std::vector<std::unique_ptr<StoredTensor>> stored;
+  for (int i = 0; i < 20; ++i) stored.push_back(store->store(at::full({50000}, i, at::kFloat)));
+  stored.erase(stored.begin(), stored.begin() + 10);
+  for (int i = 19; i >= 10; --i) {
+    const at::Tensor bytes = stored[static_cast<size_t>(i - 10)]->fetched();
+    EXPECT_TRUE(at::equal(bytes.view(at::kFloat), at::full({50000}, i, at::kFloat))) << i;
+  }
+}
+
+// A chain of products by itself, as a model of blocks: what runs on a GPU here is LibTorch's own.
+struct Chain {
+  Chain(int64_t layers, c10::Device device, c10::ScalarType type) {
+    at::manual_seed(7);
+    for (int64_t i = 0; i < layers; ++i) {
+      const at::Tensor w = (at::randn({192, 192}) / 14).to(device, type).requires_grad_();
+      parameters.push_back({"blocks." + std::to_string(i) + ".w", w, w, {}, true, false});
+    }
+    x = at::randn({4, 64, 192}).to(device, type);
+  }
+
+  std::vector<at::Tensor> gradients(const Settings& s, std::unique_ptr<TensorStore> store) {
+    SavedTensors saved(std::move(store), parameters);
+    RecomputeRunner runner(recomputed_layers(s.activations, static_cast<int64_t>(parameters.size())));
+    std::vector<at::Tensor> all;
+    for (int step = 0; step < 3; ++step) {
+      at::Tensor y = x.detach().requires_grad_();
+      const SavedTensors::Scope scope(saved);
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const at::Tensor zero = at::zeros({}, x.options().dtype(at::kFloat));
+        y = runner
+                .run(static_cast<int64_t>(i), y,
+                     [this, i, zero](const at::Tensor& in, RoutingState&) {
+                       return BlockOutput{at::gelu(at::matmul(in, parameters[i].value)).add(in), zero, zero};
+                     })
+                .x_BSD;
+      }
+      torch::autograd::backward({y.to(at::kFloat).square().mean()}, {});
+      for (Parameter& p : parameters) all.push_back(std::exchange(p.value.mutable_grad(), {}).cpu());
+    }
+    return all;
+  }
+
+  std::vector<Parameter> parameters;
+  at::Tensor x;
+};
+
+void expect_neutral(c10::Device device) {
+  const TemporaryFolder folder;
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    for (const char* checkpoint : {"none", "full", "every"}) {
+      const Settings s = settings_with({std::string("activations.checkpoint=") + checkpoint});
+      Chain chain(6, device, type);
+      const auto kept = chain.gradients(s, nullptr);
+      for (const char* storage : {"host", "nvme"}) {
+        Settings away =
+            settings_with({std::string("activations.storage=") + storage,
+                           "placement.nvme_path=" + folder.string(), "placement.nvme_block=64KiB"});
+        const auto got = chain.gradients(s, make_tensor_store(away, device));
+        ASSERT_EQ(got.size(), kept.size());
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_TRUE(test::bitwise_equal(got[i], kept[i])) << storage << checkpoint << i;
+      }
+    }
+  }
+}
+
+TEST(FetchAhead, AChainOfBlocksIsBitwiseTheSame) { expect_neutral(at::kCPU); }
+
+TEST(FetchAheadCuda, AChainOfBlocksIsBitwiseTheSame) {
+  MOELAB_NEEDS_CUDA();
+  expect_neutral(c10::Device(c10::kCUDA, 0));
+}
+
+// The slab is made in the second step; from then on neither memory of the host nor of the device grows.
+TEST(FetchAheadCuda, HostMemoryIsMadeOnce) {
+  MOELAB_NEEDS_CUDA();
+  install_allocators();
+  const c10::Device device(c10::kCUDA, 0);
+  Chain chain(6, device, at::kFloat);
+  auto store = std::make_unique<HostStore>(device, true);
+  const int64_t before = cpu_ledger(Home::host).allocated();
+  {
+    std::vector<std::unique_ptr<StoredTensor>> stored;
+    for (int i = 0; i < 8; ++i) stored.push_back(store->store(chain.x));
+  }
+  EXPECT_EQ(cpu_ledger(Home::host).allocated(), before);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<std::unique_ptr<StoredTensor>> stored;
+    for (int i = 0; i < 8; ++i) stored.push_back(store->store(chain.x));
+    const auto bytes = static_cast<int64_t>(8 * chain.x.nbytes());
+    const int64_t held = cpu_ledger(Home::host).allocated() - before;
+    EXPECT_GE(held, bytes);
+    EXPECT_LE(held, bytes + bytes / 20);
+    EXPECT_TRUE(at::equal(stored[3]->fetched().view(at::kFloat), chain.x.flatten()));
+  }
+}
+
+}  // namespace
+}  // namespace moelab

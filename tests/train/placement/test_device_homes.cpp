@@ -1,0 +1,193 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "kernels/memory/ledger.h"
+#include "moe/parameter.h"
+#include "tests/cuda_device.h"
+#include "tests/kernels/reference.h"
+#include "tests/temporary_folder.h"
+#include "train/activations/recompute.h"
+#include "train/config/load.h"
+#include "train/optim/optimizer.h"
+#include "train/placement/gather_runner.h"
+#include "train/placement/state_gradients.h"
+
+// Weights, gradients and state outside of a device, under a chain of LibTorch's own products: the same cases
+// on the CPU and on a GPU.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+constexpr int64_t kLayers = 5, kWidth = 96;
+
+Settings settings_of(const std::vector<std::string>& overrides, const TemporaryFolder& drive) {
+  std::vector<std::string> all = {"model.layers=" + std::to_string(kLayers), "placement.nvme_block=16KiB"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  for (const std::string& one : overrides) {
+    if (one.ends_with("=nvme")) {
+      all.push_back("placement.nvme_path=" + drive.string());
+      break;
+    }
+  }
+  return load_settings({.config = "moe-pico", .overrides = all});
+}
+
+// A few steps of training as Trainer takes them, of blocks x + gelu(x W).
+struct Chain {
+  Chain(const Settings& s, c10::Device device)
+      : settings(s),
+        gathered(s, device),
+        file(make_state_file(s.placement, device)),
+        optimizer(s.optim, keeps_masters(s), s.placement.optimizer, device, file),
+        gradients(s.placement, device, optimizer, file),
+        inner(recomputed_layers(s.activations, kLayers)) {
+    at::manual_seed(11);
+    const bool bf16 = s.precision.compute == ComputePrecision::bf16;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const Tensor master = (at::randn({kWidth, kWidth}) / 10).to(device);
+      const Tensor value = (bf16 ? master.to(at::kBFloat16) : master).requires_grad_();
+      Parameter p{"blocks." + std::to_string(i) + ".w", value, bf16 ? master : value, {}, true, false};
+      optimizer.add(p);
+      gathered.adopt(p);
+      values.push_back(value);
+    }
+    x = at::randn({64, 1, kWidth}).to(device, values[0].scalar_type());
+  }
+
+  void step() {
+    Tensor y = x;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const Tensor zero = at::zeros({}, x.options().dtype(at::kFloat));
+      y = runner
+              .run(i, y,
+                   [this, i, zero](const Tensor& in, RoutingState&) {
+                     return BlockOutput{at::gelu(at::matmul(in, values[static_cast<size_t>(i)])).add(in),
+                                        zero, zero};
+                   })
+              .x_BSD;
+    }
+    const Tensor loss = y.to(at::kFloat).square().mean();
+    losses.push_back(loss.item<double>());
+    torch::autograd::backward({loss}, {});
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < values.size(); ++i) gradients.take(i);
+    norms.push_back(gradients.norm());
+    for (size_t i = 0; i < values.size(); ++i)
+      gathered.change(i, [&] { optimizer.step_parameter(i, 1e-2, 0.5); });
+    gradients.drop();
+  }
+
+  std::vector<Tensor> weights() {
+    std::vector<Tensor> all;
+    for (size_t i = 0; i < values.size(); ++i)
+      all.push_back(gathered.read(i, [&] { return optimizer.weights(i); }).cpu().clone());
+    return all;
+  }
+
+  Settings settings;
+  GatheredWeights gathered;
+  std::shared_ptr<StateFile> file;
+  Optimizer optimizer;
+  GradientStore gradients;
+  RecomputeRunner inner;
+  GatherRunner runner{gathered, inner};
+  std::vector<Tensor> values;
+  Tensor x;
+  std::vector<double> losses, norms;
+};
+
+void expect_same(const std::vector<std::string>& kept, const std::vector<std::string>& moved,
+                 c10::Device device, c10::Device reference) {
+  const TemporaryFolder drive;
+  Chain one(settings_of(kept, drive), reference), other(settings_of(moved, drive), device);
+  for (int step = 0; step < 4; ++step) {
+    one.step();
+    other.step();
+  }
+  const std::string where = moved.back();
+  EXPECT_EQ(one.losses, other.losses) << where;
+  EXPECT_LT(one.losses.back(), one.losses.front());
+  const auto a = one.weights(), b = other.weights();
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(test::bitwise_equal(a[i], b[i])) << where << i;
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::string& b) {
+  a.push_back(b);
+  return a;
+}
+
+// Where products are computed does not change: no bit may.
+void expect_neutral(c10::Device device) {
+  for (const char* compute : {"fp32", "bf16"}) {
+    for (const char* checkpoint : {"none", "full"}) {
+      const std::vector<std::string> run = {std::string("precision.compute=") + compute,
+                                            std::string("activations.checkpoint=") + checkpoint};
+      for (const char* home : {"placement.parameters=host", "placement.parameters=nvme",
+                               "placement.gradients=host", "placement.gradients=nvme"})
+        expect_same(run, run + home, device, device);
+    }
+  }
+}
+
+TEST(DeviceHomes, WeightsAndGradientsAreBitwiseTheSame) { expect_neutral(at::kCPU); }
+
+TEST(DeviceHomesCuda, WeightsAndGradientsAreBitwiseTheSame) {
+  MOELAB_NEEDS_CUDA();
+  expect_neutral(c10::Device(c10::kCUDA, 0));
+}
+
+// A step where the state lies is the CPU's step, whatever the device computes.
+void expect_the_cpus_steps(c10::Device device) {
+  const TemporaryFolder drive;
+  for (const char* name : {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"}) {
+    for (const char* home : {"host", "nvme"}) {
+      const std::vector<std::string> run = {std::string("optim.name=") + name, "precision.compute=bf16"};
+      Chain kept(settings_of(run, drive), at::kCPU),
+          moved(settings_of(run + (std::string("placement.optimizer=") + home), drive), device);
+      for (int step = 0; step < 3; ++step) {
+        for (size_t i = 0; i < kept.values.size(); ++i) {
+          at::manual_seed(static_cast<uint64_t>(100 * step) + i);
+          const Tensor gradient = at::randn({kWidth, kWidth}, at::kBFloat16);
+          kept.values[i].mutable_grad() = gradient;
+          moved.values[i].mutable_grad() = gradient.to(device);
+          for (Chain* chain : {&kept, &moved}) {
+            const at::NoGradGuard no_grad;
+            chain->gradients.take(i);
+            chain->gradients.norm();
+            chain->optimizer.step_parameter(i, 1e-2, 1);
+            chain->gradients.drop();
+          }
+        }
+      }
+      const auto a = kept.weights(), b = moved.weights();
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_TRUE(test::bitwise_equal(a[i], b[i])) << name << home << i;
+        EXPECT_TRUE(test::bitwise_equal(kept.values[i].detach(), moved.values[i].detach().cpu()))
+            << name << home;
+      }
+    }
+  }
+}
+
+TEST(DeviceHomes, AStepOnTheHostIsTheCpus) { expect_the_cpus_steps(at::kCPU); }
+
+TEST(DeviceHomesCuda, AStepOnTheHostIsTheCpus) {
+  MOELAB_NEEDS_CUDA();
+  expect_the_cpus_steps(c10::Device(c10::kCUDA, 0));
+}
+
+// Weights leave the device between steps.
+TEST(DeviceHomesCuda, WeightsLeaveTheDevice) {
+  MOELAB_NEEDS_CUDA();
+  install_allocators();
+  const TemporaryFolder drive;
+  const c10::Device device(c10::kCUDA, 0);
+  Chain chain(settings_of({"placement.parameters=host"}, drive), device);
+  chain.step();
+  for (const Tensor& value : chain.values) EXPECT_EQ(value.storage().data_ptr().get(), nullptr);
+  EXPECT_GE(cpu_ledger(Home::host).allocated(), kLayers * kWidth * kWidth * 4);
+}
+
+}  // namespace
+}  // namespace moelab

@@ -1,0 +1,125 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/cuda_device.h"
+#include "tests/kernels/reference.h"
+#include "tests/temporary_folder.h"
+#include "tests/train/run/random_run.h"
+#include "train/config/load.h"
+#include "train/run/trainer.h"
+
+// Whole training steps on a GPU: beside the CPU's, and with what leaves the device's memory.
+namespace moelab {
+namespace {
+
+using Overrides = std::vector<std::string>;
+const c10::Device kGpu(c10::kCUDA, 0);
+
+Settings settings_with(const Overrides& overrides) {
+  Overrides all = {"model.vocab=64",      "model.d_model=64",
+                   "model.layers=3",      "model.heads=4",
+                   "model.d_expert=64",   "train.steps=8",
+                   "train.sequence=32",   "optim.warmup=1",
+                   "train.micro_batch=4", "placement.nvme_block=16KiB"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_settings({.config = "moe-pico", .overrides = all});
+}
+
+struct Result {
+  std::vector<double> losses;
+  std::vector<TensorEntry> weights;
+};
+
+Result run_on(c10::Device device, const Overrides& overrides) {
+  const Settings s = settings_with(overrides);
+  Trainer trainer(s, device, test::random_batches(s));
+  Result result;
+  for (int64_t step = 0; step < 4; ++step) result.losses.push_back(trainer.step(step).loss);
+  result.weights = trainer.weights();
+  return result;
+}
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<Overrides> variants() {
+  return {{},
+          {"precision.compute=bf16", "activations.checkpoint=full"},
+          {"precision.compute=bf16", "model.dispatch=dropless"},
+          {"precision.compute=bf16", "activations.pieces=[norms,expert_hidden]", "train.accumulation=2"},
+          {"model.experts=0", "attention.kernel=materialised"}};
+}
+
+TEST(CudaRun, LossesAreTheCpus) {
+  MOELAB_NEEDS_CUDA();
+  for (const Overrides& variant : variants()) {
+    const Result cpu = run_on(at::kCPU, variant), gpu = run_on(kGpu, variant);
+    for (size_t i = 0; i < cpu.losses.size(); ++i) EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 2e-2) << i;
+  }
+}
+
+TEST(CudaRun, EveryOptimizerFollowsTheCpus) {
+  MOELAB_NEEDS_CUDA();
+  for (const char* name : {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"}) {
+    const Overrides run = {std::string("optim.name=") + name, "precision.compute=bf16"};
+    const Result cpu = run_on(at::kCPU, run), gpu = run_on(kGpu, run);
+    for (size_t i = 0; i < cpu.losses.size(); ++i) EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 2e-2) << name;
+  }
+}
+
+// With run.deterministic, what is stored elsewhere or computed again changes no bit.
+TEST(CudaRun, WhatLeavesTheDeviceComesBackBitForBit) {
+  MOELAB_NEEDS_CUDA();
+  const bool before = at::globalContext().deterministicAlgorithms();
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  const TemporaryFolder drive;
+  const std::string path = "placement.nvme_path=" + drive.string();
+  for (const Overrides& variant : variants()) {
+    const Result kept = run_on(kGpu, variant);
+    for (const Overrides& away :
+         {Overrides{"activations.storage=host"}, Overrides{"activations.storage=nvme", path},
+          Overrides{"placement.parameters=host"}, Overrides{"placement.parameters=nvme", path},
+          Overrides{"activations.storage=host", "placement.parameters=host"}}) {
+      const Result got = run_on(kGpu, variant + away);
+      EXPECT_EQ(got.losses, kept.losses) << away.front();
+      for (size_t i = 0; i < kept.weights.size(); ++i) {
+        EXPECT_TRUE(test::bitwise_equal(got.weights[i].tensor.cpu(), kept.weights[i].tensor.cpu()))
+            << away.front() << kept.weights[i].name;
+      }
+    }
+  }
+  at::globalContext().setDeterministicAlgorithms(before, false);
+}
+
+TEST(CudaRun, AStepOnTheHostFollowsTheDevices) {
+  MOELAB_NEEDS_CUDA();
+  const TemporaryFolder drive;
+  const std::string path = "placement.nvme_path=" + drive.string();
+  for (const char* compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
+    const Result kept = run_on(kGpu, {compute});
+    for (const Overrides& away :
+         {Overrides{"placement.optimizer=host"}, Overrides{"placement.optimizer=nvme", path},
+          Overrides{"placement.gradients=host"}, Overrides{"placement.gradients=nvme", path},
+          Overrides{"placement.optimizer=host", "placement.gradients=host", "placement.parameters=host"}}) {
+      const Result got = run_on(kGpu, Overrides{compute} + away);
+      for (size_t i = 0; i < kept.losses.size(); ++i)
+        EXPECT_NEAR(got.losses[i], kept.losses[i], 2e-2) << away.front();
+    }
+  }
+}
+
+// Compressed activations and weights move the loss a little, as on the CPU.
+TEST(CudaRun, PackedStorageTrains) {
+  MOELAB_NEEDS_CUDA();
+  const Result kept = run_on(kGpu, {"precision.compute=bf16"});
+  for (const char* packed : {"activations.storage=int8", "activations.storage=fp8", "precision.store=int8",
+                             "precision.store=fp8"}) {
+    const Result got = run_on(kGpu, {"precision.compute=bf16", packed});
+    for (size_t i = 0; i < kept.losses.size(); ++i) EXPECT_NEAR(got.losses[i], kept.losses[i], 0.1) << packed;
+  }
+}
+
+}  // namespace
+}  // namespace moelab

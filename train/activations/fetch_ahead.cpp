@@ -1,0 +1,49 @@
+#include "train/activations/fetch_ahead.h"
+
+#include <ATen/ATen.h>
+
+namespace moelab {
+
+void FetchAhead::begin_block() {
+  if (!blocks_.back().empty()) blocks_.emplace_back();
+}
+
+size_t FetchAhead::add(AwayTensor& tensor) {
+  blocks_.back().push_back(&tensor);
+  return blocks_.size() - 1;
+}
+
+void FetchAhead::remove(AwayTensor& tensor, size_t block) {
+  std::erase(blocks_[block], &tensor);
+  while (blocks_.size() > 1 && blocks_.back().empty()) blocks_.pop_back();
+}
+
+void FetchAhead::want(size_t block) {
+  for (AwayTensor* tensor : blocks_[block]) tensor->fetch();
+  if (block == 0) return;
+  for (AwayTensor* tensor : blocks_[block - 1]) tensor->fetch();
+}
+
+AwayTensor::AwayTensor(std::shared_ptr<FetchAhead> ahead, const at::Tensor& dense)
+    : ahead_(std::move(ahead)), device_(dense.device()), bytes_(static_cast<int64_t>(dense.nbytes())) {
+  block_ = ahead_->add(*this);
+}
+
+AwayTensor::~AwayTensor() { ahead_->remove(*this, block_); }
+
+void AwayTensor::fetch() {
+  if (memory_.defined()) return;
+  const at::Tensor memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
+  start(memory);
+  memory_ = memory;
+}
+
+at::Tensor AwayTensor::fetched() {
+  if (!ahead_->active()) return {};
+  ahead_->want(block_);
+  finish();
+  TORCH_CHECK(memory_._version() == 0, "a tensor that autograd saved was changed in place");
+  return memory_;
+}
+
+}  // namespace moelab

@@ -1,0 +1,66 @@
+#include "train/data/packed_rows.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/memory/ledger.h"
+#include "moe/settings/error.h"
+
+namespace moelab {
+namespace {
+
+// The row that is written, place by place.
+struct Cursor {
+  int64_t *tokens, *targets;
+  int32_t* documents;
+  int32_t place = 0;
+
+  void add(const TokenRange& from, const Passage& passage, std::vector<int64_t>& window) {
+    window.resize(static_cast<size_t>(passage.tokens) + 1);
+    from.copy(passage.first, window);
+    std::copy(window.begin(), window.end() - 1, tokens + place);
+    std::copy(window.begin() + 1, window.end(), targets + place);
+    std::fill_n(documents + place, passage.tokens, place);
+    place += static_cast<int32_t>(passage.tokens);
+  }
+};
+
+}  // namespace
+
+PackedRows::PackedRows(std::vector<Source> sources, const PackingOptions& options)
+    : sources_(std::move(sources)), options_(options) {
+  std::vector<PackedOrder::Source> lengths;
+  for (const Source& source : sources_) {
+    passages_.push_back(cut_documents(source.tokens, options.end_of_text, options.longest));
+    if (passages_.back().empty())
+      throw UserError(source.name + " has no document of two tokens or more; token " +
+                      std::to_string(options.end_of_text) + " ends each");
+    lengths.push_back({source.weight, {}});
+    for (const Passage& passage : passages_.back()) lengths.back().lengths.push_back(passage.tokens);
+  }
+  order_ = std::make_unique<PackedOrder>(std::move(lengths), options.row, options.buffer, options.seed);
+}
+
+Batch PackedRows::read(int64_t first, int64_t count) const {
+  const HomeScope outside_the_budget(Home::host);
+  const auto ids = at::TensorOptions().dtype(at::kLong).pinned_memory(options_.pinned);
+  Batch batch{at::zeros({count, options_.row}, ids), at::full({count, options_.row}, -1, ids),
+              at::full({count, options_.row}, -1, at::kInt)};
+  Cursor row{batch.tokens.mutable_data_ptr<int64_t>(), batch.targets.mutable_data_ptr<int64_t>(),
+             batch.documents.mutable_data_ptr<int32_t>()};
+  std::vector<int64_t> window;
+  for (int64_t n = first; n < first + count; ++n) {
+    for (const Sample& sample : order_->row(n).passages)
+      row.add(sources_[sample.source].tokens, passages_[sample.source][static_cast<size_t>(sample.window)],
+              window);
+    batch.filled += row.place;
+    row = {row.tokens + options_.row, row.targets + options_.row, row.documents + options_.row};
+  }
+  return batch;
+}
+
+}  // namespace moelab

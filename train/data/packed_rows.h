@@ -1,0 +1,37 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "train/data/documents.h"
+#include "train/data/packing.h"
+#include "train/data/rows.h"
+
+namespace moelab {
+
+struct PackingOptions {
+  int64_t row = 1;          // tokens a row
+  int64_t longest = 1;      // tokens of a document past which it is cut; at most `row`
+  int64_t buffer = 1;       // passages of documents that are packed together
+  int64_t end_of_text = 0;  // the token that ends a document
+  int64_t seed = 1;
+  bool pinned = false;  // page-locked memory, for copies to a GPU
+};
+
+// Rows of whole documents, or of passages of those that are too long, one behind another and padded at the
+// end.
+class PackedRows : public RowSource {
+ public:
+  // Throws UserError for a source without a document of two tokens.
+  PackedRows(std::vector<Source> sources, const PackingOptions& options);
+
+  Batch read(int64_t first, int64_t count) const override;
+  int64_t filled(int64_t first, int64_t count) const override { return order_->filled(first, count); }
+
+ private:
+  std::vector<Source> sources_;
+  PackingOptions options_;
+  std::vector<std::vector<Passage>> passages_;  // of each source
+  std::unique_ptr<PackedOrder> order_;
+};
+
+}  // namespace moelab

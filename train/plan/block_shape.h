@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+
+#include "train/config/settings.h"
+
+namespace moelab {
+
+// The sizes that closed formulas of one block need, for one micro-batch of a resolved run.
+struct BlockShape {
+  explicit BlockShape(const Settings& settings);
+
+  double tokens;         // T
+  double width;          // D
+  double queries;        // heads * head_dim
+  double keys;           // kv_heads * head_dim
+  double expert_rows;    // rows that pass through experts: capacity buffers, routes, or T when dense
+  double hidden;         // d_expert
+  double shared_hidden;  // of the shared experts together
+  double capacity;       // rows of one expert for one sequence; 0: dropless or dense
+  double experts;        // 0: dense
+  double element;        // bytes of an activation
+  // parameters: of the attention half with both norms and the router, of all experts, of both
+  double attention_parameters, expert_parameters;
+
+  double parameters() const { return attention_parameters + expert_parameters; }
+};
+
+// Parameters outside of the blocks: embedding, final norm, and the head unless it is tied.
+double outer_parameters(const ModelSettings& model);
+
+// How many blocks are recomputed whole.
+double recomputed_blocks(const Settings& settings);
+
+bool recomputes_piece(const Settings& settings, Piece piece);
+
+}  // namespace moelab

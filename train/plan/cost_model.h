@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/config/settings.h"
+#include "train/plan/work.h"
+
+namespace moelab {
+
+// How far the predictions of calibrated costs were from the measurements they were fitted to, each case
+// predicted by a fit to the others.
+struct CostError {
+  double median = 0, worst = 0;  // share of the step time
+  int64_t cases = 0;
+};
+
+// What a unit of each effort takes on one device; a step's time is the sum.
+struct CostModel {
+  std::string device;  // cpu, h100, …
+  std::string about;   // the machine and where the costs come from
+  DeviceChoice runs_on = DeviceChoice::cpu;
+  std::array<double, kEfforts> nanoseconds{};
+  std::optional<CostError> error;  // none: by datasheet, never measured
+
+  double step_seconds(const Work& work) const;
+};
+
+// Of the program's own devices. Throws UserError with the nearest name.
+const CostModel& cost_model(const std::string& device);
+std::vector<std::string> cost_devices();
+
+// devices.json and calibration.json of this folder as they were when the program was built.
+extern const char* const kDevicesText;
+extern const char* const kCalibrationText;
+
+// Reads both, of schema 1: every device by datasheet, then what was measured in its place. Throws
+// UserError, naming the device, for an effort that is missing or unknown.
+std::vector<CostModel> parse_cost_models(const std::string& devices, const std::string& calibration);
+
+}  // namespace moelab

@@ -1,0 +1,132 @@
+#include "train/plan/formula.h"
+
+#include <algorithm>
+
+#include "train/optim/optimizer.h"
+#include "train/placement/gather_weights.h"
+#include "train/plan/block_shape.h"
+
+namespace moelab {
+namespace {
+
+constexpr double kScaled = 1 + 4.0 / 256;  // bytes of a coded element with its share of a scale
+
+double rule_bytes(const OptimSettings& optim) {
+  switch (optim.name) {
+    case OptimizerName::adamw:
+      return optim.state == OptimizerState::bf16 ? 4 : 8;
+    case OptimizerName::adam8bit:
+      return 2 * kScaled;
+    case OptimizerName::adamw_compact:
+      return 1 + 2 * kScaled;
+    case OptimizerName::adafactor:
+      return 0;
+    case OptimizerName::adam_mini:
+    case OptimizerName::lion:
+    case OptimizerName::sgd:
+      break;
+  }
+  return 4;
+}
+
+// What one block keeps of one micro-batch when nothing of it is recomputed whole, less its input.
+double kept_bytes(const Settings& s, const BlockShape& b) {
+  const bool wide = s.precision.compute == ComputePrecision::fp32;
+  const bool norms = recomputes_piece(s, Piece::norms), attention = recomputes_piece(s, Piece::attention),
+             moe = recomputes_piece(s, Piece::moe), hidden = recomputes_piece(s, Piece::expert_hidden);
+  const double stream = b.tokens * b.width * b.element;
+  double bytes = stream;  // between the halves
+  if (!attention) {
+    bytes += (norms ? 0 : stream) + b.tokens * (2 * b.queries + 2 * b.keys) * b.element;
+    const double row = static_cast<double>(s.train.row() * s.model.heads) * b.tokens;
+    bytes += s.attention.kernel == AttentionKernel::materialised
+                 ? row * (wide ? 4 : 2)
+                 : 4 * b.tokens * static_cast<double>(s.model.heads);
+  }
+  if (moe) return bytes;
+  bytes += norms ? 0 : stream;
+  if (!hidden) bytes += 2 * (b.expert_rows * b.hidden + b.tokens * b.shared_hidden) * b.element;
+  if (s.model.dispatch == Dispatch::onehot && b.experts > 0) {
+    bytes += (wide ? 8 : 12) * b.tokens * b.experts * b.capacity / 1.0;
+    bytes += b.expert_rows * (2 * b.width + b.hidden) * b.element;
+  }
+  return bytes + b.tokens * b.experts * 8;
+}
+
+double as_stored(const Settings& s, double bytes) {
+  switch (s.activations.storage) {
+    case ActivationStorage::keep:
+      break;
+    case ActivationStorage::int8:
+    case ActivationStorage::fp8:
+      return bytes * kScaled / (s.precision.compute == ComputePrecision::fp32 ? 4 : 2);
+    case ActivationStorage::host:
+    case ActivationStorage::nvme:
+      return 0;
+  }
+  return bytes;
+}
+
+double on_device(Home home, double bytes) { return home == Home::device ? bytes : 0; }
+
+// Weights of blocks that come and go leave two blocks' on the device, as products read them.
+void place(StateFormula& state, const Settings& s, const BlockShape& b) {
+  const auto layers = static_cast<double>(s.model.layers);
+  const StateFormula blocks = state_formula(s, layers * b.parameters());
+  const double plain = b.element * b.parameters();
+  const bool coded = weight_code(s.precision).has_value(), away = s.placement.parameters != Home::device;
+  if (away) state.weights -= blocks.weights;
+  if (away && s.placement.optimizer == Home::device) state.masters -= blocks.masters;
+  if (away || coded) state.weights += std::min(2.0, layers) * plain;
+  state.masters = on_device(s.placement.optimizer, state.masters);
+  state.optimizer = on_device(s.placement.optimizer, state.optimizer);
+  if (s.placement.gradients != Home::device || s.optim.in_backward) {
+    const double head = static_cast<double>(s.model.vocab * s.model.d_model);
+    state.gradients = state_formula(s, std::max(b.expert_parameters, head)).gradients;
+  }
+}
+
+}  // namespace
+
+StateFormula state_formula(const Settings& s, double parameters) {
+  const bool wide = s.precision.compute == ComputePrecision::fp32,
+             coded = weight_code(s.precision).has_value();
+  StateFormula state;
+  state.weights = parameters * (coded ? kScaled : wide ? 4 : 2);
+  state.masters = !wide && keeps_masters(s) ? 4 * parameters : 0;
+  state.gradients = parameters * (wide || s.train.accumulation > 1 ? 4 : 2);
+  state.optimizer = parameters * rule_bytes(s.optim);
+  return state;
+}
+
+double saved_bytes(const Settings& s) {
+  const BlockShape b(s);
+  const double whole = recomputed_blocks(s), layers = static_cast<double>(s.model.layers);
+  return layers * b.tokens * b.width * b.element + (layers - whole) * kept_bytes(s, b);
+}
+
+PeakFormula peak_formula(const Settings& s) {
+  const BlockShape b(s);
+  const auto layers = static_cast<double>(s.model.layers);
+  const double head = static_cast<double>(s.model.vocab * s.model.d_model);
+  PeakFormula f;
+  f.state = state_formula(s, layers * b.parameters() + outer_parameters(s.model));
+  const double gradients = f.state.gradients;
+  place(f.state, s, b);
+  const bool gathered = f.state.gradients < gradients;  // consumed or taken away as they come
+  const bool summed = s.train.accumulation > 1 && !gathered;
+  f.activations = as_stored(s, saved_bytes(s));
+  f.loss_head = 4 * head + b.tokens * b.width * b.element + (16 << 20);
+  const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
+  f.working =
+      repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;
+  if (s.model.dense()) f.working = repeated + 3 * b.tokens * b.width * b.element;
+  const double held = f.state.weights + f.state.masters + f.state.optimizer;
+  const double begins =
+      f.activations + std::max(f.loss_head, f.working) + f.loss_head / 2 + (summed ? f.state.gradients : 0);
+  const double ends = f.state.gradients + f.working;
+  f.peak = held + std::max(begins, ends);
+  return f;
+}
+
+}  // namespace moelab

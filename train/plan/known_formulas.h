@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/config/settings.h"
+
+namespace moelab {
+
+// A closed formula as guides and papers give it, worked out for one run.
+struct KnownFormula {
+  std::string name, formula;
+  double bytes = 0;
+  enum class Of { peak, state, activations } of = Of::peak;
+  std::string leaves_out;  // what makes it differ from a dry run
+};
+
+// Of a resolved run: this program's own (formula.h), mixed precision's 16 bytes a parameter (Rajbhandari
+// 2020, arXiv 1910.02054), the activations of a dense transformer (Korthikanti 2022, arXiv 2205.05198,
+// equation 2) and four tensors a layer (the guide of claim ava.formula_activations).
+std::vector<KnownFormula> known_formulas(const Settings& settings);
+
+}  // namespace moelab

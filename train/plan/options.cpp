@@ -1,0 +1,181 @@
+#include "train/plan/options.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "kernels/memory/ledger.h"
+#include "moe/settings/error.h"
+#include "train/config/assign.h"
+#include "train/config/for_each_field.h"
+#include "train/config/resolve.h"
+#include "train/config/validate.h"
+#include "train/techniques/techniques.h"
+
+namespace moelab {
+namespace {
+
+using Texts = std::map<std::string, std::string>;  // key -> value
+using Change = std::function<void(Settings&)>;
+
+Texts texts_of(const Settings& settings) {
+  Texts texts;
+  for_each_field(settings,
+                 [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
+  return texts;
+}
+
+// Settings are parsed once; a plan then copies the changed fields into a hundred thousand of them. A field is
+// known by its distance from the start of the struct.
+Change copying_fields(const Settings& base, const Settings& changed) {
+  const Texts before = texts_of(base);
+  std::vector<Change> changes;
+  for_each_field(changed, [&](const Field& field, const auto& value) {
+    if (before.at(field.key()) == value_text(value)) return;
+    using T = std::remove_cvref_t<decltype(value)>;
+    const auto distance = reinterpret_cast<const char*>(&value) - reinterpret_cast<const char*>(&changed);
+    changes.push_back([distance, value](Settings& settings) {
+      *reinterpret_cast<T*>(reinterpret_cast<char*>(&settings) + distance) = value;
+    });
+  });
+  return [changes](Settings& settings) {
+    for (const Change& change : changes) change(settings);
+  };
+}
+
+bool is_accepted(const Settings& settings) {
+  try {
+    validate(settings);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+bool is_adamw(OptimizerName name) {
+  return name == OptimizerName::adamw || name == OptimizerName::adam8bit ||
+         name == OptimizerName::adamw_compact;
+}
+
+bool in_use(const Settings& s, Home home, ActivationStorage storage) {
+  return s.placement.parameters == home || s.placement.gradients == home || s.placement.optimizer == home ||
+         s.activations.storage == storage;
+}
+
+// Whether `changed` still trains the same model by the same rule, in memory that there is.
+bool is_wanted(const Settings& base, const Settings& changed) {
+  if (changed.optim.name != base.optim.name && !(is_adamw(base.optim.name) && is_adamw(changed.optim.name)))
+    return false;
+  const bool host = in_use(changed, Home::host, ActivationStorage::host),
+             nvme = in_use(changed, Home::nvme, ActivationStorage::nvme);
+  if (host && !in_use(base, Home::host, ActivationStorage::host) && base.run.device != DeviceChoice::cuda)
+    return false;
+  return !nvme || !base.placement.nvme_path.empty();
+}
+
+class Builder {
+ public:
+  Builder(const Settings& base, const std::vector<std::string>& pinned)
+      : base_(base), open_(unresolve(base)), before_(texts_of(base)), pinned_(pinned) {}
+
+  std::vector<PlanOption> build() {
+    for (const Technique& technique : techniques()) {
+      const bool of_batch = technique.name == "accumulation";
+      if (&technique != &techniques().front() && technique.parts.empty() && !of_batch) add(technique);
+    }
+    add_splits();
+    for (size_t i = 0; i < options_.size(); ++i)
+      for (size_t j = i + 1; j < options_.size(); ++j) exclude(i, j);
+    return options_;
+  }
+
+ private:
+  void add(const Technique& technique) {
+    Texts changes;
+    for (const auto& [key, value] : technique.settings) {
+      const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
+      // which folder is the user's choice
+      if (!of_model && key != "placement.nvme_path") changes[std::string(key)] = value;
+    }
+    add(std::string(technique.name), changes);
+  }
+
+  // The rows of a step in smaller micro-batches; a packed row is one already.
+  void add_splits() {
+    const TrainSettings& train = base_.train;
+    const int64_t rows = train.micro_batch * train.accumulation;
+    for (int64_t micro = rows; micro >= 1 && train.tokens_per_device == 0; --micro) {
+      const int64_t count = rows / micro;
+      const bool halved = rows % micro == 0 && (count & (count - 1)) == 0;
+      if (!halved || micro == train.micro_batch) continue;
+      add("micro-batch " + std::to_string(micro) + " x " + std::to_string(count),
+          {{"train.micro_batch", std::to_string(micro)}, {"train.accumulation", std::to_string(count)}});
+    }
+  }
+
+  void add(const std::string& name, const Texts& changes) {
+    Settings changed = open_;
+    Texts real;
+    for (const auto& [key, value] : changes) {
+      if (before_.at(key) == value) continue;
+      if (std::find(pinned_.begin(), pinned_.end(), key) != pinned_.end()) return;
+      assign(changed, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
+      real[key] = value;
+    }
+    if (real.empty() || !is_wanted(base_, changed) || options_.size() == 64) return;
+    changed = resolve(changed);
+    if (!is_accepted(changed)) return;
+    options_.push_back({name, copying_fields(base_, changed)});
+    changes_.push_back(real);
+  }
+
+  bool clash(size_t a, size_t b) const {
+    size_t shared = 0;
+    for (const auto& [key, value] : changes_[a]) {
+      const auto other = changes_[b].find(key);
+      if (other == changes_[b].end()) continue;
+      if (other->second != value) return true;
+      ++shared;
+    }
+    return shared == changes_[a].size() || shared == changes_[b].size();
+  }
+
+  void exclude(size_t a, size_t b) {
+    Settings both = base_;
+    options_[a].apply(both);
+    options_[b].apply(both);
+    if (!clash(a, b) && is_accepted(both)) return;
+    options_[a].excludes |= uint64_t{1} << b;
+    options_[b].excludes |= uint64_t{1} << a;
+  }
+
+  const Settings& base_;
+  Settings open_;
+  Texts before_;
+  const std::vector<std::string>& pinned_;
+  std::vector<PlanOption> options_;
+  std::vector<Texts> changes_;
+};
+
+void add_sets(const std::vector<PlanOption>& options, size_t from, uint64_t set, uint64_t excluded,
+              std::vector<uint64_t>& sets) {
+  sets.push_back(set);
+  for (size_t i = from; i < options.size(); ++i) {
+    const uint64_t bit = uint64_t{1} << i;
+    if (!(excluded & bit)) add_sets(options, i + 1, set | bit, excluded | options[i].excludes, sets);
+  }
+}
+
+}  // namespace
+
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned) {
+  return Builder(base, pinned).build();
+}
+
+std::vector<uint64_t> admissible_sets(const std::vector<PlanOption>& options) {
+  std::vector<uint64_t> sets;
+  add_sets(options, 0, 0, 0, sets);
+  return sets;
+}
+
+}  // namespace moelab

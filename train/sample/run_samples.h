@@ -1,0 +1,48 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/config/settings.h"
+#include "train/data/dataset.h"
+#include "train/generate/batch.h"
+#include "train/tokenizer/tokenizer.h"
+
+namespace moelab {
+
+// The texts that a run writes every sample.every steps: each prompt of sample.prompt continued by at most 64
+// tokens at temperature 0.8, printed, and appended to samples.jsonl in run.dir as {"step", "prompt", "text",
+// "tokens", "tokens_per_second"}, the last one of all texts of the step together. What is written follows
+// from the weights, train.seed, the step and the prompt's number alone; no generator of training's is read.
+class RunSamples {
+ public:
+  // Nothing is read when sample.every is 0. Throws UserError for a file that cannot be read, prompts that are
+  // empty or too long, data without a tokenizer, and as sample_limits().
+  RunSamples(const Settings& settings, const Dataset& data);
+
+  // The lines of steps after `step` are dropped; with 0 the file goes.
+  void go_on_after(int64_t step) const;
+
+  bool due(int64_t step) const { return settings_.sample.every > 0 && step % settings_.sample.every == 0; }
+  // Throws c10::OutOfMemoryError before anything is printed, and UserError when the file cannot be written or
+  // the logits are not finite. Nothing is written once `stop` says so.
+  void write(int64_t step, Transformer& model, BlockRunner& runner, const std::function<bool()>& stop);
+
+  // Half as many texts at a time from now on, and half of the tokens a pass; false when it was one text.
+  bool halve();
+  int64_t texts_at_a_time() const { return limits_.sequences; }
+
+ private:
+  void show(int64_t step, const std::vector<Generated>& texts) const;
+
+  Settings settings_;
+  std::filesystem::path file_;
+  std::optional<Tokenizer> tokenizer_;
+  std::vector<std::string> prompts_;
+  std::vector<std::vector<int64_t>> ids_;
+  BatchLimits limits_;
+};
+
+}  // namespace moelab
