@@ -73,7 +73,8 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
                                                     const Tensor& v, const Tensor& out,
                                                     const Tensor& logsumexp) {
   if (q.is_meta()) {
-    const Tensor scratch = library_scratch(q, k, true);
+    // the CPU's kernel reads the gradient in rows without gaps
+    const Tensor scratch = library_scratch(q, k, true), rows = grad.transpose(1, 2).contiguous();
     return {empty_transposed(q), empty_transposed(k), empty_transposed(v)};
   }
   if (q.is_cpu()) {

@@ -11,9 +11,9 @@ usage: scripts/gpu_bundle.sh [--build DIR] [--out FILE]
 
   --build  packs the programs of this build folder as they are; without it, build/gpu is built: for x86-64-v3
            processors and Hopper GPUs (sm_90a)
-  --out    the archive (default: moelab-gpu.tar.xz)
+  --out    the archive (default: moelab-gpu.tar.gz)
 
-example, on the GPU host: tar xf moelab-gpu.tar.xz && moelab-gpu/scripts/gpu_check.sh --minutes 30
+example, on the GPU host: tar xf moelab-gpu.tar.gz && moelab-gpu/scripts/gpu_check.sh --minutes 30
 TEXT
 }
 
@@ -41,7 +41,7 @@ pack_libraries() {
     while read -r library; do cp -L "$library" "$2/lib/"; done
 }
 
-build="" out=moelab-gpu.tar.xz
+build="" out=moelab-gpu.tar.gz
 while (($# > 0)); do
   case $1 in
     --build | --out)
@@ -71,7 +71,7 @@ cp -r scripts "$root/scripts"
 cp -r --parents bench/peers/*.py bench/tradeoff/*.yaml "$root"
 find "$root" -name __pycache__ -prune -exec rm -r {} +
 mkdir -p "$(dirname "$out")"
-tar -C "$staging" -c "$NAME" | xz -T0 -6 >"$out"
+tar -C "$staging" -c "$NAME" | gzip -9 >"$out"
 size=$(stat -c %s "$out")
 ((size <= MOST)) || fail "$out: $((size >> 20)) MiB, more than the $((MOST >> 20)) that a bundle may have"
 printf '%s: %d MiB, %d programs\n' "$out" $((size >> 20)) "$(find "$root/build/gpu" -type f -executable -not -name '*.so*' | wc -l)"

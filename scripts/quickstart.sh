@@ -33,7 +33,7 @@ else
   .venv/bin/python scripts/prepare_data.py --bytes --python-stdlib --out "$DATA"
 fi
 
-# The MoE operators have no CUDA kernels yet, so a GPU is left alone. 16-bit products pay where the CPU has
+# The CUDA kernels have not been run yet, so a GPU is left alone. 16-bit products pay where the CPU has
 # instructions for them.
 readonly device=cpu
 compute=bf16

@@ -60,35 +60,31 @@ as_root() {
   fi
 }
 
+# apt_install PREFIX PACKAGE…
+apt_install() {
+  "$1" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${@:2}" </dev/null >/dev/null
+}
+
 # install_system_packages run|test
 install_system_packages() {
-  local missing allocators package prefix
+  local missing package prefix optional=("${ALLOCATORS[@]}")
   if ! command -v dpkg-query >/dev/null; then
     echo "not Debian or Ubuntu: install what these are there: ${APT_PACKAGES[*]}"
     return
   fi
   mapfile -t missing < <(missing_packages "${APT_PACKAGES[@]}")
-  local formatter=()
-  [[ $1 == run ]] || mapfile -t formatter < <(missing_packages "$FORMATTER")
-  mapfile -t allocators < <(missing_packages "${ALLOCATORS[@]}")
-  ((${#missing[@]} + ${#formatter[@]} + ${#allocators[@]} > 0)) || return 0
   if ((${#missing[@]} > 0)); then
     prefix=$(as_root) ||
       fail "this user may not install what is missing; run: sudo apt-get install -y ${missing[*]}"
     say "Installing ${missing[*]}"
-    $prefix apt-get update -qq
+    "$prefix" apt-get update -qq
+    apt_install "$prefix" "${missing[@]}"
   fi
-  if ((${#formatter[@]} > 0)) && has_candidate "$FORMATTER" && prefix=$(as_root); then
-    missing+=("$FORMATTER")
-  elif ((${#formatter[@]} > 0)); then
-    echo "note: $FORMATTER cannot be installed here; the format check will be skipped"
-  fi
-  for package in "${allocators[@]}"; do
-    if has_candidate "$package" && prefix=$(as_root); then missing+=("$package"); fi
-  done
-  ((${#missing[@]} == 0)) ||
-    $prefix env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  [[ $1 == run ]] || optional+=("$FORMATTER")
+  while read -r package; do
+    if has_candidate "$package" && prefix=$(as_root) && apt_install "$prefix" "$package"; then continue; fi
+    echo "note: $package cannot be installed here; what needs it says so and does without"
+  done < <(missing_packages "${optional[@]}")
 }
 
 # at_least NAME FOUND WANTED

@@ -9,6 +9,7 @@
 namespace moelab {
 namespace {
 
+constexpr double kLogitChunk = 16 << 20;   // see kernels/linear_cross_entropy.cpp
 constexpr double kScaled = 1 + 4.0 / 256;  // bytes of a coded element with its share of a scale
 
 double rule_bytes(const OptimSettings& optim) {
@@ -47,7 +48,7 @@ double kept_bytes(const Settings& s, const BlockShape& b) {
   bytes += norms ? 0 : stream;
   if (!hidden) bytes += 2 * (b.expert_rows * b.hidden + b.tokens * b.shared_hidden) * b.element;
   if (s.model.dispatch == Dispatch::onehot && b.experts > 0) {
-    bytes += (wide ? 8 : 12) * b.tokens * b.experts * b.capacity / 1.0;
+    bytes += (wide ? 8 : 12) * b.tokens * b.experts * b.capacity;
     bytes += b.expert_rows * (2 * b.width + b.hidden) * b.element;
   }
   return bytes + b.tokens * b.experts * 8;
@@ -116,7 +117,8 @@ PeakFormula peak_formula(const Settings& s) {
   const bool gathered = f.state.gradients < gradients;  // consumed or taken away as they come
   const bool summed = s.train.accumulation > 1 && !gathered;
   f.activations = as_stored(s, saved_bytes(s));
-  f.loss_head = 4 * head + b.tokens * b.width * b.element + (16 << 20);
+  const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;
+  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min<double>(logits, kLogitChunk);
   const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
   f.working =
       repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;

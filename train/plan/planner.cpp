@@ -45,6 +45,7 @@ class Search {
     if (result_.fits.empty()) find_smallest();
     std::stable_sort(result_.fits.begin(), result_.fits.end(),
                      [](const Plan& a, const Plan& b) { return a.seconds < b.seconds; });
+    result_.fits.resize(std::min(result_.fits.size(), static_cast<size_t>(search_.best)));
     return result_;
   }
 
@@ -60,11 +61,12 @@ class Search {
     return one.formula <= kFormulaMargin * static_cast<double>(search_.room);
   }
 
-  // Contains one that fits, or one that does not and is no larger by formula.
+  // Contains one that fits.
   bool needless(const Candidate& one) const {
     return std::any_of(fitting_.begin(), fitting_.end(),
                        [&](uint64_t set) { return contains(one.set, set); });
   }
+  // Contains one that does not fit, and is no smaller by formula.
   bool hopeless(const Candidate& one) const {
     return std::any_of(refused_.begin(), refused_.end(), [&](const Candidate& other) {
       return contains(one.set, other.set) && one.formula >= other.formula;
@@ -116,9 +118,7 @@ class Search {
   void note_fastest_too_large() {
     for (const Candidate& one : candidates_) {
       if (likely(one)) continue;
-      if (result_.pruned++ > 0) continue;
-      const std::optional<int64_t> peak = peak_of(one);
-      if (peak && *peak > search_.room) result_.refused = plan_of(one, *peak);
+      if (result_.pruned++ == 0) consider(one);
     }
   }
 
@@ -129,6 +129,7 @@ class Search {
                      [](const Candidate& a, const Candidate& b) { return a.formula < b.formula; });
     small.resize(std::min(small.size(), tries));
     for (const Candidate& one : small) {
+      if (spent() && result_.smallest) break;
       const std::optional<int64_t> peak = peak_of(one);
       if (peak && *peak <= search_.room) result_.fits.push_back(plan_of(one, *peak));
       if (peak && (!result_.smallest || *peak < result_.smallest->peak))

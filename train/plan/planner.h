@@ -30,7 +30,7 @@ struct PlanSearch {
   std::vector<std::string> pinned = {};  // keys that stay as they are
   int64_t room = 0;                      // bytes that the peak may take
   int64_t best = 10;                     // how many are wanted
-  int64_t finalists = 500;               // dry runs at most
+  int64_t finalists = 500;               // dry runs at most; one more where none of them fits
 };
 
 struct PlanResult {

@@ -36,6 +36,12 @@ struct GradientHook : torch::autograd::PostAccumulateGradHook {
   std::function<void()> take;
 };
 
+// On the CPU the same cores would do both; weights that come and go are stepped as they pass.
+bool steps_beside_backward(const Settings& s, c10::Device device) {
+  return device.is_cuda() && s.optim.in_backward && s.placement.optimizer != Home::device &&
+         s.placement.parameters == Home::device;
+}
+
 double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
 
 }  // namespace
@@ -87,6 +93,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
+  if (steps_beside_backward(settings, device)) host_steps_ = std::make_unique<SerialWorker>();
   if (!settings.reference.path.empty()) reference_.emplace(settings, device);
   hook_gradients();
 }
@@ -126,15 +133,22 @@ void Trainer::backward(const LossParts& parts, double parts_of_step) {
   at::Tensor objective = model_.objective(parts).div(parts_of_step);
   if (loss_scale_.value() != 1) objective = objective.mul(loss_scale_.value());
   torch::autograd::backward({objective}, {});
+  if (host_steps_) host_steps_->post([] {}).get();
 }
 
 void Trainer::consume_gradient(size_t index) {
+  TORCH_CHECK(consumed_norms_[index] == kNotConsumed, "the gradient of ", optimizer_.parameters()[index].name,
+              " came in two parts: optim.in_backward stepped one");
+  consumed_norms_[index] = 0;
+  if (!host_steps_) return step_consumed(index);
+  host_steps_->post([this, index] { step_consumed(index); }, kWaitingGradients);
+}
+
+void Trainer::step_consumed(size_t index) {
   at::NoGradGuard no_grad;
   Parameter& parameter = optimizer_.parameters()[index];
-  double& norm = consumed_norms_[index];
-  TORCH_CHECK(norm < 0, "the gradient of ", parameter.name,
-              " came in two parts: optim.in_backward stepped one");
-  norm = squared_norm(parameter.gradient());
+  const double norm = squared_norm(parameter.gradient());
+  consumed_norms_[index] = norm;
   if (std::isfinite(norm)) {
     written_ = true;
     step_parameter(index, clip_scale(std::sqrt(norm), settings_.optim.clip));
@@ -239,6 +253,7 @@ void Trainer::finish_backward() {
 }
 
 bool Trainer::abandon_step() {
+  if (host_steps_) host_steps_ = std::make_unique<SerialWorker>();  // what was posted ends first
   if (device_.is_cpu()) finish_backward();
   gradients_.drop();
   gathered_.release_all();

@@ -2,6 +2,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "train/checkpoint/safetensors_file.h"
 #include "train/config/settings.h"
 #include "train/data/token_stream.h"
+#include "train/files/serial_worker.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
@@ -126,6 +128,7 @@ class Trainer {
   // With optim.in_backward: steps the parameter, unless its gradient is not finite, and drops the gradient.
   // Clips each gradient by its own norm, because the norm of all is not known yet.
   void consume_gradient(size_t index);
+  void step_consumed(size_t index);
   void step_parameter(size_t index, double gradient_scale);
   static void finish_backward();
   double consumed_norm() const;
@@ -154,6 +157,10 @@ class Trainer {
   int64_t update_bytes_ = 0, reserved_bytes_ = 0;
   static constexpr double kNotConsumed = -1;
   std::vector<double> consumed_norms_;  // squared, of the gradients stepped in backward, one a parameter
+  // Where state is off a CUDA device, steps in backward run here, beside what the device goes on with. Gone
+  // before what its tasks use.
+  static constexpr size_t kWaitingGradients = 2;
+  std::unique_ptr<SerialWorker> host_steps_;
 };
 
 }  // namespace moelab

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Makes the planner's step times from measured ones: the cost of a unit of each effort in a step, fitted to the records
+of a sweep.
+
+A step's time is taken for the sum of its efforts (FLOPs, bytes moved, parameters stepped, …; `moelab estimate --json`
+counts them as step_work), each at a cost that is not negative. Costs start from the device's datasheet in
+train/plan/devices.json, all scaled alike to the machine; where the records say little they stay near that. The stated
+error is that of each case under costs fitted to the others.
+
+example: scripts/calibrate.py results/cpu/records.jsonl --program build/dev/bin/moelab
+"""
+import argparse
+import dataclasses
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+
+from tradeoff.figures import finished
+from tradeoff.records import Record, ReportError, read_records
+
+PLAN = pathlib.Path(__file__).parents[1] / "train/plan"
+STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time
+SWEEPS = 3000  # of the coordinates; far more than it takes
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One way to train, measured: the median step of all its runs, in nanoseconds, and what a step does."""
+
+    name: str
+    nanoseconds: float
+    work: dict[str, float]
+
+
+def step_work(record: Record, program: pathlib.Path) -> dict[str, float]:
+    settings = [f"{key}={value}" for key, value in record.settings.items()]
+    command = [str(program), "estimate", "--json", "--config", record.model, *settings]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode not in (0, 3):
+        raise ReportError(f"{record.case}: {run.stderr.strip() or 'estimate failed'}")
+    return json.loads(run.stdout)["step_work"]
+
+
+def read_cases(records: list[Record], program: pathlib.Path) -> list[Case]:
+    groups: dict[tuple, list[Record]] = {}
+    for record in filter(finished, records):
+        groups.setdefault((record.model, record.settings_hash), []).append(record)
+    return [Case(f"{model} {runs[0].case}",
+                 1e6 * statistics.median(float(np.median(run.timed_ms)) for run in runs), step_work(runs[0], program))
+            for (model, _), runs in groups.items()]
+
+
+def least_squares(rows: np.ndarray) -> np.ndarray:
+    """The x >= 0 of least |rows x - 1|^2 + STIFFNESS |x - 1|^2, by coordinate descent."""
+    normal = rows.T @ rows + STIFFNESS * np.eye(rows.shape[1])
+    target = rows.sum(axis=0) + STIFFNESS
+    x = np.ones(rows.shape[1])
+    for _ in range(SWEEPS):
+        for j in range(len(x)):
+            x[j] = max(0.0, x[j] + (target[j] - normal[j] @ x) / normal[j, j])
+    return x
+
+
+def fit(work: np.ndarray, times: np.ndarray, datasheet: np.ndarray) -> np.ndarray:
+    """Costs of the columns of work (cases, efforts), of least relative error."""
+    shares = work * datasheet / times[:, None]
+    scale = float(np.median(1 / shares.sum(axis=1)))
+    return least_squares(shares * scale) * scale * datasheet
+
+
+def left_out_errors(work: np.ndarray, times: np.ndarray, datasheet: np.ndarray) -> list[float]:
+    errors = []
+    for index in range(len(times)):
+        others = np.arange(len(times)) != index
+        costs = fit(work[others], times[others], datasheet)
+        errors.append(abs(float(work[index] @ costs) / times[index] - 1))
+    return errors
+
+
+def significant(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def calibrate(cases: list[Case], datasheet: dict[str, float], machine: str) -> dict:
+    """The entry of calibration.json."""
+    if len(cases) < 3:
+        raise ReportError(f"{len(cases)} case(s) that finished; three or more are needed to fit and to check")
+    names = list(datasheet)
+    work = np.array([[case.work[name] for name in names] for case in cases])
+    times = np.array([case.nanoseconds for case in cases])
+    prior = np.array([datasheet[name] for name in names])
+    costs = fit(work, times, prior)
+    errors = left_out_errors(work, times, prior)
+    return {"machine": machine, "cases": [case.name for case in cases],
+            "measured": [name for name, column in zip(names, work.T) if column.any()],
+            "error": {"median": significant(statistics.median(errors)), "worst": significant(max(errors)),
+                      "cases": len(cases)},
+            "nanoseconds": {name: significant(cost) for name, cost in zip(names, costs)}}
+
+
+def machine_of(records: list[Record]) -> str:
+    machines = sorted({f"{r.machine.get('gpu') or r.machine.get('cpu')}, {r.machine.get('cores')} cores" for r in records})
+    if len(machines) > 1:
+        raise ReportError(f"records of several machines: {'; '.join(machines)}; give those of one")
+    commits = ", ".join(sorted({record.commit for record in records}))
+    return f"{machines[0]}, measured at {commits}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="+", type=pathlib.Path, help="files of bench_tradeoff, or folders of them")
+    parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab, which counts the work of a step")
+    parser.add_argument("--device", default="cpu", help="name in devices.json (default: cpu)")
+    parser.add_argument("--out", type=pathlib.Path, default=PLAN / "calibration.json",
+                        help="where the device's entry is replaced (default: train/plan/calibration.json)")
+    arguments = parser.parse_args()
+    try:
+        devices = json.loads((PLAN / "devices.json").read_text())["devices"]
+        if arguments.device not in devices:
+            raise ReportError(f"--device {arguments.device}: expected one of {', '.join(devices)}")
+        records, notes = read_records(arguments.records)
+        machine = machine_of(records)
+        entry = {"records": [str(path) for path in arguments.records]} | calibrate(
+            read_cases(records, arguments.program), devices[arguments.device]["nanoseconds"], machine)
+    except ReportError as error:
+        print(f"calibrate: {error}", file=sys.stderr)
+        sys.exit(2)
+    for note in notes:
+        print(note, file=sys.stderr)
+    old = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"schema": 1, "devices": {}}
+    old["devices"][arguments.device] = entry
+    arguments.out.write_text(json.dumps(old, indent=1) + "\n")
+    print(f"{arguments.device}: {entry['error']['cases']} cases, step times wrong by {entry['error']['median']:.1%} "
+          f"(median), {entry['error']['worst']:.1%} (worst), each under costs fitted to the others")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+#include "train/plan/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/user_error.h"
+
+namespace moelab {
+namespace {
+
+using Json = nlohmann::json;
+
+Json costs(double each) {
+  Json all;
+  for (size_t i = 0; i < kEfforts; ++i) all[std::string(effort_name(static_cast<Effort>(i)))] = each;
+  return all;
+}
+
+Json devices() {
+  return {{"schema", 1}, {"devices", {{"cpu", {{"about", "a CPU"}, {"nanoseconds", costs(2)}}}}}};
+}
+const Json kNone = {{"schema", 1}, {"devices", Json::object()}};
+
+TEST(CostModel, AStepIsTheSumOfItsEfforts) {
+  const auto models = parse_cost_models(devices().dump(), kNone.dump());
+  ASSERT_EQ(models.size(), 1u);
+  Work work{};
+  work[0] = 3e9;
+  work[kEfforts - 1] = 1e9;
+  EXPECT_DOUBLE_EQ(models[0].step_seconds(work), 8);
+  EXPECT_FALSE(models[0].error.has_value());
+}
+
+TEST(CostModel, WhatWasMeasuredTakesTheDatasheetsPlace) {
+  const Json measured = {{"schema", 1},
+                         {"devices",
+                          {{"cpu",
+                            {{"machine", "mine"},
+                             {"nanoseconds", costs(5)},
+                             {"error", {{"median", 0.1}, {"worst", 0.2}, {"cases", 7}}}}}}}};
+  const auto models = parse_cost_models(devices().dump(), measured.dump());
+  EXPECT_EQ(models[0].nanoseconds[1], 5);
+  EXPECT_EQ(models[0].about, "mine");
+  EXPECT_EQ(models[0].error->cases, 7);
+}
+
+TEST(CostModel, MistakesAreNamed) {
+  Json missing = devices(), unknown = devices();
+  missing["devices"]["cpu"]["nanoseconds"].erase("row_bytes");
+  unknown["devices"]["cpu"]["nanoseconds"]["magic"] = 1;
+  EXPECT_EQ(user_error([&] { parse_cost_models(missing.dump(), kNone.dump()); }),
+            "devices.json: cpu: no cost of row_bytes");
+  EXPECT_NE(user_error([&] { parse_cost_models(unknown.dump(), kNone.dump()); }).find("there are not"),
+            std::string::npos);
+  EXPECT_NE(user_error([&] { parse_cost_models("{}", kNone.dump()); }).find("schema 1"), std::string::npos);
+  EXPECT_NE(user_error([&] { cost_model("h10"); }).find("h100"), std::string::npos);
+}
+
+TEST(CostModel, EveryDeviceOfTheProgramHasCosts) {
+  for (const std::string& device : cost_devices()) EXPECT_GT(cost_model(device).nanoseconds[0], 0) << device;
+  EXPECT_EQ(cost_model("cpu").runs_on, DeviceChoice::cpu);
+  EXPECT_EQ(cost_model("h100").runs_on, DeviceChoice::cuda);
+}
+
+}  // namespace
+}  // namespace moelab

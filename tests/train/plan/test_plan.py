@@ -1,0 +1,91 @@
+"""`moelab plan` as a program: exit codes, what it writes, and scripts/calibrate.py, which makes what it assumes."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "scripts"))
+import calibrate  # noqa: E402
+
+PROGRAM = pathlib.Path(os.environ.get("MOELAB_PROGRAM", ""))
+pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="MOELAB_PROGRAM names no program")
+
+
+def moelab(*words) -> subprocess.CompletedProcess:
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_winner_trains_as_it_was_written(tmp_path):
+    out = tmp_path / "plan.yaml"
+    done = moelab("plan", "--memory", "100MB", "--model", "moe-pico", "--out", out, "train.sequence=64")
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^ +(\d+)  +([\d.]+ MiB)  +(\d+)  (.+)$", done.stdout, re.M)
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1)) and 1 <= len(rows) <= 10
+    speeds = [int(row[2]) for row in rows]
+    assert speeds == sorted(speeds, reverse=True)
+    estimate = moelab("estimate", "--json", "--config", out)
+    assert estimate.returncode == 0, estimate.stdout
+    assert f"{json.loads(estimate.stdout)['peak_bytes'] / 2**20:.1f} MiB" == rows[0][1]
+    assert moelab("train", "--config", out, "--print-config").stdout.splitlines() == [
+        line for line in out.read_text().splitlines() if not line.startswith("#")]
+
+
+def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
+    out = tmp_path / "plan.yaml"
+    refused = moelab("plan", "--memory", "1MB", "--model", "moe-pico", "--out", out)
+    assert refused.returncode == 3 and refused.stdout == "" and refused.stderr.count("\n") == 1
+    assert not out.exists()
+    needed = int(re.search(r"memory\.limit=(\d+)", refused.stderr)[1])
+    assert moelab("plan", "--memory", needed, "--model", "moe-pico").returncode == 0
+    assert moelab("plan", "--memory", int(0.9 * needed), "--model", "moe-pico").returncode == 3
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["--memory", "8GB", "--device", "h10"], "did you mean h100?"),
+    (["--memory", "much"], "memory.limit"),
+    (["--memory", "8GB", "--model", "moe-nan"], "did you mean moe-nano?"),
+    (["--memory", "8GB", "train.stepz=3"], "train.steps"),
+    (["--memory", "8GB", "--model", "moe-pico", "--out", "/nowhere/plan.yaml"], "/nowhere/plan.yaml"),
+    (["--model", "moe-pico"], "--memory"),
+])
+def test_mistakes_are_named(words, expected):
+    done = moelab("plan", *words)
+    assert done.returncode == 2 and expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_what_is_given_stays(tmp_path):
+    out = tmp_path / "plan.yaml"
+    done = moelab("plan", "--memory", "8GB", "--model", "moe-pico", "--out", out, "precision.compute=fp32",
+                  "optim.name=lion")
+    assert done.returncode == 0, done.stderr
+    assert "bf16" not in done.stdout and "name: lion" in out.read_text()
+
+
+def test_costs_are_found_again():
+    """Times made of known costs: more cases than costs."""
+    generator = np.random.default_rng(5)
+    work = generator.uniform(1, 10, (40, 4))
+    costs = np.array([3.0, 0.0, 0.5, 7.0])
+    found = calibrate.fit(work, work @ costs, np.array([1.0, 1.0, 1.0, 1.0]))
+    assert np.allclose(found, costs, rtol=0.02, atol=0.1)  # drawn a little towards the datasheet
+
+
+def test_an_effort_that_no_case_has_keeps_its_datasheet_scaled():
+    work = np.array([[1.0, 0.0], [2.0, 0.0], [5.0, 0.0]])
+    assert np.allclose(calibrate.fit(work, 3 * work[:, 0], np.array([1.0, 10.0])), [3, 30], rtol=1e-3)
+
+
+def test_the_committed_calibration_is_what_its_records_say(tmp_path):
+    committed = json.loads((ROOT / "train/plan/calibration.json").read_text())
+    for device, entry in committed["devices"].items():
+        out = tmp_path / "calibration.json"
+        done = subprocess.run([sys.executable, ROOT / "scripts/calibrate.py", *entry["records"], "--program", PROGRAM,
+                               "--device", device, "--out", out], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(out.read_text())["devices"][device] == entry

@@ -1,0 +1,48 @@
+#include <gtest/gtest.h>
+
+#include "kernels/memory/ledger.h"
+#include "tests/train/run/random_run.h"
+#include "train/config/load.h"
+#include "train/memory/caching_allocator.h"
+#include "train/run/dry_run.h"
+
+// What a dry run has to know of library kernels, and what it tells the model of CUDA's allocator.
+namespace moelab {
+namespace {
+
+Settings narrow(std::vector<std::string> overrides) {
+  for (const char* more : {"model.d_model=32", "model.head_dim=32", "model.layers=2", "model.d_expert=64",
+                           "model.vocab=128", "train.sequence=128", "train.micro_batch=2", "eval.batches=0"})
+    overrides.insert(overrides.begin(), more);
+  return load_settings({.config = "moe-pico", .overrides = std::move(overrides)});
+}
+
+// Narrow layers leave what attention's kernel and a sum of two types take in sight.
+TEST(Estimates, KnowTheScratchOfLibraryKernels) {
+  install_allocators();
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {"precision.compute=fp16", "model.kv_heads=1"},
+           {"precision.compute=fp16", "model.kv_heads=2", "activations.pieces=[moe]"},
+           {"precision.compute=fp32", "model.kv_heads=2", "activations.checkpoint=full"},
+           {"precision.compute=bf16", "train.accumulation=2", "model.dispatch=onehot"},
+           {"precision.compute=bf16", "train.accumulation=2", "activations.checkpoint=full"}}) {
+    const Settings s = narrow(overrides);
+    const auto predicted = static_cast<double>(dry_run(s).peak);
+    EXPECT_NEAR(predicted / static_cast<double>(test::measured_run(s).device), 1, 2e-3)
+        << overrides[0] << " " << overrides[1];
+  }
+}
+
+TEST(Estimates, FeedEveryBlockToAnObserver) {
+  install_allocators();
+  CachingAllocator allocator;
+  observe_meta_blocks(&allocator);
+  const DryRun run = dry_run(narrow({"precision.compute=bf16"}));
+  observe_meta_blocks(nullptr);
+  EXPECT_EQ(allocator.active(), 0) << "what was allocated has come back";
+  EXPECT_GE(allocator.reserved_peak(), run.peak);
+  EXPECT_LT(allocator.reserved_peak(), run.peak + (int64_t{64} << 20));
+}
+
+}  // namespace
+}  // namespace moelab
