@@ -15,7 +15,7 @@ import sys
 import yaml
 
 from tradeoff import claims, dry_claims, figures
-from tradeoff.records import ReportError, read_records
+from tradeoff.records import ReportError, files_of, read_records
 
 CLAIMS = pathlib.Path(__file__).resolve().parents[1] / "bench" / "tradeoff" / "claims.yaml"
 VERDICTS = ("holds", "holds when", "does not hold", "its own arithmetic is wrong", "not measurable here")
@@ -78,7 +78,7 @@ class Judge:
                  states: dict, dry: dict):
         self.sweeps, self.states, self.dry = sweeps, states, dry
         self.techniques = techniques
-        self.findings = [(sweep.model, finding) for sweep in sweeps for finding in claims.judge(claimed, techniques, sweep)]
+        self.findings = [(sweep.title, finding) for sweep in sweeps for finding in claims.judge(claimed, techniques, sweep)]
 
     def row(self, entry: dict) -> Row:
         row = self.by_dry_run(entry) or self.by_state(entry) or self.by_sweep(entry) or self.unmeasured(entry)
@@ -104,7 +104,7 @@ class Judge:
                 held = bytes_per_parameter(case, self.states) if case.name in names else None
                 if held is not None:
                     holds = abs(held / entry["figures"]["bytes_per_parameter"] - 1) <= 0.05
-                    return make_row(entry, f"{held:.2f} bytes a parameter with a 4-byte master: {case.name} on {sweep.model}",
+                    return make_row(entry, f"{held:.2f} bytes a parameter with a 4-byte master: {case.name} on {sweep.title}",
                                     VERDICTS[0] if holds else VERDICTS[2])
         return None
 
@@ -168,14 +168,18 @@ def states_of(paths: list[pathlib.Path]) -> dict:
 
 
 def make(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Path) -> str:
-    paths = sorted(folder.glob("*.jsonl"))
+    paths = files_of(folder)
     records, _ = read_records(paths)
     sweeps = figures.sweeps(records)
+    claimed = claims.read_claims(claims_file)
     content = yaml.safe_load(claims_file.read_text())
     dry = dry_claims.read(folder / "dry_runs.json")
-    judge = Judge(sweeps, claims.read_techniques(techniques), claims.read_claims(claims_file), states_of(paths), dry)
-    sources = [f"{sweep.model} on {sweep.machine.get('gpu') or sweep.machine.get('cpu')}, "
-               f"{sweep.machine.get('cores')} cores, commit {sweep.commit}" for sweep in sweeps]
+    judge = Judge(sweeps, claims.read_techniques(techniques), claimed, states_of(paths), dry)
+    titles: dict[str, list[str]] = {}
+    for sweep in sweeps:
+        where = f"{sweep.machine.get('gpu') or sweep.machine.get('cpu')}, {sweep.machine.get('cores')} cores, commit {sweep.commit}"
+        titles.setdefault(where, []).append(sweep.title)
+    sources = [f"{', '.join(measured)} on {where}" for where, measured in titles.items()]
     return markdown([judge.row(entry) for entry in content["claims"]], content["guides"], sources)
 
 

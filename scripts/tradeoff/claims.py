@@ -26,6 +26,7 @@ MEMORY_OF = {
     "attention memory": ("activations.attention",),
     "weights and activations": ("parameters", "master", "activations"),
 }
+KEYS = {"id", "text", "figures", "arithmetic"}  # of a claim
 RULE = (
     "A claimed range (a single figure is a range of no width) is widened on both sides by a tenth of its "
     "end, and by 2 percentage points at least. **confirmed**: all of the measured interval lies within it. "
@@ -76,6 +77,8 @@ def figure_text(name: str, value: object) -> str:
 
 
 def claims_of(entry: dict, guide: str) -> list[Claim]:
+    if unknown := entry.keys() - KEYS:
+        raise KeyError(f"{entry.get('id')} has the unknown {', '.join(sorted(unknown))}")
     claims = []
     for name, value in entry.get("figures", {}).items():
         if name in FIGURES:
@@ -101,7 +104,7 @@ def read_claims(path: pathlib.Path) -> list[Claim]:
         return [claim for entry in content["claims"]
                 for claim in claims_of(entry, content["guides"][entry["id"].partition(".")[0]])]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ReportError(f"{path}: a claim has an id, a text and figures: {error}") from None
+        raise ReportError(f"{path}: a claim has an id of a known guide, a text, figures and arithmetic: {error}") from None
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
@@ -167,17 +170,29 @@ def judge(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> lis
     for claim in claims:
         rows = [row for row in techniques if claim.id in row.claims]
         about = [{row.name} for row in rows] + [set(row.parts) for row in rows if row.parts]
-        cases = [case for case in sweep.cases if case.baseline and added(case, sweep) in about]
+        cases = [case for case in sweep.cases
+                 if case.baseline and case.family != "ladder" and added(case, sweep) in about]
         findings += [find(claim, case) for case in cases or [None]]
     return findings
+
+
+def techniques_of(content: dict) -> list[Technique]:
+    rows = [Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]]) for row in content["techniques"]]
+    names = {row.name for row in rows}
+    for row in rows:
+        if unknown := [part for part in row.parts if part not in names]:
+            raise ValueError(f"{row.name} is made of unknown techniques: {', '.join(unknown)}")
+    return rows
 
 
 def read_techniques(path: pathlib.Path) -> list[Technique]:
     """What `moelab techniques --json` printed."""
     try:
-        rows = json.loads(path.read_text())["techniques"]
-        return [Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]]) for row in rows]
+        content = json.loads(path.read_text())
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"schema {content['schema']}, expected {SCHEMA}")
+        return techniques_of(content)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; 'moelab techniques --json' prints it") from None
-    except (ValueError, KeyError, TypeError):
-        raise ReportError(f"{path}: not the table that 'moelab techniques --json' prints") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{path}: not the table that 'moelab techniques --json' prints: {error}") from None

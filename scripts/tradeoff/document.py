@@ -1,8 +1,11 @@
 """A page as a list of blocks, and how they read as HTML and as Markdown."""
-import base64
 import dataclasses
+import functools
 import html
 import re
+
+from .page_style import SCRIPT, STYLE
+from .plots import dress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +37,33 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
+class Point:
+    """What is known of one point of a picture; texts are like Text."""
+
+    title: str
+    facts: list[str]
+    command: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Picture:
-    file: str
+    """A PNG beside Markdown. In HTML it is drawn once for phones and once for wider pages, or for the latter alone where
+    it is `large`, to be scrolled on a phone; there its points, numbered as in the drawing, say what they are."""
+
+    name: str  # its own on the page
     alternative: str
     caption: str
-    light: bytes
-    dark: bytes
+    drawing: dress.Drawing
+    points: list[Point] = dataclasses.field(default_factory=list)
+    large: bool = False
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.png"
+
+    @functools.cached_property
+    def png(self) -> bytes:
+        return dress.png(self.drawing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +71,8 @@ class Commands:
     lines: list[str]
 
 
-STYLE = """
-:root{color-scheme:light dark;--paper:#fff;--ink:#1c1f24;--soft:#5b6470;--line:#d9dce1;--band:#f5f6f8;--good:#11703c;
---fair:#8a5a00;--bad:#b3261e}
-@media (prefers-color-scheme:dark){:root{--paper:#16191f;--ink:#e6e8eb;--soft:#a3abb6;--line:#3a3f48;--band:#1e222a;
---good:#5ad08d;--fair:#f0b84a;--bad:#ff8a80}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:1rem;max-width:60rem;background:var(--paper);color:var(--ink);
-font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;overflow-wrap:break-word}
-h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.3rem;margin-top:2.5rem;border-bottom:1px solid var(--line)}
-h3{font-size:1.05rem;margin-top:2rem}
-figure{margin:1.5rem 0}figcaption,.about{color:var(--soft);font-size:.85rem}.about{margin:1.5rem 0 .4rem}
-img{display:block;width:100%;max-width:46rem;height:auto}
-.scroll{overflow-x:auto;margin:0 0 1rem}
-table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .7rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;white-space:nowrap}
-th{border-bottom-width:2px;vertical-align:bottom}tbody tr:nth-child(even){background:var(--band)}
-.word{text-align:left}td.word{white-space:normal;min-width:8rem}td.long{min-width:16rem}
-code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.85em}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--band);padding:.7rem;border-radius:4px}
-.confirmed{color:var(--good)}.partly{color:var(--fair)}.refuted,.failed{color:var(--bad)}
-@media print{:root{color-scheme:light;--paper:#fff;--ink:#000;--soft:#444;--line:#bbb;--band:#f5f6f8;
---good:#11703c;--fair:#8a5a00;--bad:#b3261e}
-@page{margin:14mm}body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}
-table{font-size:7.5pt;width:100%}th,td{white-space:normal;padding:2pt 4pt}td.word,td.long{min-width:0}
-figure,tr,pre{break-inside:avoid}h2,h3,.about{break-after:avoid}thead{display:table-header-group}img{max-width:150mm}}
-"""
-COLORED = ("confirmed", "partly", "refuted", "failed")
+LONG = 48  # characters from which on a cell is a passage
+COLORED = ("confirmed", "partly", "refuted", "failed", "green", "amber", "red")
 
 
 def inline(text: str) -> str:
@@ -86,14 +85,14 @@ def colored(word: str) -> str:
     return f' class="{word}"' if word in COLORED else ""
 
 
-def data(picture: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture).decode()
+def is_long(text: str) -> bool:
+    return len(plain(text)) > LONG
 
 
 def cell(tag: str, heading: str, text: str, table: Table) -> str:
     kinds = []
     if heading == table.headings[0] or heading in table.wordy:
-        kinds = ["word", "long"] if len(text) > 40 and tag == "td" else ["word"]
+        kinds = ["word", "long"] if is_long(text) and tag == "td" else ["word"]
     scope = ' scope="col"' if tag == "th" else ""
     return f'<{tag}{scope} class="{" ".join(kinds)}">{inline(text)}</{tag}>' if kinds else \
         f"<{tag}{scope}>{inline(text)}</{tag}>"
@@ -104,15 +103,40 @@ def table_html(table: Table) -> str:
     rows = "\n".join("<tr>" + "".join(cell("td", heading, text, table) for heading, text in zip(table.headings, row))
                      + "</tr>" for row in table.rows)
     label = html.escape(table.caption.partition(".")[0])
+    # names stay in sight while their figures are scrolled by
+    kind = "scroll" if any(is_long(row[0]) for row in table.rows) else "scroll led"
     return (f'<p class="about">{inline(table.caption)}</p>\n'
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>\n'
+            f'<div class="{kind}" tabindex="0" role="region" aria-label="{label}"><table>\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>")
 
 
+def drawn(picture: Picture, look: dress.Dress) -> str:
+    return dress.svg(picture.drawing, look, picture.name, picture.alternative, [point.title for point in picture.points])
+
+
+def point_html(picture: Picture, number: int, point: Point) -> str:
+    facts = "".join(f"<p>{inline(fact)}</p>" for fact in point.facts)
+    command = f"<pre>{html.escape(point.command, quote=False)}</pre>" if point.command else ""
+    return (f'<template id="{picture.name}-{number}"><p><strong>{html.escape(point.title)}</strong></p>{facts}{command}'
+            "</template>")
+
+
 def picture_html(picture: Picture) -> str:
-    return (f'<figure><picture><source media="screen and (prefers-color-scheme:dark)" srcset="{data(picture.dark)}">'
-            f'<img src="{data(picture.light)}" alt="{html.escape(picture.alternative)}"></picture>'
-            f"<figcaption>{inline(picture.caption)}</figcaption></figure>")
+    if picture.large:
+        body = f'<div class="scroll large" tabindex="0">{drawn(picture, dress.WIDE)}</div>'
+    else:
+        body = "".join(f'<div class="{look.place}">{drawn(picture, look)}</div>' for look in (dress.WIDE, dress.NARROW))
+    if picture.points:
+        points = "".join(point_html(picture, number, point) for number, point in enumerate(picture.points))
+        body += f'<div class="details" aria-live="polite"><p>Point at a mark, touch it, or press Tab and the arrow keys: ' \
+                f"here stands what it is.</p></div>{points}"
+    kind = ' class="pointed"' if picture.points else ""
+    return f"<figure{kind}>{body}<figcaption>{inline(picture.caption)}</figcaption></figure>"
+
+
+def commands_html(lines: list[str]) -> str:
+    return ("<details><summary>All commands</summary><pre>" + html.escape("\n".join(lines), quote=False)
+            + "</pre></details>")
 
 
 def block_html(block) -> str:
@@ -124,7 +148,7 @@ def block_html(block) -> str:
         case Items(texts):
             return "<ul>" + "".join(f"<li>{inline(text)}</li>" for text in texts) + "</ul>"
         case Commands(lines):
-            return "<pre>" + html.escape("\n".join(lines), quote=False) + "</pre>"
+            return commands_html(lines)
         case Table():
             return table_html(block)
         case Picture():
@@ -133,11 +157,12 @@ def block_html(block) -> str:
 
 
 def to_html(title: str, blocks: list) -> str:
-    """One file that needs no other: style and pictures are inside, and there is no script."""
+    """One file that needs no other: style, pictures and the script are inside."""
     body = "\n".join(map(block_html, blocks))
     return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n")
+            f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n"
+            f"<script>{SCRIPT}</script>\n</body>\n</html>\n")
 
 
 def markdown_cell(text: str) -> str:

@@ -53,10 +53,19 @@ class Case:
     def techniques(self) -> tuple[str, ...]:
         return self.any.techniques
 
+    @property
+    def family(self) -> str:
+        return self.any.family
+
+    @property
+    def noisy(self) -> bool:
+        return any(run.noisy for run in self.runs)
+
 
 @dataclasses.dataclass
 class Sweep:
-    """The cases of one model on one machine at one commit: only these are compared with each other."""
+    """The cases of one model in one part of a plan, on one machine at one commit: only these are compared with each
+    other."""
 
     model: str
     machine: dict
@@ -64,6 +73,11 @@ class Sweep:
     dirty: bool
     cases: list[Case]
     notes: list[str]
+    part: str = ""  # its name in the plan
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} ({self.part})" if self.part else self.model
 
     def case(self, name: str) -> Case | None:
         return next((case for case in self.cases if case.name == name), None)
@@ -78,17 +92,40 @@ def resampled_medians(values: np.ndarray, shape: tuple[int, ...], generator: np.
     return np.median(values[generator.integers(len(values), size=(*shape, len(values)))], axis=-1)
 
 
+def median_of_rounds(drawn: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """drawn is (rounds, rounds, RESAMPLES): of each round as many draws as there are rounds to draw. (RESAMPLES) medians
+    of as many rounds, drawn with replacement."""
+    picks = generator.integers(len(drawn), size=(1, *drawn.shape[1:]))
+    return np.median(np.take_along_axis(drawn, picks, axis=0)[0], axis=0)
+
+
+def drawn_ratios(pairs: list[tuple[np.ndarray, np.ndarray]], seed: int = SEED) -> np.ndarray:
+    """RESAMPLES bootstrap draws of the median over rounds of (median rate of the case / median rate of its baseline):
+    rounds are drawn with replacement, and in each the steps of both runs."""
+    generator = np.random.default_rng(seed)
+    shape = len(pairs), RESAMPLES
+    drawn = np.stack([resampled_medians(case, shape, generator) / resampled_medians(base, shape, generator)
+                      for case, base in pairs])
+    return median_of_rounds(drawn, generator)
+
+
+def drawn_rates(runs: list[np.ndarray], seed: int) -> np.ndarray:
+    """The same of one case's median rate by itself."""
+    generator = np.random.default_rng(seed)
+    drawn = np.stack([resampled_medians(rates, (len(runs), RESAMPLES), generator) for rates in runs])
+    return median_of_rounds(drawn, generator)
+
+
+def interval_of(value: float, draws: np.ndarray) -> Interval:
+    """With the 95 % percentile interval of its draws."""
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return Interval(value, float(low), float(high))
+
+
 def ratio_of_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """The median over rounds of (median rate of the case / median rate of its baseline), with a 95 % percentile
-    bootstrap interval: rounds are drawn with replacement, and in each the steps of both runs."""
-    generator = np.random.default_rng(SEED)
-    rounds = len(pairs)
-    drawn = np.stack([resampled_medians(case, (rounds, RESAMPLES), generator)
-                      / resampled_medians(base, (rounds, RESAMPLES), generator) for case, base in pairs])
-    picks = generator.integers(rounds, size=(rounds, RESAMPLES))
-    medians = np.median(np.take_along_axis(drawn, picks[None], axis=0)[0], axis=0)
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return Interval(float(np.median([np.median(case) / np.median(base) for case, base in pairs])), low, high)
+    """The median over rounds of (median rate of the case / median rate of its baseline)."""
+    value = float(np.median([np.median(case) / np.median(base) for case, base in pairs]))
+    return interval_of(value, drawn_ratios(pairs))
 
 
 def last_loss(run: Record) -> float:
@@ -152,7 +189,7 @@ def sweep_of(records: list[Record]) -> Sweep:
         if len(kept) < len(own):
             notes.append(f"{name}: {len(own) - len(kept)} earlier run(s) left out: repeated, or with other settings")
         cases.append(case_of(name, kept))
-    sweep = Sweep(first.model, first.machine, first.commit, first.dirty, cases, notes)
+    sweep = Sweep(first.model, first.machine, first.commit, first.dirty, cases, notes, first.sweep)
     for case in cases:
         summarise(case)
         baseline = sweep.case(case.baseline)
@@ -169,7 +206,7 @@ def sweeps(records: list[Record]) -> list[Sweep]:
     groups: dict[tuple, list[Record]] = {}
     for record in records:
         machine = tuple(sorted((key, str(value)) for key, value in record.machine.items()))
-        groups.setdefault((record.model, machine, record.commit, record.dirty), []).append(record)
+        groups.setdefault((record.model, record.sweep, machine, record.commit, record.dirty), []).append(record)
     return [sweep_of(group) for group in groups.values()]
 
 

@@ -7,6 +7,8 @@ import pathlib
 import numpy as np
 
 SCHEMA = 1
+ESTIMATES = "estimates.jsonl"  # of check_estimates.py
+NO_RECORDS = (ESTIMATES, "plans.jsonl", "peers.jsonl")  # the others of check_plan.py and bench/peers
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 
@@ -39,10 +41,21 @@ class Record:
     steps: np.ndarray
     gradient_norms: np.ndarray
     memory: dict
+    family: str  # what of the plan it belongs to: single, leave_one_out, ladder, pair, fit or crossover
+    sweep: str  # the name of that part of the plan
+    noisy: bool  # its case spread too far even when repeated
+    parameters: float  # of the model
+    limit: float  # of memory, in bytes; 0: none
+    resolved: dict  # its settings in full, by group; empty where it ended before they were known
 
     @property
     def is_baseline(self) -> bool:
         return self.against in ("", self.case)
+
+    @property
+    def sequence(self) -> float:
+        """Tokens."""
+        return number(self.resolved.get("train", {}).get("sequence"))
 
     @property
     def tokens(self) -> float:
@@ -83,48 +96,64 @@ def parse(fields: dict) -> Record:
         predicted_peak=number(summary.get("estimated_peak_bytes")), held_out_loss=number(summary.get("held_out_loss")),
         steps=steps_array(fields["steps"] or []),
         gradient_norms=np.array([number(norm) for norm in fields.get("gradient_norms") or []], dtype=float),
-        memory=fields["memory"] or {})
+        memory=fields["memory"] or {}, family=fields.get("family") or "single", sweep=fields.get("sweep") or "",
+        noisy=bool(fields.get("noisy")), parameters=number((summary.get("model") or {}).get("parameters")),
+        limit=number(summary.get("memory_limit_bytes")),
+        resolved=summary.get("settings") or {})
 
 
 def read_line(line: str, where: str) -> Record | None:
     """None for a line that isn't whole."""
     try:
         fields = json.loads(line)
-        schema = fields.get("schema") if isinstance(fields, dict) else None
     except json.JSONDecodeError:
         return None
+    schema = fields.get("schema") if isinstance(fields, dict) else None
     if schema != SCHEMA:
         raise ReportError(f"{where}: schema {schema}; this report reads schema {SCHEMA}, as bench_tradeoff writes it")
     try:
         return parse(fields)
     except KeyError as missing:
         raise ReportError(f"{where}: {missing} is missing from the record") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ReportError(f"{where}: not a record of bench_tradeoff: {error}") from None
 
 
-def read_file(path: pathlib.Path) -> tuple[list[Record], list[str]]:
-    records, torn = [], []
+def read_text(path: pathlib.Path) -> str:
     try:
-        lines = path.read_text(errors="replace").split("\n")
+        return path.read_text(errors="replace")
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from None
-    for index, line in enumerate(lines, 1):
+
+
+def read_file(path: pathlib.Path) -> tuple[list[Record], list[str]]:
+    """A crash tears the end of the last line, nothing else: a line that is whole and no record is a mistake."""
+    *lines, rest = read_text(path).split("\n")
+    records, torn = [], []
+    for index, line in enumerate([*lines, rest], 1):
         if not line.strip():
             continue
         record = read_line(line, f"{path}:{index}")
-        if record is None:
+        if record:
+            records.append(record)
+        elif index > len(lines):
             torn.append(f"{path}:{index}: torn line left out (a sweep was interrupted while writing it)")
         else:
-            records.append(record)
+            raise ReportError(f"{path}:{index}: damaged: no JSON; repair or remove the line")
     return records, torn
 
 
+def files_of(path: pathlib.Path) -> list[pathlib.Path]:
+    """The file, or the files of records in the folder."""
+    if not path.is_dir():
+        return [path]
+    return [file for file in sorted(path.glob("*.jsonl")) if file.name not in NO_RECORDS]
+
+
 def read_records(paths: list[pathlib.Path]) -> tuple[list[Record], list[str]]:
-    """The records of files, and of the *.jsonl in folders; with a note for each torn line."""
-    files = [file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    """The records of files and of folders, with a note for each torn line."""
     records, notes = [], []
-    for file in files:
+    for file in (file for path in paths for file in files_of(path)):
         read, torn = read_file(file)
         records += read
         notes += torn

@@ -71,3 +71,92 @@ def sweep(rounds: int = 3) -> list[dict]:
 def write(path: pathlib.Path, records: list[dict], torn: str = "") -> pathlib.Path:
     path.write_text("".join(json.dumps(one) + "\n" for one in records) + torn)
     return path
+
+
+# A whole plan: parts with baselines of their own, and what bench_tradeoff and check_estimates.py write beside.
+
+STACK = ("flash_attention", "bf16", "recompute_full")
+
+
+def in_part(part: str, family: str, case: str, milliseconds: float, activations: float, techniques: list[str],
+            sequence: int = 256, parameters: int = 32_000_000, **changes) -> list[dict]:
+    """Its runs in two rounds, the second a tenth slower like all of that round."""
+    runs = [record(case, number, milliseconds * (1 + 0.1 * (number - 1)), activations, family=family, sweep=part,
+                   techniques=techniques, settings={"technique": case, "train.sequence": sequence}, **changes)
+            for number in (1, 2)]
+    for run in runs:
+        run["summary"] |= {"model": {"parameters": parameters}, "settings": {"train": {"sequence": sequence}},
+                           "memory_limit_bytes": in_bytes(activations + 400) * 2}
+    return runs
+
+
+def core() -> list[dict]:
+    out = in_part("core", "single", "baseline", 1000, 800, [])
+    for name, ms, activations in (("flash_attention", 800, 600), ("bf16", 500, 500), ("recompute_full", 1250, 200)):
+        out += in_part("core", "single", name, ms, activations, [name])
+    out += in_part("core", "single", "recommended", 550, 100, list(STACK))
+    for index, name in enumerate(STACK):
+        rest = [other for other in STACK if other != name]
+        out += in_part("core", "leave_one_out", f"recommended without {name}", 600 + 100 * index, 150 + 50 * index, rest,
+                       against="recommended")
+        out += in_part("core", "ladder", f"ladder {index + 1}: {'+ ' if index else ''}{name}", 800 - 100 * index,
+                       600 - 200 * index, list(STACK[:index + 1]))
+    return out
+
+
+def plan() -> list[dict]:
+    """core; one pair, which saves 150 MiB less than the sum of its parts and takes 1.5 times the product of their times;
+    flash attention by sequence, even at 1024 tokens; recomputation by size of model; a card's preset."""
+    out = core() + in_part("pairs", "single", "baseline", 1000, 800, [])
+    out += in_part("pairs", "pair", "flash_attention + bf16", 600, 450, ["flash_attention", "bf16"])
+    for sequence, ratio in ((512, 2), (1024, 1), (2048, 0.5)):
+        part = f"attention over {sequence} tokens"
+        out += in_part(part, "single", "baseline", 1000, 800, [], sequence)
+        out += in_part(part, "crossover", "flash_attention", 1000 * ratio, 400, ["flash_attention"], sequence)
+    for model, parameters, ratio in (("moe-pico", 10**6, 1.5), ("moe-nano", 4 * 10**8, 1.2)):
+        part = f"recomputation of {model}"
+        out += in_part(part, "single", "baseline", 1000, 800, [], parameters=parameters, model=model)
+        out += in_part(part, "crossover", "recompute_full", 1000 * ratio, 200, ["recompute_full"], parameters=parameters,
+                       model=model)
+    out += in_part("presets", "fit", "gpu-8gb", 700, 300, [], against=None, model="moe-nano")
+    out.append(failed("gpu-12gb", family="fit", sweep="presets", techniques=[], against=None, model="moe-nano"))
+    return out
+
+
+def prediction(techniques: list[str], peak: float) -> dict:
+    return {"techniques": techniques, "status": "ok", "peak": in_bytes(peak), "activations": 0, "host": 0, "nvme": 0}
+
+
+def predictions() -> dict:
+    """Flash attention and recomputation together save 100 MiB less than the sum of what each saves."""
+    cases = [prediction([], 1200), prediction(["flash_attention"], 1000), prediction(["bf16"], 900),
+             prediction(["recompute_full"], 600), prediction(["flash_attention", "bf16"], 850),
+             prediction(["flash_attention", "recompute_full"], 500),
+             {"techniques": ["bf16", "recompute_full"], "status": "refused", "reason": "both set precision <x>"}]
+    return {"schema": 1, "command": "moelab techniques --pairs --json", "commit": "abc123", "machine": {},
+            "model": "moe-micro", "cases": cases}
+
+
+def fits() -> dict:
+    rows = [{"size": "8GB", "limit": 8 * 2**30, "stack": stack, "largest_model": largest, "largest_layers": layers,
+             "of_model": "moe-nano", "largest_batch": 4, "model": "moe-nano", "status": status, "peak": peak * 2**30}
+            for stack, largest, layers, status, peak in (("baseline", None, 0, "red", 12), ("small", "moe-pico", 9, "amber", 7.4),
+                                                         ("recommended", "moe-nano", 20, "green", 5))]
+    return {"schema": 1, "command": "moelab fits --json", "commit": "abc123", "machine": {}, "rows": rows}
+
+
+def estimates(count: int = 30) -> list[dict]:
+    """Errors of 0, 0.01, 0.02 … percent, on one side and the other."""
+    return [{"schema": 1, "settings": [f"model.layers={index}", "precision.compute=bf16"], "commit": "abc123", "machine": {},
+             "predicted_bytes": MIB * (index + 1), "measured_bytes": MIB * (index + 1), "scratch_bytes": 1024 * index,
+             "error": 1e-4 * index * (-1)**index, "state_predicted": {"optimizer": 8}, "state_measured": {"optimizer": 8},
+             "host_bytes": [0, 0], "nvme_bytes": [0, 0]} for index in range(count)]
+
+
+def write_plan(folder: pathlib.Path) -> pathlib.Path:
+    """A folder as results/<machine>/ is."""
+    write(folder / "records.jsonl", plan())
+    write(folder / "estimates.jsonl", estimates())
+    (folder / "predictions.json").write_text(json.dumps(predictions()))
+    (folder / "fits.json").write_text(json.dumps(fits()))
+    return folder

@@ -1,0 +1,250 @@
+"""What the report says of the parts of a full sweep; a part without records is left out."""
+import functools
+import itertools
+import math
+import statistics
+
+from byte_units import human_bytes
+
+from . import atlas
+from .companions import Draw, Fits, Predictions
+from .document import Commands, Heading, Items, Picture, Point, Table, Text
+from .figures import Case, Interval, Sweep
+from .plots import crossovers, estimates, ladder, pairs
+from .words import failure_word, loss_change, provenance, rounds_of, signed_bytes, times
+
+WORST = 10
+
+
+def failed_row(case: Case, width: int) -> list[str]:
+    return [case.name, f"**failed**: {failure_word(case)}", *[""] * (width - 2)]
+
+
+def failure_blocks(sweeps: list[Sweep]) -> list:
+    rounds: dict[tuple, list[str]] = {}
+    for sweep in sweeps:
+        for case in sweep.cases:
+            for run in case.failures:
+                where = f"{case.name}, {sweep.part}" if sweep.part else case.name
+                rounds.setdefault((where, run.status, run.message), []).append(str(run.round))
+    if not rounds:
+        return []
+    rows = [[name, status, ", ".join(numbers), message] for (name, status, message), numbers in rounds.items()]
+    return [Heading(3, "Runs that didn't finish"),
+            Table("Running out of memory is a result too.", ["case", "status", "rounds", "message"], rows,
+                  ("status", "rounds", "message"))]
+
+
+# The ladder, and what is lost by leaving one out.
+
+
+def ladder_row(case: Case, below: Case | None) -> list[str]:
+    adds = " ".join(f"`{name}`" for name in case.techniques if below is None or name not in below.techniques)
+    if not case.runs:
+        return failed_row(case, 7)
+    return [case.name, adds or "–", human_bytes(case.peak.value), times(case.peak_ratio), f"{case.speed.value:,.0f}",
+            times(case.speed_ratio), loss_change(case)]
+
+
+def ladder_blocks(sweep: Sweep, prefix: str) -> list:
+    rungs = atlas.ladder(sweep)
+    if not rungs:
+        return []
+    ground = sweep.case(rungs[0].baseline)
+    steps = [case for case in (ground, *rungs) if case]
+    table = Table("Each rung keeps what the ones below it have. memory, speed, loss: against "
+                  f"{', '.join(dict.fromkeys(f'`{case.baseline}`' for case in rungs))}, as in the table of the cases.",
+                  ["rung", "adds", "peak memory", "memory", "tokens/s", "speed", "loss"],
+                  [ladder_row(case, below) for case, below in zip(rungs, [ground, *rungs])], ("adds",))
+    finished = [case for case in steps if case.runs]
+    picture = Picture(f"{prefix}ladder", "Peak memory and tokens a second on each rung of the ladder",
+                      f"One technique after the other, in the order in which guides recommend them. {provenance(sweep)}",
+                      functools.partial(ladder.ladder, finished))
+    return [Heading(3, "The ladder"), *([picture] if len(finished) > 1 else []), table]
+
+
+def leave_one_out_row(case: Case) -> list[str]:
+    if not case.runs:
+        return failed_row(case, 6)
+    return [case.name, signed_bytes(-atlas.saved(case)), times(case.peak_ratio), times(case.speed_ratio),
+            loss_change(case), rounds_of(case)]
+
+
+def leave_one_out_blocks(sweep: Sweep) -> list:
+    cases = atlas.of_families(sweep, "leave_one_out").cases
+    if not cases:
+        return []
+    ordered = sorted(cases, key=lambda case: atlas.saved(case) if case.pairs else math.inf)
+    whole = ", ".join(dict.fromkeys(f"`{case.baseline}`" for case in cases))
+    return [Heading(3, "Leaving one out"),
+            Table(f"What changes when one technique is taken from {whole}, first those that it needs most. more at the "
+                  "peak: bytes; memory, speed, loss: against it, as in the table of the cases.",
+                  ["case", "more at the peak", "memory", "speed", "loss", "rounds"],
+                  [leave_one_out_row(case) for case in ordered])]
+
+
+# Pairs.
+
+
+def share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:+.1f} %"
+
+
+def log_time_text(interval: Interval | None) -> str:
+    if interval is None:
+        return "not measured"
+    low, value, high = (100 * end for end in (interval.low, interval.value, interval.high))
+    return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
+def pair_point(pair: atlas.Pair) -> Point:
+    title = " + ".join(pair.names)
+    if pair.refused:
+        return Point(title, [f"Cannot be combined: {pair.refused}"])
+    how = "by dry run" if pair.predicted else "measured"
+    facts = ["peak memory: not known" if math.isnan(pair.memory) else
+             f"peak memory: saves {signed_bytes(pair.memory)} beyond the sum of each ({how})",
+             f"step time, beyond the product of each: {log_time_text(pair.log_time)}"]
+    return Point(title, facts, pair.case.any.command if pair.case else "")
+
+
+def pair_row(pair: atlas.Pair) -> list[str]:
+    case = pair.case
+    return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(atlas.saved(case)), signed_bytes(pair.memory),
+            times(case.speed_ratio), log_time_text(pair.log_time), rounds_of(case)]
+
+
+def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> list:
+    found = atlas.pairs(sweep, predictions)
+    if not found:
+        return []
+    order = atlas.singles(sweep, predictions)
+    names = [name for name in order if any(name in pair.names for pair in found)]
+    pending = [name for name in atlas.SHARDING if name not in names]
+    measured = [pair for pair in found if pair.case and pair.case.pairs]
+    refused = sum(bool(pair.refused) for pair in found)
+    counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone (their "
+              f"time is unmeasured), {refused} that cannot be combined. Rows for "
+              f"{', '.join(f'`{name}`' for name in pending)} are pending: they need several devices.")
+    caption = ("A cell is what two techniques do together beyond the sum of what each does alone: below the diagonal bytes "
+               "at the peak in percent of the baseline's, above it the logarithm of the step time, about its percent. "
+               "Peaks are measured where all four are, else of dry runs. ·: unmeasured. ×: cannot be combined. "
+               f"{provenance(sweep)}")
+    blocks = [Heading(3, "Two techniques together"), Text(counts),
+              Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
+                      functools.partial(pairs.pair_map, found, names, pending), [pair_point(pair) for pair in found],
+                      large=True)]
+    if measured:
+        ordered = sorted(measured, key=lambda pair: -atlas.saved(pair.case))
+        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond the sum: less what "
+                            "each saves alone; speed: against the baseline; time beyond the sum: of the logarithm of the "
+                            "step time, less those of each alone, with its 95 % interval.",
+                            ["pair", "saves", "beyond the sum", "speed", "time beyond the sum", "rounds"],
+                            [pair_row(pair) for pair in ordered]))
+    return blocks
+
+
+# Crossovers.
+
+
+def crossing_text(crossing: atlas.Crossing) -> str:
+    """Where its speed passes that without it."""
+    xs, ratios = zip(*((x, case.speed_ratio.value) for x, case in crossing.points))
+    ends = f"from {crossovers.amount(xs[0])} to {crossovers.amount(xs[-1])}"
+    passes = atlas.passes_one(xs, ratios)
+    if not passes:
+        return f"`{crossing.label}`: {'faster' if ratios[0] > 1 else 'no faster'} at all measured, {ends}."
+    at = " and ".join(crossovers.amount(x) for x in passes)
+    return f"`{crossing.label}`: {'faster' if ratios[0] > 1 else 'no faster'} at first, turns at about {at} (measured {ends})."
+
+
+def crossover_rows(crossings: list[atlas.Crossing]) -> list[list[str]]:
+    return [[crossing.label, crossovers.amount(x), case.any.model, times(case.speed_ratio), times(case.peak_ratio),
+             rounds_of(case)] for crossing in crossings for x, case in crossing.points]
+
+
+def crossover_blocks(sweeps: list[Sweep]) -> list:
+    found = sorted(atlas.crossings(sweeps), key=lambda crossing: crossing.axis)
+    blocks = []
+    for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
+        crossings = list(group)
+        caption = "Each point is held against a run without the technique that is the same in all else; bars: 95 % intervals."
+        blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
+                   Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
+                           functools.partial(crossovers.crossovers, crossings)),
+                   Table("The same in figures.", ["technique", axis, "model", "speed", "memory", "rounds"],
+                         crossover_rows(crossings), ("model",))]
+    parts = [sweep for sweep in sweeps if atlas.of_families(sweep, "crossover").cases]
+    blocks += failure_blocks(parts)
+    return [Heading(2, "Where techniques begin to pay"), Text(provenance(parts[0])), *blocks] if blocks else []
+
+
+# What fits.
+
+
+def fit_row(fit) -> list[str]:
+    return [fit.size, human_bytes(fit.limit), fit.stack, f"**{fit.status}**", fit.model,
+            "–" if math.isnan(fit.peak) else human_bytes(fit.peak), fit.largest_model or "none",
+            f"{fit.largest_layers:,.0f}", f"{fit.largest_batch:,.0f}"]
+
+
+def fit_run_row(case: Case) -> list[str]:
+    if not case.runs:
+        return failed_row(case, 6)
+    limit, peak = case.runs[-1].limit, case.peak.value
+    return [case.name, case.any.model, human_bytes(limit), f"{human_bytes(peak)} ({peak / limit:.0%})",
+            f"{case.speed.value:,.0f}", rounds_of(case)]
+
+
+def fit_runs(sweeps: list[Sweep]) -> list:
+    of_cards = [of for sweep in sweeps if (of := atlas.of_families(sweep, "fit")).cases]
+    if not of_cards:
+        return []
+    rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
+    commands = [f"# {case.name}\n{case.any.command}" for sweep in of_cards for case in sweep.cases]
+    return [Heading(3, "Presets, trained within their limits"),
+            Table("Each in its own memory, or in a miniature of it; a preset that asks for more than its limit ends out of "
+                  f"memory. {provenance(of_cards[0])}", ["preset", "model", "memory", "peak", "tokens/s", "rounds"], rows,
+                  ("model",)),
+            Commands(commands), *failure_blocks(of_cards)]
+
+
+def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
+    blocks = [Table("By bisection over dry runs. The colour is of the model named beside it in so much memory: "
+                    "green: no more than a run aims at (memory.target), amber: up to the critical threshold, red: more. "
+                    "largest model: of those that have a name; layers and batch: of the model beside. "
+                    f"Found by `{one.command}` at commit `{one.commit}`.",
+                    ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers", "largest batch"],
+                    [fit_row(fit) for fit in one.rows], ("techniques", "fits", "model", "largest model"))
+              for one in fits] + fit_runs(sweeps)
+    return [Heading(2, "What fits"), *blocks] if blocks else []
+
+
+# The estimator.
+
+
+def draw_facts(draw: Draw) -> list[str]:
+    return [f"predicted {human_bytes(draw.predicted)}, measured {human_bytes(draw.measured)}: {draw.error:+.3%}",
+            f"scratch of libraries {human_bytes(draw.scratch)}; state {'exact' if draw.state_exact else 'differs'}"]
+
+
+def estimate_blocks(draws: list[Draw]) -> list:
+    if not draws:
+        return []
+    errors = [abs(draw.error) for draw in draws]
+    differ = sum(not draw.state_exact for draw in draws)
+    answers = [f"{len(draws)} drawn configurations: tensors at the peak off by {statistics.median(errors):.3%} (median) and "
+               f"{max(errors):.3%} (worst).",
+               f"Bytes of the state {'are exact in all' if not differ else f'differ in {differ}'}.",
+               f"Scratch of libraries, which no dry run sees: at most {human_bytes(max(draw.scratch for draw in draws))}."]
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(draw.commit for draw in draws))
+    worst = sorted(draws, key=lambda draw: -abs(draw.error))[:WORST]
+    rows = [[f"{draw.error:+.3%}", human_bytes(draw.predicted), human_bytes(draw.measured), human_bytes(draw.scratch),
+             " ".join(f"`{setting}`" for setting in draw.settings)] for draw in worst]
+    return [Heading(2, "Predicted against measured"), Items(answers),
+            Picture("estimates", "Error of the predicted peak, one point a configuration",
+                    "Dotted: 0.5 %, which the median should stay within; dashed: 2 %, which all should. Measured by "
+                    f"`scripts/check_estimates.py` at commit {commits}.", functools.partial(estimates.estimates, draws),
+                    [Point(f"configuration {number}", [*draw_facts(draw), " ".join(f"`{s}`" for s in draw.settings)])
+                     for number, draw in enumerate(draws, 1)]),
+            Table(f"The {len(worst)} worst.", ["error", "predicted", "measured", "scratch", "settings"], rows, ("settings",))]

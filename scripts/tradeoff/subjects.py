@@ -1,0 +1,116 @@
+"""What can be compared: finished runs by their folders, and cases of files of records."""
+import dataclasses
+import json
+import pathlib
+
+from . import figures
+from .records import SCHEMA, Record, ReportError, number, parse, read_records, read_text
+
+# Of a run's settings, what says nothing of how it trained.
+NAMES = ("run.name", "run.dir", "checkpoint.dir")
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """runs: those that finished, by round. store: where their rounds are those of one sweep, "" for a run by itself."""
+
+    name: str
+    runs: list[Record]
+    store: str
+    notes: list[str]
+
+    @property
+    def case(self) -> figures.Case:
+        case = figures.Case(self.name, self.runs, [], "")
+        figures.summarise(case)
+        return case
+
+    @property
+    def settings(self) -> dict[str, str]:
+        last = self.runs[-1]
+        every = figures.flat(last.resolved) if last.resolved else figures.flat(last.settings)
+        return {key: value for key, value in every.items() if key not in NAMES}
+
+
+def read_summary(path: pathlib.Path) -> dict:
+    try:
+        summary = json.loads(read_text(path))
+        schema = summary.get("schema")
+    except (ValueError, AttributeError) as error:
+        raise ReportError(f"{path}: damaged: {error}") from None
+    if schema != SCHEMA:
+        raise ReportError(f"{path}: schema {schema}; schema {SCHEMA} is expected, as 'moelab train' writes it")
+    return summary
+
+
+def read_metrics(path: pathlib.Path) -> list[list]:
+    """[step, tokens, loss, milliseconds] of each step; a step that was done again counts as it was last."""
+    *lines, _ = read_text(path).split("\n")  # a killed run may leave the start of a line
+    steps = {}
+    for index, line in enumerate(lines, 1):
+        try:
+            fields = json.loads(line)
+            steps[fields["step"]] = [fields[key] for key in ("step", "tokens", "loss", "step_ms")]
+        except (ValueError, KeyError, TypeError):
+            raise ReportError(f"{path}:{index}: damaged: not a line of metrics") from None
+    if not steps:
+        raise ReportError(f"{path}: no step was finished")
+    return [steps[step] for step in sorted(steps)]
+
+
+def of_folder(folder: pathlib.Path) -> Subject:
+    if not (folder / "summary.json").exists():
+        raise ReportError(f"{folder}: no summary.json; give the folder of a run (run.dir) that has ended")
+    summary = read_summary(folder / "summary.json")
+    steps = read_metrics(folder / "metrics.jsonl")
+    try:
+        run = parse({"case": str(folder), "techniques": [], "against": None, "model": summary["model"]["preset"],
+                     "round": 1, "settings": summary["settings"], "settings_hash": "", "command": summary["command"],
+                     "commit": summary["commit"], "dirty": False, "machine": summary["machine"], "started": "",
+                     "status": summary["status"], "message": "", "summary": summary, "steps": steps, "memory": None})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReportError(f"{folder / 'summary.json'}: not a summary of 'moelab train': {error}") from None
+    notes = [] if run.status == "ok" else [f"{folder} ended with status {run.status}"]
+    return Subject(str(folder), [run], "", notes)
+
+
+def of_case(file: pathlib.Path, wanted: str) -> Subject:
+    """`wanted` is a case, or PART/CASE where several parts of a plan have one of that name."""
+    records, notes = read_records([file])
+    sweeps = figures.sweeps(records)
+    found = [(f"{sweep.part}/{case.name}" if sweep.part else case.name, index, case)
+             for index, sweep in enumerate(sweeps) for case in sweep.cases
+             if wanted in (case.name, f"{sweep.part}/{case.name}")]
+    names = list(dict.fromkeys(name for name, _, _ in found))
+    if not found:
+        known = dict.fromkeys(case.name for sweep in sweeps for case in sweep.cases)
+        raise ReportError(f"{file}: no case {wanted}; it has {', '.join(known)}")
+    if len(names) > 1:
+        raise ReportError(f"{file}: {wanted} is in several parts; give one of {', '.join(names)}")
+    name, index, case = max(found, key=lambda one: one[2].any.started)
+    if len(found) > 1:
+        notes.append(f"{name}: the newest of {len(found)} sweeps, at commit {case.any.commit}")
+    if not case.runs:
+        raise ReportError(f"{file}: {name}: no run of it finished: {case.failures[-1].message or case.failures[-1].status}")
+    return Subject(f"{file.name}:{name}", case.runs, f"{file.resolve()} {index}", notes)
+
+
+def read(text: str) -> Subject:
+    """FILE:CASE or the folder of a run."""
+    path = pathlib.Path(text)
+    if path.is_dir():
+        return of_folder(path)
+    file, colon, case = text.partition(":")
+    if not pathlib.Path(file).is_file():
+        raise ReportError(f"{file}: no such file or folder; give the folder of a run, or FILE:CASE")
+    if not colon or not case:
+        raise ReportError(f"{text}: which case? give {file}:CASE")
+    return of_case(pathlib.Path(file), case)
+
+
+def settings_that_differ(subjects: list[Subject]) -> dict[str, list[str]]:
+    """{key: its value in each}; "–" where one hasn't said."""
+    every = [subject.settings for subject in subjects]
+    keys = dict.fromkeys(key for settings in every for key in settings)
+    values = {key: [settings.get(key, "–") for settings in every] for key in keys}
+    return {key: row for key, row in values.items() if len(set(row)) > 1}

@@ -1,0 +1,55 @@
+"""Numbers are never typed: what lies under results/ is what its records say."""
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import claims  # noqa: E402
+import report  # noqa: E402
+from tradeoff import document, records  # noqa: E402
+
+FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
+by_folder = functools.partial(pytest.mark.parametrize, ids=lambda path: path.parent.name)
+
+
+@pytest.fixture(scope="module")
+def techniques(tmp_path_factory) -> pathlib.Path:
+    program = os.environ.get("MOELAB_PROGRAM")
+    if not program:
+        pytest.skip("MOELAB_PROGRAM names no program")
+    path = tmp_path_factory.mktemp("techniques") / "techniques.json"
+    path.write_text(subprocess.run([program, "techniques", "--json"], capture_output=True, text=True, check=True).stdout)
+    return path
+
+
+@by_folder("page", sorted(ROOT.glob("results/*/report.md")))
+def test_reports_are_what_their_records_say(page, techniques):
+    blocks, _, _ = report.blocks_of([page.parent], techniques, report.CLAIMS)
+    assert document.to_markdown(blocks) == page.read_text(), f"scripts/report.py makes {page} anew"
+
+
+@by_folder("page", sorted(ROOT.glob("results/*/claims.md")))
+def test_verdicts_are_what_their_records_say(page, techniques):
+    assert claims.make(page.parent, techniques, claims.CLAIMS) == page.read_text(), f"scripts/claims.py makes {page} anew"
+
+
+@by_folder("page", sorted(ROOT.glob("results/*/*.md")))
+def test_no_page_is_left_out_and_its_pictures_lie_beside_it(page):
+    assert page.name in ("report.md", "claims.md"), "no test makes this page anew"
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
+        assert (page.parent / picture).stat().st_size > 5_000, picture
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_records_have_a_report(folder):
+    if records.files_of(folder):
+        assert (folder / "report.md").exists()
+    if (folder / "dry_runs.json").exists():
+        assert (folder / "claims.md").exists()

@@ -1,0 +1,138 @@
+"""report.html in a headless browser: nothing goes wrong in it, nothing is fetched, and it can be read and pointed at on a
+phone and on a desktop."""
+import pathlib
+import subprocess
+import sys
+
+import browser
+import pytest
+import sweep_records as made
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PHONE, DESKTOP = (390, 844), (1280, 900)
+sizes = pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+# Pictures that are shown at this width, and their text as high as it comes out, in pixels.
+SHOWN = "[...document.querySelectorAll('figure svg')].filter((svg) => svg.getBoundingClientRect().width > 0)"
+TEXT_HEIGHTS = (f"{SHOWN}.filter((svg) => !svg.closest('.large')).flatMap((svg) => [...svg.querySelectorAll('text')].map("
+                "(text) => parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width"
+                " / svg.viewBox.baseVal.width))")
+POINT = "[...document.querySelectorAll('[data-point=\"pareto-{}\"]')].find((point) => point.getBoundingClientRect().width > 0)"
+DETAILS = "document.querySelector('figure.pointed .details').innerText"
+
+
+@pytest.fixture(scope="module")
+def page():
+    name = browser.program()
+    if name is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    with browser.opened(name) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> pathlib.Path:
+    folder = made.write_plan(tmp_path_factory.mktemp("plan"))
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "report.py", folder, "--out", folder / "out"], text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "out" / "report.html"
+
+
+@sizes
+def test_nothing_goes_wrong_and_nothing_is_fetched(page, report, size):
+    page.open(report, *size)
+    assert page.value("document.querySelectorAll('svg').length") > 8
+    assert page.value("document.querySelectorAll('[class=point]').length") > 60
+    assert page.told("Runtime.exceptionThrown") == [] and page.told("Log.entryAdded") == []
+    assert page.told("Runtime.consoleAPICalled") == []
+    asked = {event["request"]["url"] for event in page.told("Network.requestWillBeSent")}
+    assert {url for url in asked if not url.startswith("data:")} == {report.resolve().as_uri()}
+
+
+@sizes
+def test_the_page_fits_its_window(page, report, size):
+    page.open(report, *size)
+    assert page.value("innerWidth") == size[0]
+    assert page.value("document.documentElement.scrollWidth") <= size[0]
+    assert page.value("[...document.querySelectorAll('p, li, h1, h2, h3, figcaption, summary')]"
+                      ".filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.innerText)") == []
+
+
+@sizes
+def test_words_in_pictures_can_be_read(page, report, size):
+    page.open(report, *size)
+    heights = page.value(TEXT_HEIGHTS)
+    assert len(heights) > 100 and min(heights) >= 8, sorted(heights)[:5]
+    names = page.value(f"{SHOWN}.map((svg) => svg.getAttribute('aria-label'))")
+    assert len(names) == len(set(names)) == 8, names
+
+
+def test_a_point_says_what_it_is_under_the_mouse(page, report):
+    page.open(report, *DESKTOP)
+    page.hover("document.querySelector('h1')")
+    assert "Point at a mark" in page.value(DETAILS)
+    page.hover(POINT.format(2))
+    text = page.value(DETAILS)
+    for words in ("bf16", "3,910 tokens/s", "900.00 MiB", "2.00 ×", "technique=bf16", "moelab train --config moe-micro"):
+        assert words in text, text
+    assert "Point at a mark" not in text
+
+
+def test_a_point_says_what_it_is_when_touched(page, report):
+    page.open(report, *PHONE)
+    page.touch(POINT.format(3))
+    assert "recompute_full" in page.value(DETAILS)
+
+
+def test_points_are_reached_by_keyboard(page, report):
+    page.open(report, *DESKTOP)
+    page.value(f"{POINT.format(0)}.focus()")
+    assert "baseline" in page.value(DETAILS)
+    page.press("ArrowRight")
+    assert "flash_attention" in page.value(DETAILS)
+    page.press("ArrowLeft")
+    page.press("ArrowLeft")
+    assert "flash_attention + bf16" in page.value(DETAILS)  # round to the last
+
+
+def test_every_point_has_details(page, report):
+    page.open(report, *DESKTOP)
+    assert page.value("[...document.querySelectorAll('.point')]"
+                      ".filter((point) => !document.getElementById(point.dataset.point)).length") == 0
+    assert page.value("document.getElementById('pairs-2').content.textContent").find("both set precision <x>") > 0
+
+
+def test_ids_are_given_once(page, report):
+    page.open(report, *DESKTOP)
+    ids = page.value("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
+    assert page.value("[...document.querySelectorAll('use')].filter((use) => "
+                      "!document.querySelector(use.getAttribute('href') ?? use.getAttribute('xlink:href'))).length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_the_paper(page, report, scheme):
+    """As bright as black on white at best: 21; 4.5 is what guidelines ask for."""
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    page.open(report, *DESKTOP)
+    ratio = page.value("""(() => {
+      const light = (color) => color.match(/[0-9.]+/g).slice(0, 3).map((v) => v / 255)
+        .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+      const paper = light(getComputedStyle(document.body).backgroundColor);
+      return Math.min(...[...document.querySelectorAll('p, td, th, li, strong, figcaption, svg text')].map((e) => {
+        const style = getComputedStyle(e), ink = light(e.tagName == 'text' ? style.fill : style.color);
+        return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+      }));
+    })()""")
+    page.call("Emulation.setEmulatedMedia", features=[])
+    assert ratio >= 4.5
+
+
+def test_of_points_on_each_other_the_nearest_is_shown(page, report):
+    """Errors of neighbours lie 0.02 % apart where they are as large: their places to point at overlap."""
+    page.open(report, *PHONE)
+    for number in (20, 22, 24, 26):
+        point = POINT.format(0).replace("pareto-0", f"estimates-{number}")
+        page.touch(point)
+        assert f"model.layers={number}" in page.value("[...document.querySelectorAll('.details')].at(-1).innerText")
