@@ -173,7 +173,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& row, c
                                  .row = row.data_ptr<float>(),
                                  .column = column.data_ptr<float>(),
                                  .row_sum = scratch.data_ptr<double>(),
-                                 .beta = f(1 - std::pow(static_cast<double>(s.step), -0.8)),
+                                 .beta = factored_beta(s),
                                  .gradient_scale = f(s.gradient_scale),
                                  .keep = f(1 - s.lr * s.weight_decay),
                                  .lr = f(s.lr)};
@@ -181,22 +181,23 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& row, c
 }
 
 void adafactor_cpu(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
-                   at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                   at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, row, column, copy);
-  const OptimizerStep step = step_from(numbers, counters);
+  const auto step = step_now(numbers, counters, live);
+  if (!step) return;
   with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, row, column, copy, step); });
+                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, row, column, copy, *step); });
 }
 
 void adafactor_meta(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
-                    at::ArrayRef<double>, at::IntArrayRef) {
+                    at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
   check(master, gradient, row, column, copy);
   scratch_of(row);
 }
 
 #ifdef MOELAB_WITH_CUDA
 void adafactor_cuda(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
-                    at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                    at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, row, column, copy);
   const c10::cuda::CUDAGuard guard(master.device());
   const OptimizerStep step = step_from(numbers, counters);
@@ -204,17 +205,17 @@ void adafactor_cuda(Tensor master, const Tensor& gradient, Tensor row, Tensor co
   const cuda::FactoredShape shape{s.experts, s.rows, s.columns};
   const Tensor scratch = at::empty({shape.scratch()}, row.options().dtype(at::kDouble));
   const auto f = [](double x) { return static_cast<float>(x); };
-  cuda::adafactor(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
-                  row.data_ptr<float>(), column.data_ptr<float>(), scratch.data_ptr<double>(), shape,
-                  {f(1 - std::pow(static_cast<double>(step.step), -0.8)), f(step.gradient_scale),
-                   f(1 - step.lr * step.weight_decay), f(step.lr)},
-                  c10::cuda::getCurrentCUDAStream());
+  cuda::adafactor(
+      cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient), row.data_ptr<float>(),
+      column.data_ptr<float>(), scratch.data_ptr<double>(), shape,
+      {factored_beta(step), f(step.gradient_scale), f(1 - step.lr * step.weight_decay), f(step.lr)},
+      cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, at::ArrayRef<double>,
-                       at::IntArrayRef);
+                       at::IntArrayRef, const OptionalTensor&);
 
 }  // namespace
 
@@ -223,13 +224,13 @@ void adafactor_(const Tensor& master, const Tensor& gradient, const Tensor& row,
   static const auto op = operator_handle<Signature>("moelab::adafactor_");
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);
-  op.call(master, gradient, row, column, compute_copy, arguments.numbers, arguments.counters);
+  op.call(master, gradient, row, column, compute_copy, arguments.numbers, arguments.counters, arguments.live);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "adafactor_(Tensor(a!) master, Tensor gradient, Tensor(b!) row, Tensor(c!) column, "
-      "Tensor(d!)? compute_copy, float[] numbers, int[] counters) -> ()");
+      "Tensor(d!)? compute_copy, float[] numbers, int[] counters, Tensor? live) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adafactor_", &adafactor_cpu); }

@@ -19,7 +19,9 @@ struct Step {
   double *row_sum, *mean_row, *mean_square;  // scratch: one a row, two a matrix
   FactoredShape shape;
   FactoredFactors f;
+  LiveCall live;
 
+  __device__ bool begin() { return begin_step(live, f, weights); }
   __device__ float load(int64_t i) const { return to_float(gradient[i]) * f.gradient_scale; }
   __device__ int64_t all_rows() const { return shape.experts * shape.rows; }
   // g over its second moment's root, which is sqrt(row share) * sqrt(column).
@@ -33,6 +35,7 @@ struct Step {
 
 template <class Gradient>
 __global__ void update_rows(Step<Gradient> s) {
+  if (!s.begin()) return;
   const int64_t columns = s.shape.columns;
   for (int64_t r = blockIdx.x; r < s.all_rows(); r += gridDim.x) {
     double sum = 0;
@@ -48,6 +51,7 @@ __global__ void update_rows(Step<Gradient> s) {
 // A strip of columns of one matrix: threads side by side take columns, one behind the other rows.
 template <class Gradient>
 __global__ void update_columns(Step<Gradient> s) {
+  if (!s.begin()) return;
   constexpr int kDeep = kThreads / kStrip;
   __shared__ double partial[kDeep][kStrip];
   const int64_t rows = s.shape.rows, columns = s.shape.columns, strips = (columns + kStrip - 1) / kStrip;
@@ -83,6 +87,7 @@ __global__ void mean_of_rows(const T* values, double* to, int64_t experts, int64
 
 template <class Gradient>
 __global__ void sum_directions(Step<Gradient> s) {
+  if (!s.begin()) return;
   for (int64_t r = blockIdx.x; r < s.all_rows(); r += gridDim.x) {
     const float inverse = s.inverse_root(r);
     double sum = 0;
@@ -97,6 +102,7 @@ __global__ void sum_directions(Step<Gradient> s) {
 
 template <class Gradient>
 __global__ void update_weights(Step<Gradient> s) {
+  if (!s.begin()) return;
   for (int64_t r = blockIdx.x; r < s.all_rows(); r += gridDim.x) {
     const float inverse = s.inverse_root(r);
     const double rms = sqrt(s.mean_square[r / s.shape.rows] / static_cast<double>(s.shape.columns));
@@ -112,14 +118,14 @@ __global__ void update_weights(Step<Gradient> s) {
 
 void adafactor(const WeightPointers& weights, const GradientPointer& gradient, float* row, float* column,
                double* scratch, const FactoredShape& shape, const FactoredFactors& factors,
-               cudaStream_t stream) {
+               const LiveCall& live, cudaStream_t stream) {
   if (shape.elements() == 0) return;
   const int64_t all_rows = shape.experts * shape.rows, strips = (shape.columns + kStrip - 1) / kStrip;
   double *mean_row = scratch + all_rows, *mean_square = mean_row + shape.experts;
   const unsigned by_row = grid_of(all_rows), by_expert = grid_of(shape.experts);
   with_gradient(gradient, [&](const auto* g) {
     using Gradient = std::remove_cv_t<std::remove_pointer_t<decltype(g)>>;
-    const Step<Gradient> s{weights, g, row, column, scratch, mean_row, mean_square, shape, factors};
+    const Step<Gradient> s{weights, g, row, column, scratch, mean_row, mean_square, shape, factors, live};
     update_rows<<<by_row, kThreads, 0, stream>>>(s);
     update_columns<<<grid_of(shape.experts * strips), kThreads, 0, stream>>>(s);
     mean_of_rows<<<by_expert, kThreads, 0, stream>>>(row, mean_row, shape.experts, shape.rows);

@@ -82,16 +82,19 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState&
 }
 
 void adam8bit_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v, Tensor v_absmax,
-                  OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                  OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                  const OptionalTensor& live) {
   const Adam8bitState state{m, m_absmax, v, v_absmax};
   check(master, gradient, state, copy);
-  const OptimizerStep step = step_from(numbers, counters);
+  const auto step = step_now(numbers, counters, live);
+  if (!step) return;
   with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, state, copy, step); });
+                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, state, copy, *step); });
 }
 
 void adam8bit_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,
-                   Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef) {
+                   Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef,
+                   const OptionalTensor&) {
   check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
 }
 
@@ -114,7 +117,7 @@ cuda::MapPointers on_device(const DynamicMap& map, c10::Device device) {
 
 void adam8bit_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,
                    Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double> numbers,
-                   at::IntArrayRef counters) {
+                   at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
   const c10::cuda::CUDAGuard guard(master.device());
   const OptimizerStep step = step_from(numbers, counters);
@@ -122,13 +125,13 @@ void adam8bit_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor m_abs
                  m.data_ptr<uint8_t>(), m_absmax.data_ptr<float>(), v.data_ptr<uint8_t>(),
                  v_absmax.data_ptr<float>(), on_device(signed_dynamic_map(), master.device()),
                  on_device(unsigned_dynamic_map(), master.device()), master.numel(), adamw_factors(step),
-                 c10::cuda::getCurrentCUDAStream());
+                 cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
-                       at::ArrayRef<double>, at::IntArrayRef);
+                       at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&);
 
 }  // namespace
 
@@ -138,13 +141,13 @@ void adam8bit_(const Tensor& master, const Tensor& gradient, const Adam8bitState
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);
   op.call(master, gradient, s.m, s.m_absmax, s.v, s.v_absmax, compute_copy, arguments.numbers,
-          arguments.counters);
+          arguments.counters, arguments.live);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "adam8bit_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) m_absmax, Tensor(d!) v, "
-      "Tensor(e!) v_absmax, Tensor(f!)? compute_copy, float[] numbers, int[] counters) -> ()");
+      "Tensor(e!) v_absmax, Tensor(f!)? compute_copy, float[] numbers, int[] counters, Tensor? live) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam8bit_", &adam8bit_cpu); }

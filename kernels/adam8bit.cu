@@ -17,7 +17,8 @@ __device__ int32_t magnitude_of(const MapPointers& map, float y) {
 template <class Gradient>
 __global__ void adam8bit_kernel(WeightPointers weights, const Gradient* gradient, uint8_t* m, float* m_absmax,
                                 uint8_t* v, float* v_absmax, MapPointers first, MapPointers second, int64_t n,
-                                AdamWFactors f) {
+                                AdamWFactors f, LiveCall live) {
+  if (!begin_step(live, f, weights)) return;
   __shared__ float first_value[256], second_value[256];
   first_value[threadIdx.x] = first.value[threadIdx.x];
   second_value[threadIdx.x] = second.value[threadIdx.x];
@@ -52,11 +53,11 @@ __global__ void adam8bit_kernel(WeightPointers weights, const Gradient* gradient
 
 void adam8bit(const WeightPointers& weights, const GradientPointer& gradient, uint8_t* m, float* m_absmax,
               uint8_t* v, float* v_absmax, const MapPointers& first, const MapPointers& second, int64_t n,
-              const AdamWFactors& factors, cudaStream_t stream) {
+              const AdamWFactors& factors, const LiveCall& live, cudaStream_t stream) {
   if (n == 0) return;
   with_gradient(gradient, [&](const auto* g) {
     adam8bit_kernel<<<grid_of(quant_blocks(n)), kThreads, 0, stream>>>(weights, g, m, m_absmax, v, v_absmax,
-                                                                       first, second, n, factors);
+                                                                       first, second, n, factors, live);
   });
 }
 

@@ -91,22 +91,25 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
 }
 
 void adam_mini_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
-                   OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                   OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                   const OptionalTensor& live) {
   const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
   check(master, gradient, m, v, b, copy);
-  const OptimizerStep step = step_from(numbers, counters);
+  const auto step = step_now(numbers, counters, live);
+  if (!step) return;
   with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, m, v, b, copy, step); });
+                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, m, v, b, copy, *step); });
 }
 
 void adam_mini_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
-                    OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef) {
+                    OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
   check(master, gradient, m, v, {blocks.at(0), blocks.at(1), blocks.at(2)}, copy);
 }
 
 #ifdef MOELAB_WITH_CUDA
 void adam_mini_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
-                    OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                    OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                    const OptionalTensor& live) {
   const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
   check(master, gradient, m, v, b, copy);
   const c10::cuda::CUDAGuard guard(master.device());
@@ -114,13 +117,13 @@ void adam_mini_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, a
   cuda::adam_mini(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
                   m.data_ptr<float>(), v.data_ptr<float>(),
                   {b.rows, master.numel() / b.rows, b.heads, b.head_rows}, adamw_factors(step),
-                  c10::cuda::getCurrentCUDAStream());
+                  cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, at::IntArrayRef, OptionalTensor,
-                       at::ArrayRef<double>, at::IntArrayRef);
+                       at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&);
 
 }  // namespace
 
@@ -130,13 +133,13 @@ void adam_mini_(const Tensor& master, const Tensor& gradient, const Tensor& m, c
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);
   op.call(master, gradient, m, v, {b.rows, b.heads, b.head_rows}, compute_copy, arguments.numbers,
-          arguments.counters);
+          arguments.counters, arguments.live);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "adam_mini_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) v, int[] blocks, "
-      "Tensor(d!)? compute_copy, float[] numbers, int[] counters) -> ()");
+      "Tensor(d!)? compute_copy, float[] numbers, int[] counters, Tensor? live) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam_mini_", &adam_mini_cpu); }

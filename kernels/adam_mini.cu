@@ -10,7 +10,8 @@ constexpr int kThreads = 256;
 // A thread block for each block of one denominator: the sum of its g^2 first, then every weight.
 template <class Gradient>
 __global__ void adam_mini_kernel(WeightPointers weights, const Gradient* gradient, float* m, float* v,
-                                 MiniShape shape, AdamWFactors f) {
+                                 MiniShape shape, AdamWFactors f, LiveCall live) {
+  if (!begin_step(live, f, weights)) return;
   const int64_t split = shape.heads * shape.head_rows, blocks = shape.heads + shape.rows - split;
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const bool head = b < shape.heads;
@@ -38,10 +39,11 @@ __global__ void adam_mini_kernel(WeightPointers weights, const Gradient* gradien
 }  // namespace
 
 void adam_mini(const WeightPointers& weights, const GradientPointer& gradient, float* m, float* v,
-               const MiniShape& shape, const AdamWFactors& factors, cudaStream_t stream) {
+               const MiniShape& shape, const AdamWFactors& factors, const LiveCall& live,
+               cudaStream_t stream) {
   if (shape.rows * shape.width == 0) return;
   with_gradient(gradient, [&](const auto* g) {
-    adam_mini_kernel<<<grid_of(shape.rows), kThreads, 0, stream>>>(weights, g, m, v, shape, factors);
+    adam_mini_kernel<<<grid_of(shape.rows), kThreads, 0, stream>>>(weights, g, m, v, shape, factors, live);
   });
 }
 

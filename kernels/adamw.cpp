@@ -74,35 +74,36 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
 }
 
 void adamw_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
-               at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+               at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, m, v, copy);
-  const OptimizerStep step = step_from(numbers, counters);
+  const auto step = step_now(numbers, counters, live);
+  if (!step) return;
   with_element_type(gradient.scalar_type(), [&](auto g) {
-    m.scalar_type() == at::kFloat ? step_cpu<decltype(g), float>(master, gradient, m, v, copy, step)
-                                  : step_cpu<decltype(g), at::BFloat16>(master, gradient, m, v, copy, step);
+    m.scalar_type() == at::kFloat ? step_cpu<decltype(g), float>(master, gradient, m, v, copy, *step)
+                                  : step_cpu<decltype(g), at::BFloat16>(master, gradient, m, v, copy, *step);
   });
 }
 
 void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
-                at::ArrayRef<double>, at::IntArrayRef) {
+                at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
   check(master, gradient, m, v, copy);
 }
 
 #ifdef MOELAB_WITH_CUDA
 void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
-                at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, m, v, copy);
   const c10::cuda::CUDAGuard guard(master.device());
   const OptimizerStep step = step_from(numbers, counters);
   cuda::adamw(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient), m.data_ptr(),
               v.data_ptr(), m.scalar_type() == at::kBFloat16, cuda::moment_key(step), master.numel(),
-              adamw_factors(step), c10::cuda::getCurrentCUDAStream());
+              adamw_factors(step), cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, at::ArrayRef<double>,
-                       at::IntArrayRef);
+                       at::IntArrayRef, const OptionalTensor&);
 
 }  // namespace
 
@@ -111,13 +112,13 @@ void adamw_(const Tensor& master, const Tensor& gradient, const Tensor& m, const
   static const auto op = operator_handle<Signature>("moelab::adamw_");
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);
-  op.call(master, gradient, m, v, compute_copy, arguments.numbers, arguments.counters);
+  op.call(master, gradient, m, v, compute_copy, arguments.numbers, arguments.counters, arguments.live);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "adamw_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) v, Tensor(d!)? compute_copy, "
-      "float[] numbers, int[] counters) -> ()");
+      "float[] numbers, int[] counters, Tensor? live) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_", &adamw_cpu); }

@@ -19,7 +19,9 @@ __device__ void store_moments(__nv_bfloat16* m, __nv_bfloat16* v, int64_t i, flo
 
 template <class Gradient, class Moment>
 __global__ void adamw_kernel(WeightPointers weights, const Gradient* gradient, Moment* m, Moment* v,
-                             uint64_t key, int64_t n, AdamWFactors f) {
+                             uint64_t key, int64_t n, AdamWFactors f, LiveCall live) {
+  if (!begin_step(live, f, weights)) return;
+  if (live.step != nullptr) key = moment_key(live.stream, live.step->step, live.first_element);
   const int64_t stride = int64_t(gridDim.x) * kThreads;
   for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
     float weight = load_weight(weights, i), new_m = to_float(m[i]), new_v = to_float(v[i]);
@@ -32,12 +34,13 @@ __global__ void adamw_kernel(WeightPointers weights, const Gradient* gradient, M
 }  // namespace
 
 void adamw(const WeightPointers& weights, const GradientPointer& gradient, void* m, void* v,
-           bool bf16_moments, uint64_t key, int64_t n, const AdamWFactors& factors, cudaStream_t stream) {
+           bool bf16_moments, uint64_t key, int64_t n, const AdamWFactors& factors, const LiveCall& live,
+           cudaStream_t stream) {
   if (n == 0) return;
   const auto launch = [&](auto zero, const auto* g) {
     using Moment = decltype(zero);
-    adamw_kernel<<<grid_of(n, kThreads), kThreads, 0, stream>>>(weights, g, static_cast<Moment*>(m),
-                                                                static_cast<Moment*>(v), key, n, factors);
+    adamw_kernel<<<grid_of(n, kThreads), kThreads, 0, stream>>>(
+        weights, g, static_cast<Moment*>(m), static_cast<Moment*>(v), key, n, factors, live);
   };
   with_gradient(gradient,
                 [&](const auto* g) { bf16_moments ? launch(__nv_bfloat16{}, g) : launch(float{}, g); });

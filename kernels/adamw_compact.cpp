@@ -175,9 +175,12 @@ void step_cpu(const Weights& weights, const Gradient* gradient, const Moments& m
 }
 
 void compact_cpu(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
-                 OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                 OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                 const OptionalTensor& live) {
   check(weights, gradient, {m, m_scale, v, v_scale, correction});
-  const AdamWFactors f = adamw_factors(step_from(numbers, counters));
+  const auto step = step_now(numbers, counters, live);
+  if (!step) return;
+  const AdamWFactors f = adamw_factors(*step);
   const Moments moments{m.data_ptr<int8_t>(), m_scale.data_ptr<int16_t>(), v.data_ptr<uint8_t>(),
                         v_scale.data_ptr<int16_t>()};
   const int64_t n = weights.numel();
@@ -193,26 +196,28 @@ void compact_cpu(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scal
 }
 
 void compact_meta(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
-                  OptionalTensor correction, at::ArrayRef<double>, at::IntArrayRef) {
+                  OptionalTensor correction, at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
   check(weights, gradient, {m, m_scale, v, v_scale, correction});
 }
 
 #ifdef MOELAB_WITH_CUDA
 void compact_cuda(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
-                  OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                  OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                  const OptionalTensor& live) {
   check(weights, gradient, {m, m_scale, v, v_scale, correction});
   const c10::cuda::CUDAGuard guard(weights.device());
+  const OptimizerStep step = step_from(numbers, counters);
   const auto scales = [](const Tensor& t) { return reinterpret_cast<uint16_t*>(t.data_ptr<int16_t>()); };
   cuda::adamw_compact(weights.data_ptr(), correction ? correction->data_ptr<int8_t>() : nullptr,
                       cuda::gradient_pointer(gradient), m.data_ptr<int8_t>(), scales(m_scale),
-                      v.data_ptr<uint8_t>(), scales(v_scale), weights.numel(),
-                      adamw_factors(step_from(numbers, counters)), c10::cuda::getCurrentCUDAStream());
+                      v.data_ptr<uint8_t>(), scales(v_scale), weights.numel(), adamw_factors(step),
+                      cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 
 using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
-                       at::ArrayRef<double>, at::IntArrayRef);
+                       at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&);
 
 }  // namespace
 
@@ -222,7 +227,7 @@ void adamw_compact_(const Tensor& weights, const Tensor& gradient, const Compact
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);
   op.call(weights, gradient, s.m, s.m_scale, s.v, s.v_scale, s.correction, arguments.numbers,
-          arguments.counters);
+          arguments.counters, arguments.live);
 }
 
 Tensor joined_weights(const Tensor& bf16, const Tensor& correction) {
@@ -249,7 +254,7 @@ void split_weights_(const Tensor& fp32, const Tensor& bf16, const Tensor& correc
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "adamw_compact_(Tensor(a!) weights, Tensor gradient, Tensor(b!) m, Tensor(c!) m_scale, Tensor(d!) v, "
-      "Tensor(e!) v_scale, Tensor(f!)? correction, float[] numbers, int[] counters) -> ()");
+      "Tensor(e!) v_scale, Tensor(f!)? correction, float[] numbers, int[] counters, Tensor? live) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_compact_", &compact_cpu); }

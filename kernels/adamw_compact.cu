@@ -23,7 +23,9 @@ __device__ float inverse_of(uint16_t scale) { return scale == 0 ? 0 : 1 / decode
 
 template <class Weight, class Gradient>
 __global__ void compact_kernel(Weight* weights, int8_t* correction, const Gradient* gradient, int8_t* m,
-                               uint16_t* m_scale, uint8_t* v, uint16_t* v_scale, int64_t n, AdamWFactors f) {
+                               uint16_t* m_scale, uint8_t* v, uint16_t* v_scale, int64_t n, AdamWFactors f,
+                               LiveCall live) {
+  if (!begin_step(live, f)) return;
   const int lane = threadIdx.x % 32;
   const int64_t groups = quant_blocks(n, kCompactGroup), warps = int64_t(gridDim.x) * (kThreads / 32);
   for (int64_t group = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32; group < groups; group += warps) {
@@ -55,11 +57,11 @@ __global__ void compact_kernel(Weight* weights, int8_t* correction, const Gradie
 
 void adamw_compact(void* weights, int8_t* correction, const GradientPointer& gradient, int8_t* m,
                    uint16_t* m_scale, uint8_t* v, uint16_t* v_scale, int64_t n, const AdamWFactors& factors,
-                   cudaStream_t stream) {
+                   const LiveCall& live, cudaStream_t stream) {
   if (n == 0) return;
   const auto launch = [&](auto* w, const auto* g) {
     compact_kernel<<<grid_of(n, kThreads), kThreads, 0, stream>>>(w, correction, g, m, m_scale, v, v_scale, n,
-                                                                  factors);
+                                                                  factors, live);
   };
   with_gradient(gradient, [&](const auto* g) {
     correction != nullptr ? launch(static_cast<__nv_bfloat16*>(weights), g)

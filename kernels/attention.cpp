@@ -259,6 +259,19 @@ Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
   return out;
 }
 
+Tensor placed_attention(const Tensor& q, const Tensor& kv, const Tensor& position_B, AttentionSpan span) {
+  const KindScope kind(Kind::attention);
+  const int64_t B = q.size(0), P = kv.size(1);
+  TORCH_CHECK(q.size(1) == 1 && kv.size(0) == B && position_B.sizes() == at::IntArrayRef({B}),
+              "placed_attention: queries ", q.sizes(), " at ", position_B.sizes(), " for ", kv.sizes());
+  if (q.is_meta()) return at::empty({B, 1, q.size(2) * q.size(3)}, q.options());
+  const Tensor key_P = at::arange(P, position_B.options()), query_B1 = position_B.unsqueeze(1);
+  Tensor seen_BP = key_P <= query_B1;
+  if (!span.covers(P))  // AttentionSpan::first; a number below 0 hides nothing
+    seen_BP.logical_and_(key_P >= (query_B1.div(span.block, "floor") + (1 - span.blocks)) * span.block);
+  return library_attention(q, kv, seen_BP.view({B, 1, 1, P}), false);
+}
+
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "flash_attention_forward(Tensor qkv, int heads, int kv_heads, int block, int blocks, Tensor? "

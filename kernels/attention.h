@@ -28,4 +28,10 @@ at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_hea
 // with a span that leaves keys out it is a chunk's at most, and keys that no query sees are not read.
 at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv, AttentionSpan span = {});
 
+// The same of one query a sequence whose position only the device knows: q (B, 1, heads, hd) at position_B
+// (B) int64 against all P places of kv (B, P, 2 * kv_heads, hd), of which it sees those up to its own. Shapes
+// and launches are the same wherever the queries stand.
+at::Tensor placed_attention(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& position_B,
+                            AttentionSpan span = {});
+
 }  // namespace moelab

@@ -92,6 +92,17 @@ void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, c
   store_rows(at::bmm(dscores, k).mul_(scale), dq_KGSd, band);
 }
 
+// What AttentionSpan::first says of each query, (queries, 1): without documents where the queries are, so
+// that a GPU's host waits for no copy.
+Tensor first_seen(AttentionSpan span, const Tensor& queries) {
+  return queries.div(span.block, "floor").add_(1 - span.blocks).clamp_min_(0).mul_(span.block);
+}
+Tensor first_seen(AttentionSpan span, const int32_t* starts, int64_t query, int64_t end) {
+  std::vector<int64_t> first;
+  for (int64_t i = query; i < end; ++i) first.push_back(span.first(i, starts[i]));
+  return at::tensor(first, at::kLong).unsqueeze(1);
+}
+
 }  // namespace
 
 void for_bands(AttentionSpan span, const Tensor& documents, int64_t from, int64_t to, c10::Device device,
@@ -101,10 +112,9 @@ void for_bands(AttentionSpan span, const Tensor& documents, int64_t from, int64_
   const auto first_of = [&](int64_t i) { return starts ? span.first(i, starts[i]) : span.first(i); };
   for (int64_t query = from; query < to; query += kQueries) {
     const int64_t end = std::min(query + kQueries, to), key = first_of(query);
-    std::vector<int64_t> first;
-    for (int64_t i = query; i < end; ++i) first.push_back(first_of(i));
     const Tensor queries = at::arange(query, end, longs).unsqueeze(1), keys = at::arange(key, end, longs);
-    const Tensor unseen = keys < at::tensor(first, at::kLong).to(device).unsqueeze(1);
+    const Tensor unseen =
+        keys < (starts ? first_seen(span, starts, query, end).to(device, true) : first_seen(span, queries));
     run({query, end - query, key, end - key, unseen.logical_or_(keys > queries)});
   }
 }

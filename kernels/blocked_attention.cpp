@@ -1,5 +1,6 @@
 #include "kernels/blocked_attention.h"
 
+#include "kernels/cpu/arena.h"
 #include "kernels/cpu/words.h"
 
 #include <ATen/ATen.h>
@@ -55,23 +56,6 @@ struct Shape {
   }
   // The first block of keys that a block of queries sees.
   int64_t first_key(int64_t b, int64_t i) const { return first(b, i) / N * N; }
-};
-
-// Hands out aligned pieces of one allocation; without a base it only counts.
-class Arena {
- public:
-  explicit Arena(std::byte* base) : base_(base) {}
-  template <class T>
-  T* take(int64_t count) {
-    std::byte* at = base_ ? base_ + used_ : nullptr;
-    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return reinterpret_cast<T*>(at);
-  }
-  int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  int64_t used_ = 0;
 };
 
 // What kLanes queries, from column m of a block on, see of its N keys. `ahead`: the first key's position less

@@ -113,10 +113,14 @@ Tensor forward_cuda(const Tensor& weight, const Tensor& tokens) {
   return out;
 }
 
-// ATen's sorts the ids too, and sums in fp32.
+// ATen's sorts the ids too, and sums in fp32; but up to this many it adds to the result, in the result's
+// type.
+constexpr int64_t kAddedInPlace = 3072;
 Tensor backward_cuda(const Tensor& grad, const Tensor& tokens, int64_t vocabulary) {
-  return at::embedding_dense_backward(grad, tokens, vocabulary, /*padding_idx=*/-1,
-                                      /*scale_grad_by_freq=*/false);
+  const Tensor terms = tokens.numel() <= kAddedInPlace ? grad.to(at::kFloat) : grad;
+  return at::embedding_dense_backward(terms, tokens, vocabulary, /*padding_idx=*/-1,
+                                      /*scale_grad_by_freq=*/false)
+      .to(grad.scalar_type());
 }
 #endif
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/embedding.h"
 
-#include <algorithm>
+#include "kernels/cuda/launch.h"
 
 namespace moelab::cuda {
 namespace {
@@ -20,10 +20,9 @@ __global__ void gather_kernel(const Word* weight, const int64_t* ids, Word* out,
 template <class Word>
 void gather(const void* weight, const int64_t* ids, void* out, int64_t tokens, int64_t row_bytes,
             cudaStream_t stream) {
-  const int64_t blocks = std::min<int64_t>(tokens, 1 << 20);
-  gather_kernel<Word><<<blocks, kThreads, 0, stream>>>(static_cast<const Word*>(weight), ids,
-                                                       static_cast<Word*>(out), tokens,
-                                                       row_bytes / static_cast<int64_t>(sizeof(Word)));
+  gather_kernel<Word><<<grid_of(tokens), kThreads, 0, stream>>>(
+      static_cast<const Word*>(weight), ids, static_cast<Word*>(out), tokens,
+      row_bytes / static_cast<int64_t>(sizeof(Word)));
 }
 
 }  // namespace

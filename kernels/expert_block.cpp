@@ -369,6 +369,12 @@ TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
 
 Tensor expert_block(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
                     const Tensor& w2, bool fp8, bool keep_hidden) {
+  TORCH_CHECK(routes.row_TK.scalar_type() == at::kInt && routes.row_TK.sizes() == weights.sizes() &&
+                  routes.offsets_E1.scalar_type() == at::kInt && routes.offsets_E1.dim() == 1 &&
+                  routes.offsets_E1.size(0) == w13.size(0) + 1,
+              "expert block: routes of ", routes.row_TK.sizes(), " and offsets of ",
+              routes.offsets_E1.sizes(), " must be int32, of the shape of weights ", weights.sizes(),
+              " and of ", w13.size(0), " experts and one");
   const bool keep =
       keep_hidden && at::GradMode::is_enabled() &&
       (x.requires_grad() || weights.requires_grad() || w13.requires_grad() || w2.requires_grad());

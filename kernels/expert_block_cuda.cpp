@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/element_of.h"
 #include "kernels/cuda/expert_rows.h"
+#include "kernels/fp8.h"
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
@@ -19,14 +20,16 @@ using at::Tensor;
 struct Call {
   const Tensor &x, &weights, &row_TK, &offsets, &w13, &w2;
   int64_t T, D, K, E, F, R;
+  bool even;  // all experts have as many rows
   c10::cuda::CUDAGuard guard;
   cudaStream_t stream;
   cuda::Element element;
   Tensor route_R;
+  bool fp8;
   std::optional<Tensor> host_offsets;  // where products go expert by expert
 
   Call(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets, const Tensor& w13,
-       const Tensor& w2, int64_t rows, bool fp8)
+       const Tensor& w2, int64_t rows, int64_t group, bool fp8)
       : x(x),
         weights(weights),
         row_TK(row_TK),
@@ -39,10 +42,11 @@ struct Call {
         E(w13.size(0)),
         F(w2.size(2)),
         R(rows),
+        even(group < T && E * group == R),  // by capacity; ragged groups may have all T tokens
         guard(x.device()),
         stream(c10::cuda::getCurrentCUDAStream()),
-        element(cuda::element_of(x)) {
-    TORCH_CHECK(!fp8, "expert block: no fp8 products on CUDA");
+        element(cuda::element_of(x)),
+        fp8(fp8) {
     TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous() && weights.is_contiguous() &&
                     row_TK.is_contiguous() && offsets.is_cuda(),
                 "expert block: contiguous tensors on one device");
@@ -54,13 +58,13 @@ struct Call {
     cuda::invert_routes(row_TK.const_data_ptr<int32_t>(), row_TK.numel(), route_R.mutable_data_ptr<int32_t>(),
                         R, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
-    if (!grouped()) host_offsets = offsets.cpu();
+    if (!even && !grouped()) host_offsets = offsets.cpu();
   }
 
-  // LibTorch's grouped products want rows of whole 16 bytes.
+  // LibTorch's grouped products want rows of whole 16 bytes, and in fp8 take no gradients.
   bool grouped() const {
     const auto size = static_cast<int64_t>(x.element_size());
-    return R > 0 && D * size % 16 == 0 && F * size % 16 == 0;
+    return !fp8 && R > 0 && D * size % 16 == 0 && F * size % 16 == 0;
   }
   const int32_t* route() const { return route_R.const_data_ptr<int32_t>(); }
 
@@ -84,35 +88,48 @@ struct Call {
   // f(expert, its first row, rows) for those that have some.
   template <class Body>
   void for_experts(const Body& body) const {
-    const int32_t* start = host_offsets->const_data_ptr<int32_t>();
+    const int32_t* ends = even ? nullptr : host_offsets->const_data_ptr<int32_t>();
+    const auto start = [&](int64_t e) { return even ? e * (R / E) : int64_t{ends[e]}; };
     for (int64_t e = 0; e < E; ++e) {
-      if (start[e + 1] > start[e]) body(e, int64_t{start[e]}, int64_t{start[e + 1]} - start[e]);
+      if (start(e + 1) > start(e)) body(e, start(e), start(e + 1) - start(e));
     }
   }
+  Tensor by_expert(const Tensor& rows_RI) const { return rows_RI.view({E, R / E, rows_RI.size(1)}); }
 
-  // Each expert's rows by its matrix (E, in, out).
-  Tensor rows_by_expert(const Tensor& rows_RI, const Tensor& matrix_EIO) const {
+  // Each expert's rows by its matrix (E, in, out). `format`: of the rows, in fp8.
+  Tensor rows_by_expert(const Tensor& rows_RI, Fp8Format format, const Tensor& matrix_EIO) const {
+    if (even && !fp8) return at::bmm(by_expert(rows_RI), matrix_EIO).view({R, matrix_EIO.size(2)});
     if (grouped()) return at::_grouped_mm(rows_RI, matrix_EIO, offsets.narrow(0, 1, E));
     Tensor out = at::empty({R, matrix_EIO.size(2)}, x.options());
     for_experts([&](int64_t e, int64_t first, int64_t n) {
       Tensor part = out.narrow(0, first, n);
-      at::mm_out(part, rows_RI.narrow(0, first, n), matrix_EIO[e]);
+      multiply(part, rows_RI.narrow(0, first, n), format, matrix_EIO[e]);
     });
     return out;
   }
 
-  // For each expert the product of its rows' columns (E, a, b); zeros for one without rows.
+  // For each expert the product of its rows' columns (E, a, b); zeros for one without rows. a: gradients.
   Tensor columns_by_expert(const Tensor& a_RA, const Tensor& b_RB) const {
+    if (even && !fp8) return at::bmm(by_expert(a_RA).transpose(1, 2), by_expert(b_RB));
     if (grouped()) return at::_grouped_mm(a_RA.t(), b_RB, offsets.narrow(0, 1, E));
     Tensor out = at::zeros({E, a_RA.size(1), b_RB.size(1)}, x.options());
     for_experts([&](int64_t e, int64_t first, int64_t n) {
       Tensor part = out[e];
-      at::mm_out(part, a_RA.narrow(0, first, n).t(), b_RB.narrow(0, first, n));
+      multiply(part, a_RA.narrow(0, first, n).t(), Fp8Format::e5m2, b_RB.narrow(0, first, n));
     });
     return out;
   }
 
-  Tensor pre_activation() const { return rows_by_expert(gather(x), w13.transpose(1, 2)); }
+  Tensor pre_activation() const { return rows_by_expert(gather(x), Fp8Format::e4m3, w13.transpose(1, 2)); }
+
+ private:
+  void multiply(Tensor& to, const Tensor& a, Fp8Format format, const Tensor& b) const {
+    if (fp8) {
+      to.copy_(fp8_mm(a, format, b));
+    } else {
+      at::mm_out(to, a, b);
+    }
+  }
 };
 
 }  // namespace
@@ -120,23 +137,23 @@ struct Call {
 std::tuple<Tensor, Tensor> expert_block_forward_cuda(const Tensor& x, const Tensor& weights,
                                                      const Tensor& row_TK, const Tensor& offsets,
                                                      const Tensor& w13, const Tensor& w2, int64_t rows,
-                                                     int64_t, bool keep, bool fp8) {
-  const Call c(x, weights, row_TK, offsets, w13, w2, rows, fp8);
+                                                     int64_t group, bool keep, bool fp8) {
+  const Call c(x, weights, row_TK, offsets, w13, w2, rows, group, fp8);
   const Tensor h = c.pre_activation(), act = at::empty({c.R, c.F}, x.options());
   cuda::swiglu(c.element, h.mutable_data_ptr(), c.route(), c.R, c.F, act.mutable_data_ptr(), c.stream);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const Tensor y = c.combine(c.rows_by_expert(act, w2.transpose(1, 2)), true);
+  const Tensor y = c.combine(c.rows_by_expert(act, Fp8Format::e4m3, w2.transpose(1, 2)), true);
   return {y, keep ? h : at::empty({0}, x.options())};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> expert_block_backward_cuda(
     const Tensor& dy, const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
-    const Tensor& w13, const Tensor& w2, const Tensor& kept, int64_t rows, int64_t, bool fp8) {
-  const Call c(x, weights, row_TK, offsets, w13, w2, rows, fp8);
+    const Tensor& w13, const Tensor& w2, const Tensor& kept, int64_t rows, int64_t group, bool fp8) {
+  const Call c(x, weights, row_TK, offsets, w13, w2, rows, group, fp8);
   const Tensor h = kept.dim() == 2 ? kept : c.pre_activation();
   const Tensor dscale_R = at::empty({c.R}, weights.options()), dweights = at::empty_like(weights);
   Tensor dy_RD = c.gather(dy);
-  Tensor act = c.rows_by_expert(dy_RD, w2);  // dA', then the scaled activation
+  Tensor act = c.rows_by_expert(dy_RD, Fp8Format::e5m2, w2);  // dA', then the scaled activation
   cuda::swiglu_backward(c.element, h.mutable_data_ptr(), act.mutable_data_ptr(), c.route(),
                         weights.const_data_ptr<float>(), dscale_R.mutable_data_ptr<float>(), c.R, c.F,
                         c.stream);
@@ -147,15 +164,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> expert_block_backward_cuda(
   dy_RD.reset();
   act.reset();
   const Tensor dw13 = c.columns_by_expert(h, c.gather(x));
-  const Tensor dx = c.combine(c.rows_by_expert(h, w13), false);
+  const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, w13), false);
   return {dx, dweights, dw13, dw2};
 }
 
 namespace {
 
-Tensor dense_hidden(const Tensor& x, const Tensor& w13, bool fp8) {
-  TORCH_CHECK(!fp8, "dense block: no fp8 products on CUDA");
-  return at::mm(x, w13.t());
+Tensor product(const Tensor& a, Fp8Format format, const Tensor& b, bool fp8) {
+  return fp8 ? fp8_mm(a, format, b) : at::mm(a, b);
 }
 
 }  // namespace
@@ -163,22 +179,25 @@ Tensor dense_hidden(const Tensor& x, const Tensor& w13, bool fp8) {
 std::tuple<Tensor, Tensor> dense_block_forward_cuda(const Tensor& x, const Tensor& w13, const Tensor& w2,
                                                     bool fp8) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor h = dense_hidden(x, w13, fp8), act = at::empty({x.size(0), w2.size(1)}, x.options());
+  const Tensor h = product(x, Fp8Format::e4m3, w13.t(), fp8),
+               act = at::empty({x.size(0), w2.size(1)}, x.options());
   cuda::swiglu(cuda::element_of(x), h.mutable_data_ptr(), nullptr, x.size(0), w2.size(1),
                act.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {at::mm(act, w2.t()), h};
+  return {product(act, Fp8Format::e4m3, w2.t(), fp8), h};
 }
 
 std::tuple<Tensor, Tensor, Tensor> dense_block_backward_cuda(const Tensor& dy, const Tensor& x,
                                                              const Tensor& w13, const Tensor& w2,
                                                              const Tensor& kept, bool fp8) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor h = kept.dim() == 2 ? kept : dense_hidden(x, w13, fp8), act = at::mm(dy, w2);
+  const Tensor h = kept.dim() == 2 ? kept : product(x, Fp8Format::e4m3, w13.t(), fp8),
+               act = product(dy, Fp8Format::e5m2, w2, fp8);
   cuda::swiglu_backward(cuda::element_of(x), h.mutable_data_ptr(), act.mutable_data_ptr(), nullptr, nullptr,
                         nullptr, x.size(0), w2.size(1), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {at::mm(h, w13), at::mm(h.t(), x), at::mm(dy.t(), act)};
+  return {product(h, Fp8Format::e5m2, w13, fp8), product(h.t(), Fp8Format::e5m2, x, fp8),
+          product(dy.t(), Fp8Format::e5m2, act, fp8)};
 }
 
 }  // namespace moelab

@@ -10,6 +10,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
 
 namespace moelab {
 namespace {
@@ -101,8 +104,7 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
     context->save_for_backward({x, weight});
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    const Tensor factor = fp8_rounded(x.flatten(0, -2), Fp8Format::e4m3, Fp8Scale::by_row);
-    return at::mm(factor, fp8_rounded(weight, Fp8Format::e4m3, Fp8Scale::by_row).t()).view(shape);
+    return fp8_mm(x.flatten(0, -2), Fp8Format::e4m3, weight.t()).view(shape);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -110,14 +112,7 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto saved = context->get_saved_variables();
     const Tensor dy = gradients[0].flatten(0, -2).contiguous(), x = saved[0].flatten(0, -2);
-    Tensor dx, dw;
-    {
-      const Tensor factor = fp8_rounded(dy, Fp8Format::e5m2, Fp8Scale::by_row);
-      dx = at::mm(factor, fp8_rounded(saved[1], Fp8Format::e4m3, Fp8Scale::by_column));
-    }
-    const Tensor factor = fp8_rounded(dy, Fp8Format::e5m2, Fp8Scale::by_column);
-    dw = at::mm(factor.t(), fp8_rounded(x, Fp8Format::e4m3, Fp8Scale::by_column));
-    return {dx.view(saved[0].sizes()), dw};
+    return {fp8_mm(dy, Fp8Format::e5m2, saved[1]).view(saved[0].sizes()), fp8_mm(dy.t(), Fp8Format::e5m2, x)};
   }
 };
 
@@ -128,7 +123,11 @@ void fp8_round_out(const Tensor& to, const Tensor& x, Fp8Format format, Fp8Scale
                   to.scalar_type() == x.scalar_type(),
               "fp8_round: contiguous matrices of one shape and type, not ", x.sizes(), " and ", to.sizes());
   if (x.is_meta()) return;
-  TORCH_CHECK(x.is_cpu(), "fp8_round: on the CPU alone");
+  if (x.is_cuda()) {
+    const auto [codes, factor] = fp8_codes(x, format, scale);
+    to.copy_(codes.to(at::kFloat).mul_(factor));
+    return;
+  }
   with_element_type(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     round_all(x.const_data_ptr<T>(), to.mutable_data_ptr<T>(), x.size(0), x.size(1), format_of(format),
@@ -140,6 +139,47 @@ Tensor fp8_rounded(const Tensor& x, Fp8Format format, Fp8Scale scale) {
   const Tensor to = at::empty(x.sizes(), x.options());
   fp8_round_out(to, x, format, scale);
   return to;
+}
+
+Fp8Codes fp8_codes(const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  const Tensor most = x.abs().amax(scale == Fp8Scale::by_row ? 1 : 0, true).to(at::kDouble);
+  const auto [fraction, exponent] = at::frexp(most / format_of(format).largest);
+  const Tensor power = at::where(fraction == 0.5, exponent - 1, exponent).clamp_min(-126);
+  const Tensor factor = (power.to(at::kInt) + 127).bitwise_left_shift(23).view(at::kFloat);  // 2^power
+  const Tensor finite = at::where(most == 0, at::ones_like(factor), factor);
+  const Tensor scales = at::where(most.isfinite(), finite, at::full_like(factor, NAN));
+  const auto type = format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+  return {x.to(at::kFloat).div(scales).to(type), scales};
+}
+
+bool has_fp8_products(c10::Device device) {
+#ifdef MOELAB_WITH_CUDA
+  if (device.is_cuda()) {
+    const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(device.index());
+    return gpu->major * 10 + gpu->minor >= 89;
+  }
+#endif
+  return false;
+}
+
+Fp8Factors fp8_factors(const Tensor& a, Fp8Format format, const Tensor& b) {
+  const std::array<int64_t, 2> padding{0, (16 - a.size(1) % 16) % 16};
+  const auto left = fp8_codes(at::constant_pad_nd(a, padding), format, Fp8Scale::by_row);
+  const auto right = fp8_codes(at::constant_pad_nd(b.t(), padding), Fp8Format::e4m3, Fp8Scale::by_row);
+  return {left.codes.contiguous(), right.codes.contiguous().t(), left.scale, right.scale.t()};
+}
+
+Tensor fp8_mm(const Tensor& a, Fp8Format format, const Tensor& b) {
+  const bool whole = a.size(0) > 0 && a.size(1) > 0 && b.size(1) % 16 == 0;
+  if (whole && a.scalar_type() == at::kBFloat16 && has_fp8_products(a.device())) {
+    const Fp8Factors f = fp8_factors(a, format, b);
+    return at::_scaled_mm(f.a, f.b, f.scale_a, f.scale_b, {}, {}, at::kBFloat16);
+  }
+  const auto rounded = [](const Tensor& x, Fp8Format of, Fp8Scale scale, Fp8Scale across) {
+    return x.is_contiguous() ? fp8_rounded(x, of, scale) : fp8_rounded(x.t(), of, across).t();
+  };
+  constexpr auto row = Fp8Scale::by_row, column = Fp8Scale::by_column;
+  return at::mm(rounded(a, format, row, column), rounded(b, Fp8Format::e4m3, column, row));
 }
 
 Tensor fp8_linear(const Tensor& x, const Tensor& weight) { return Fp8Linear::apply(x, weight); }

@@ -30,11 +30,11 @@ __device__ int64_t part_end(const CrossEntropyChunk& c) {
   return end < c.vocabulary ? end : c.vocabulary;
 }
 
+// Of each part its maximum and the sum of exp(logit - maximum).
 template <class T>
-__global__ void partial_kernel(CrossEntropyChunk c) {
+__global__ void partial_kernel(CrossEntropyChunk c, const T* logits, float* maxima, float* sums) {
   __shared__ float shared_max[kRows][kTokens], shared_sum[kRows][kTokens];
   const int64_t token = int64_t(blockIdx.x) * kTokens + threadIdx.x;
-  const T* logits = static_cast<const T*>(c.logits);
   float top = -CUDART_INF_F, sum = 0;
   if (token < c.tokens) {
     for (int64_t v = blockIdx.y * kCrossEntropySplit + threadIdx.y; v < part_end(c); v += kRows) {
@@ -53,53 +53,130 @@ __global__ void partial_kernel(CrossEntropyChunk c) {
   for (int row = 0; row < kRows; ++row) {
     sum += shared_sum[row][threadIdx.x] * exp_difference(shared_max[row][threadIdx.x], top);
   }
-  c.partial_max[blockIdx.y * c.tokens + token] = top;
-  c.partial_sum[blockIdx.y * c.tokens + token] = sum;
+  maxima[blockIdx.y * c.tokens + token] = top;
+  sums[blockIdx.y * c.tokens + token] = sum;
+}
+
+struct Total {
+  float top;
+  double sum;  // of exp(logit - top)
+};
+__device__ Total total(const CrossEntropyChunk& c, int64_t parts, const float* maxima, const float* sums,
+                       int64_t token) {
+  float top = maxima[token];
+  for (int64_t part = 1; part < parts; ++part) top = larger(top, maxima[part * c.tokens + token]);
+  double sum = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t at = part * c.tokens + token;
+    sum += sums[at] * exp(double(maxima[at]) - top);
+  }
+  return {top, sum};
 }
 
 template <class T>
 __global__ void join_kernel(CrossEntropyChunk c, int64_t parts) {
   const int64_t token = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (token >= c.tokens) return;
-  float top = c.partial_max[token];
-  for (int64_t part = 1; part < parts; ++part) top = larger(top, c.partial_max[part * c.tokens + token]);
-  double sum = 0;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t at = part * c.tokens + token;
-    sum += c.partial_sum[at] * exp(double(c.partial_max[at]) - top);
-  }
+  const Total p = total(c, parts, c.partial_max, c.partial_sum, token);
   const int64_t target = c.targets[token];
   const bool ignored = target == kIgnoredTarget;
   if (!ignored && (target < 0 || target >= c.vocabulary)) __trap();
   const double logit = ignored ? 0 : to_float(static_cast<const T*>(c.logits)[target * c.tokens + token]);
   const double factor = *c.inverse_count * c.gradient_scale;
-  c.row_loss[token] = ignored ? 0 : log(sum) + top - logit;
-  c.token_max[token] = top;
-  c.token_scale[token] = ignored ? 0 : float(factor / sum);
-  c.token_target[token] = float((exp(logit - top) / sum - 1) * factor);
+  c.row_loss[token] = ignored ? 0 : log(p.sum) + p.top - logit;
+  c.token_max[token] = p.top;
+  c.token_scale[token] = ignored ? 0 : float(factor / p.sum);
+  c.token_target[token] = float((exp(logit - p.top) / p.sum - 1) * factor);
+  const ReferenceChunk& r = c.reference;
+  if (r.logits == nullptr) return;
+  const Total q = total(c, parts, r.partial_max, r.partial_sum, token);
+  r.token_inverse_sum[token] = float(1 / p.sum);
+  r.token_shift[token] = float(double(p.top) - q.top + log(p.sum) - log(q.sum));
+}
+
+// Of each part its share of KL(p || q), into the reference's partial maxima, which have been used.
+template <class T>
+__global__ void divergence_kernel(CrossEntropyChunk c) {
+  __shared__ float shared_sum[kRows][kTokens];
+  const ReferenceChunk& r = c.reference;
+  const int64_t token = int64_t(blockIdx.x) * kTokens + threadIdx.x;
+  float sum = 0;
+  if (token < c.tokens) {
+    const float top = c.token_max[token], shift = r.token_shift[token];
+    for (int64_t v = blockIdx.y * kCrossEntropySplit + threadIdx.y; v < part_end(c); v += kRows) {
+      const int64_t at = v * c.tokens + token;
+      const float logit = to_float(static_cast<const T*>(c.logits)[at]);
+      sum += expf(logit - top) * (logit - to_float(static_cast<const T*>(r.logits)[at]) - shift);
+    }
+  }
+  shared_sum[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || token >= c.tokens) return;
+  for (int row = 1; row < kRows; ++row) sum += shared_sum[row][threadIdx.x];
+  r.partial_max[blockIdx.y * c.tokens + token] = sum * r.token_inverse_sum[token];
 }
 
 template <class T>
+__global__ void join_divergence_kernel(CrossEntropyChunk c, int64_t parts) {
+  const int64_t token = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (token >= c.tokens) return;
+  const ReferenceChunk& r = c.reference;
+  double divergence = 0;
+  for (int64_t part = 0; part < parts; ++part) divergence += r.partial_max[part * c.tokens + token];
+  const bool ignored = c.targets[token] == kIgnoredTarget;
+  const double factor = r.weight * *c.inverse_count * c.gradient_scale;
+  const float scale = ignored ? 0 : float(factor * r.token_inverse_sum[token]);
+  r.row_divergence[token] = ignored ? 0 : divergence;
+  r.token_divergence[token] = float(divergence);
+  r.token_scale[token] = scale;
+  if (ignored) return;
+  const int64_t target = c.targets[token] * c.tokens + token;
+  const float logit = to_float(static_cast<const T*>(c.logits)[target]);
+  const float difference = logit - to_float(static_cast<const T*>(r.logits)[target]) - r.token_shift[token];
+  c.token_target[token] += expf(logit - c.token_max[token]) * scale * (difference - float(divergence));
+}
+
+template <class T, bool kCompared>
 __global__ void gradient_kernel(CrossEntropyChunk c) {
   const int64_t token = int64_t(blockIdx.x) * kTokens + threadIdx.x;
   if (token >= c.tokens) return;
-  T* logits = static_cast<T*>(c.logits);
+  const ReferenceChunk& r = c.reference;
   const float top = c.token_max[token], scale = c.token_scale[token];
   const int64_t target = c.targets[token];
   for (int64_t v = blockIdx.y * kCrossEntropySplit + threadIdx.y; v < part_end(c); v += kRows) {
-    T* p = logits + v * c.tokens + token;
-    put(p, v == target ? c.token_target[token] : expf(to_float(*p) - top) * scale);
+    const int64_t at = v * c.tokens + token;
+    T* p = static_cast<T*>(c.logits) + at;
+    const float logit = to_float(*p), power = expf(logit - top);
+    float gradient = power * scale;
+    if constexpr (kCompared) {
+      const float difference = logit - to_float(static_cast<const T*>(r.logits)[at]) - r.token_shift[token];
+      gradient += power * r.token_scale[token] * (difference - r.token_divergence[token]);
+    }
+    put(p, v == target ? c.token_target[token] : gradient);
   }
 }
 
 template <class T>
 cudaError_t launch(const CrossEntropyChunk& c, cudaStream_t stream) {
+  const ReferenceChunk& r = c.reference;
+  const bool compared = r.logits != nullptr;
   const int64_t parts = (c.vocabulary + kCrossEntropySplit - 1) / kCrossEntropySplit;
   const dim3 grid(static_cast<unsigned>((c.tokens + kTokens - 1) / kTokens), static_cast<unsigned>(parts));
   const dim3 block(kTokens, kRows);
-  partial_kernel<T><<<grid, block, 0, stream>>>(c);
-  join_kernel<T><<<static_cast<unsigned>((c.tokens + 127) / 128), 128, 0, stream>>>(c, parts);
-  if (c.gradient) gradient_kernel<T><<<grid, block, 0, stream>>>(c);
+  const auto tokens = static_cast<unsigned>((c.tokens + 127) / 128);
+  partial_kernel<T>
+      <<<grid, block, 0, stream>>>(c, static_cast<const T*>(c.logits), c.partial_max, c.partial_sum);
+  if (compared) {
+    partial_kernel<T>
+        <<<grid, block, 0, stream>>>(c, static_cast<const T*>(r.logits), r.partial_max, r.partial_sum);
+  }
+  join_kernel<T><<<tokens, 128, 0, stream>>>(c, parts);
+  if (compared) {
+    divergence_kernel<T><<<grid, block, 0, stream>>>(c);
+    join_divergence_kernel<T><<<tokens, 128, 0, stream>>>(c, parts);
+  }
+  if (c.gradient && compared) gradient_kernel<T, true><<<grid, block, 0, stream>>>(c);
+  if (c.gradient && !compared) gradient_kernel<T, false><<<grid, block, 0, stream>>>(c);
   return cudaGetLastError();
 }
 

@@ -31,7 +31,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& weight
 // vocabulary of p (log p - log q), in nats, averaged over the same tokens. It is the divergence by which
 // policies are held to the model that they began as (arXiv 1909.08593, section 2; DeepSeekMath, arXiv
 // 2402.03300, equation 3), in full instead of estimated from one id a token. The reference's logits exist a
-// chunk at a time too, and it gets no gradient. CPU and meta alone.
+// chunk at a time too, and it gets no gradient.
 struct ComparedLoss {
   at::Tensor objective;  // () fp32: cross_entropy + reference.weight * divergence; the one to differentiate
   at::Tensor cross_entropy;  // () fp32, linear_cross_entropy's bits

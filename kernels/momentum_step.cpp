@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include "kernels/cuda/live_step.h"
 #include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
@@ -24,10 +25,7 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr int64_t kGrain = 16384;
 
-// The step's numbers, rounded from double once.
-struct Factors {
-  float keep, lr, beta1, beta2, rest1, rest2, gradient_scale;
-};
+using Factors = MomentumFactors;
 
 Factors factors_of(const OptimizerStep& s) {
   const auto f = [](double x) { return static_cast<float>(x); };
@@ -78,35 +76,35 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
 
 template <class Rule>
 void momentum_cpu(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
-                  at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                  at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, m, copy);
-  const OptimizerStep step = step_from(numbers, counters);
+  const auto step = step_now(numbers, counters, live);
+  if (!step) return;
   with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<Rule, decltype(g)>(master, gradient, m, copy, step); });
+                    [&](auto g) { step_cpu<Rule, decltype(g)>(master, gradient, m, copy, *step); });
 }
 
 void momentum_meta(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy, at::ArrayRef<double>,
-                   at::IntArrayRef) {
+                   at::IntArrayRef, const OptionalTensor&) {
   check(master, gradient, m, copy);
 }
 
 #ifdef MOELAB_WITH_CUDA
 template <bool kLion>
 void momentum_cuda(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
-                   at::ArrayRef<double> numbers, at::IntArrayRef counters) {
+                   at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
   check(master, gradient, m, copy);
   const c10::cuda::CUDAGuard guard(master.device());
   const OptimizerStep step = step_from(numbers, counters);
-  const Factors f = factors_of(step);
   cuda::momentum_step(kLion, cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
-                      m.data_ptr<float>(), master.numel(),
-                      {f.keep, f.lr, f.beta1, f.beta2, f.rest1, f.rest2, f.gradient_scale},
+                      m.data_ptr<float>(), master.numel(), factors_of(step), cuda::live_call(step, live),
                       c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 #endif
 
-using Signature = void(Tensor, const Tensor&, Tensor, OptionalTensor, at::ArrayRef<double>, at::IntArrayRef);
+using Signature = void(Tensor, const Tensor&, Tensor, OptionalTensor, at::ArrayRef<double>, at::IntArrayRef,
+                       const OptionalTensor&);
 
 }  // namespace
 
@@ -117,16 +115,16 @@ void momentum_step_(MomentumRule rule, const Tensor& master, const Tensor& gradi
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);
   (rule == MomentumRule::lion ? lion : sgd)
-      .call(master, gradient, m, compute_copy, arguments.numbers, arguments.counters);
+      .call(master, gradient, m, compute_copy, arguments.numbers, arguments.counters, arguments.live);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "lion_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!)? compute_copy, float[] numbers, "
-      "int[] counters) -> ()");
+      "int[] counters, Tensor? live) -> ()");
   m.def(
       "sgd_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!)? compute_copy, float[] numbers, "
-      "int[] counters) -> ()");
+      "int[] counters, Tensor? live) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {

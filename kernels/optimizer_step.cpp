@@ -3,7 +3,21 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "kernels/live_step.h"
+
 namespace moelab {
+
+std::optional<OptimizerStep> step_now(at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                                      const std::optional<at::Tensor>& live) {
+  OptimizerStep step = step_from(numbers, counters);
+  if (!live) return step;
+  const LiveStep now = read_live_step(*live);
+  if (now.skipped != 0) return std::nullopt;
+  step.lr = now.lr;
+  step.step = now.step;
+  step.gradient_scale = now.gradient_scale;
+  return step;
+}
 
 void check_step(const char* rule, const at::Tensor& weights, const at::Tensor& gradient,
                 const std::optional<at::Tensor>& compute_copy) {

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -18,15 +19,26 @@ struct OptimizerStep {
   double gradient_scale = 1;  // multiplies the gradient first: clipping, loss scale, mean over micro-batches
   int64_t stream = 0;         // of random numbers, one a parameter, where the rule rounds stochastically
   int64_t first_element = 0;  // where a part of a parameter begins: it draws what the whole would draw there
+  // A LiveStep on the weights' device (kernels/live_step.h); defined, its lr, step and gradient scale stand
+  // in for those above when the step runs, and it says whether to skip it.
+  at::Tensor live = {};
 };
 
-// As operators take them: "float[] numbers, int[] counters".
+// Adafactor's decay of the second moment (Shazeer & Stern, arXiv 1804.04235, section 7.2).
+inline float factored_beta(const OptimizerStep& s) {
+  return static_cast<float>(1 - std::pow(static_cast<double>(s.step), -0.8));
+}
+
+// As operators take them: "float[] numbers, int[] counters, Tensor? live".
 struct StepArguments {
   explicit StepArguments(const OptimizerStep& s)
       : numbers{s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale},
-        counters{s.step, s.stream, s.first_element} {}
+        counters{s.step, s.stream, s.first_element} {
+    if (s.live.defined()) live = s.live;
+  }
   std::array<double, 6> numbers;
   std::array<int64_t, 3> counters;
+  std::optional<at::Tensor> live;
 };
 inline OptimizerStep step_from(at::ArrayRef<double> n, at::IntArrayRef c) {
   TORCH_CHECK(n.size() == 6 && c.size() == 3 && c[0] >= 1 && c[2] >= 0,
@@ -41,6 +53,10 @@ inline OptimizerStep step_from(at::ArrayRef<double> n, at::IntArrayRef c) {
           .stream = c[1],
           .first_element = c[2]};
 }
+
+// The step that an operator takes on the CPU, with what `live` says; none: it is skipped.
+std::optional<OptimizerStep> step_now(at::ArrayRef<double> numbers, at::IntArrayRef counters,
+                                      const std::optional<at::Tensor>& live);
 
 // Throws c10::Error unless the tensors are contiguous, of one size and of these types: weights fp32, or bf16
 // and then without copy; gradient fp32, bf16 or fp16; the copy that the model computes with bf16 or fp16.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace moelab::cuda {
 namespace {
@@ -79,11 +80,10 @@ int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>(rows, kMaxBlocks
 void rms_norm_forward(Element element, const NormRows& s, const void* x, const float* weight, double eps,
                       void* y, float* rstd, cudaStream_t stream) {
   if (s.rows == 0 || s.width == 0) return;
-  const int64_t blocks = std::min<int64_t>(s.rows, int64_t{1} << 30);
   with_element(element, [&](auto zero) {
     using T = decltype(zero);
-    forward_kernel<T><<<blocks, kThreads, 0, stream>>>(s, static_cast<const T*>(x), weight,
-                                                       static_cast<float>(eps), static_cast<T*>(y), rstd);
+    forward_kernel<T><<<grid_of(s.rows), kThreads, 0, stream>>>(
+        s, static_cast<const T*>(x), weight, static_cast<float>(eps), static_cast<T*>(y), rstd);
   });
 }
 

@@ -1,8 +1,7 @@
 #include "kernels/cuda/rope.h"
 
-#include <algorithm>
-
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace moelab::cuda {
 namespace {
@@ -32,10 +31,9 @@ void rope(Element element, void* qkv, const float* table, const RopeShape& s, fl
           cudaStream_t stream) {
   const int64_t pairs = s.positions * s.rotated_heads * (s.head_dim / 2);
   if (pairs == 0) return;
-  const int64_t blocks = std::min<int64_t>((pairs + kThreads - 1) / kThreads, 1 << 16);
   with_element(element, [&](auto zero) {
     using T = decltype(zero);
-    rope_kernel<T><<<blocks, kThreads, 0, stream>>>(static_cast<T*>(qkv), table, s, sign);
+    rope_kernel<T><<<grid_of(pairs, kThreads), kThreads, 0, stream>>>(static_cast<T*>(qkv), table, s, sign);
   });
 }
 

@@ -41,6 +41,14 @@ at::Tensor attend_cached(const at::Tensor& qkv_BSNd, const ModelSettings& m, Att
   return attended.size() == 1 ? attended[0] : at::cat(attended, 1);
 }
 
+// x's tokens are of one text each, and `cache` has all their keys and values.
+at::Tensor attend_placed(const at::Tensor& qkv_1BNd, const ModelSettings& m, AttentionSpan span,
+                         LayerCache& cache, const at::Tensor& position_B) {
+  const at::Tensor rows_B1Nd = qkv_1BNd.transpose(0, 1);
+  const at::Tensor kv = cache.put(rows_B1Nd.narrow(2, m.heads, 2 * m.kv()), position_B);
+  return placed_attention(rows_B1Nd.narrow(2, 0, m.heads), kv, position_B, span).transpose(0, 1);
+}
+
 at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
                   const AttentionSettings& attention, const Places& places,
                   std::span<const CachedRows> texts) {
@@ -52,6 +60,8 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSet
   // after the norm, as OLMoE has it
   if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   qkv = rope_(qkv, m.heads + m.kv(), places.rope);
+  if (places.position_B.defined())
+    return attend_placed(qkv, m, attention.span(), *texts.front().cache, places.position_B);
   if (!texts.empty()) return attend_cached(qkv, m, attention.span(), texts);
   const bool whole = attention.kernel == AttentionKernel::materialised;
   return causal_attention(qkv, m.heads, m.kv(), whole ? AttentionPath::materialised : AttentionPath::flash,

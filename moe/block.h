@@ -22,13 +22,14 @@ struct BlockWeights {
 
 // Where the tokens of x stand.
 struct Places {
-  at::Tensor rope;            // rope_table's rows for them: S, or one for each of B * S
-  at::Tensor documents = {};  // as Transformer::forward's
+  at::Tensor rope;             // rope_table's rows for them: S, or one for each of B * S
+  at::Tensor documents = {};   // as Transformer::forward's
+  at::Tensor position_B = {};  // of a token each of B texts, as Transformer::next_logits'
 };
 
 // x + attention(norm(x)), then x + moe(norm(x)). With texts, which know no documents, x is theirs one behind
 // another along S; each stands behind the positions that its cache holds, attends to them too, and is added
-// to it. `pieces` may be null.
+// to it; with positions there is one cache, of all of them. `pieces` may be null.
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const ModelSettings& model,
                           const AttentionSettings& attention, const Places& places, bool training,
                           RoutingState& routing, RoutingStats* stats, std::span<const CachedRows> texts = {},

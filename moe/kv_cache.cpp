@@ -18,6 +18,11 @@ at::Tensor LayerCache::append(const at::Tensor& kv_BSGd) {
   return kv_BPGd.narrow(1, 0, length);
 }
 
+at::Tensor LayerCache::put(const at::Tensor& kv_B1Gd, const at::Tensor& position_B) {
+  kv_BPGd.scatter_(1, position_B.view({-1, 1, 1, 1}).expand(kv_B1Gd.sizes()), kv_B1Gd);
+  return kv_BPGd;
+}
+
 KvCache::KvCache(const ModelSettings& model, int64_t batch, int64_t positions, c10::ScalarType compute,
                  c10::Device device) {
   if (model.router == RouterKind::expert_choice && !model.dense()) {
@@ -28,7 +33,8 @@ KvCache::KvCache(const ModelSettings& model, int64_t batch, int64_t positions, c
   KindScope kind(Kind::kv_cache);
   const auto options = at::TensorOptions().device(device).dtype(compute);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
-    layers_.push_back({at::empty({batch, positions, 2 * model.kv(), model.head()}, options)});
+    // zeros: what a mask hides is multiplied with 0, which has to stay 0
+    layers_.push_back({at::zeros({batch, positions, 2 * model.kv(), model.head()}, options)});
   }
 }
 
@@ -36,6 +42,16 @@ int64_t KvCache::bytes(const ModelSettings& model, int64_t batch, int64_t positi
                        c10::ScalarType compute) {
   return 2 * model.layers * batch * positions * model.kv() * model.head() *
          static_cast<int64_t>(c10::elementSize(compute));
+}
+
+KvCache KvCache::sequence(int64_t index) const {
+  std::vector<LayerCache> layers;
+  for (const LayerCache& layer : layers_) layers.push_back({layer.kv_BPGd.narrow(0, index, 1)});
+  return KvCache(std::move(layers));
+}
+
+void KvCache::grow(int64_t positions) {
+  for (LayerCache& layer : layers_) layer.length += positions;
 }
 
 void KvCache::truncate(int64_t length) {

@@ -154,12 +154,14 @@ at::Tensor Transformer::rope_in(const at::Tensor& documents_BS) {
 }
 
 Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
-                                        std::span<const CachedText> texts, const at::Tensor& documents) {
+                                        std::span<const CachedText> texts, const at::Tensor& documents,
+                                        const Places& given) {
   KindScope kind(Kind::activations);
-  const at::Tensor table = documents.defined() ? rope_in(documents)
-                           : texts.empty()     ? rope(tokens_BS.size(1))
-                                               : cached_rope(texts);
-  const Places places{table, documents};
+  const at::Tensor table = given.rope.defined()  ? given.rope
+                           : documents.defined() ? rope_in(documents)
+                           : texts.empty()       ? rope(tokens_BS.size(1))
+                                                 : cached_rope(texts);
+  const Places places{table, documents, given.position_B};
   Hidden out;
   out.x_BSD = moelab::embedding(embedding_VD_, tokens_BS.to(options_.device, /*non_blocking=*/true));
   out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));
@@ -222,6 +224,13 @@ at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const
   for (const CachedText& text : texts) last.push_back(x_SD.select(0, (end += text.tokens) - 1));
   TORCH_CHECK(end == x_SD.size(0), "next_logits: ", x_SD.size(0), " tokens for texts of ", end);
   return at::linear(at::stack(last), head_VD_);
+}
+
+at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const Places& places, KvCache& cache,
+                                    BlockRunner& runner) {
+  at::NoGradGuard no_grad;
+  const CachedText all{&cache, tokens_B.size(0)};
+  return at::linear(hidden(tokens_B.unsqueeze(0), false, runner, {&all, 1}, {}, places).x_BSD[0], head_VD_);
 }
 
 at::Tensor Transformer::objective(const LossParts& parts) const {

@@ -70,6 +70,12 @@ class Transformer {
   // another, logits (texts, V) those after the last of each. Texts see nothing of one another.
   at::Tensor next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts, BlockRunner& runner);
 
+  // The same for a token each of B texts, `cache` having all of them: tokens (B) at places.position_B (B),
+  // both int64 and on the device, with their rows of the rope table in places.rope. What it does depends on
+  // shapes alone, so that a CUDA graph may hold it; the cache's lengths are neither read nor changed.
+  at::Tensor next_logits(const at::Tensor& tokens_B, const Places& places, KvCache& cache,
+                         BlockRunner& runner);
+
   // balance_loss and z_loss with the settings' weights added to the head's: what training minimises.
   at::Tensor objective(const LossParts& parts) const;
 
@@ -99,7 +105,8 @@ class Transformer {
     at::Tensor x_BSD, balance_loss, z_loss;
   };
   Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
-                std::span<const CachedText> texts = {}, const at::Tensor& documents = {});
+                std::span<const CachedText> texts = {}, const at::Tensor& documents = {},
+                const Places& given = {});
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);

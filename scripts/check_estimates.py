@@ -5,6 +5,9 @@ Each draw changes a few settings of a small model. What moelab refuses (contradi
 again. Compared are the bytes of the state, exactly, and the tensors at the peak; what libraries take inside of a
 product (scratch) no dry run sees: it has a column of its own.
 
+--run compares a finished run instead: what was allocated at its peak, and reserved on a GPU, beside what an estimate of
+its settings says. Exit code 1: off by more than 3 % or 5 %, or past the run's memory.limit.
+
 example: scripts/check_estimates.py --program build/dev/bin/moelab --data data/python-stdlib --out estimates.jsonl
 """
 import argparse
@@ -38,6 +41,7 @@ TECHNIQUES = {
     "placement.optimizer": ["host", "nvme"],
 }
 CHANCE = 0.3  # of each technique
+ALLOCATED, RESERVED = 0.03, 0.05  # what a run's peaks may be off by
 
 
 def draw(chance: random.Random, nvme: pathlib.Path) -> dict:
@@ -89,6 +93,30 @@ def measure(program: pathlib.Path, shared: list[str], settings: dict, folder: pa
             "nvme_bytes": [estimate["nvme_bytes"], summary["nvme_bytes"]]}
 
 
+def compare_run(program: pathlib.Path, run: pathlib.Path) -> bool:
+    """Prints how far a finished run's peaks lie from an estimate of its settings; whether that is near enough."""
+    summary = json.loads((run / "summary.json").read_text())
+    predicted = call(program, "estimate", "--json", "--config", run / "config.yaml")
+    if predicted.returncode not in (0, 3):
+        sys.exit(f"check_estimates: estimate --config {run / 'config.yaml'}: {predicted.stderr.strip()}")
+    estimate = json.loads(predicted.stdout)
+    peak, limit = summary["peak_bytes"], summary["memory_limit_bytes"]
+    # on the CPU without the scratch inside of products, which no dry run sees
+    measured = {"allocated": (summary["peak_tensor_bytes"], estimate["peak_bytes"], ALLOCATED)}
+    if estimate["reserved_bytes"]:  # a GPU's
+        reserved = round(peak / (1 - summary["fragmentation"]))
+        measured["reserved"] = (reserved, estimate["reserved_bytes"], RESERVED)
+    held = max([peak, *(bytes_ for bytes_, _, _ in measured.values())])
+    passed = summary["status"] == "ok" and (limit == 0 or held <= limit)
+    said = []
+    for name, (bytes_, expected, most) in measured.items():
+        error = bytes_ / expected - 1
+        passed = passed and abs(error) <= most
+        said.append(f"{name} {bytes_ / 2**20:,.1f} MiB, {error:+.2%} of the predicted (at most {most:.0%})")
+    print(f"{run.name}: {'ok' if passed else 'FAILED'}; limit {limit / 2**20:,.1f} MiB; " + "; ".join(said))
+    return passed
+
+
 def verdict(records: list[dict]) -> str:
     errors = [abs(record["error"]) for record in records]
     state = sum(record["state_predicted"] != record["state_measured"] for record in records)
@@ -103,12 +131,17 @@ def verdict(records: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab")
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of shards with 256 token ids")
+    parser.add_argument("--run", type=pathlib.Path, help="compare this run's folder, and draw nothing")
+    parser.add_argument("--data", type=pathlib.Path, help="folder of shards with 256 token ids")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--draws", type=int, default=200, help="configurations (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="file of records, written anew")
+    parser.add_argument("--out", type=pathlib.Path, help="file of records, written anew")
     arguments = parser.parse_args()
+    if arguments.run:
+        sys.exit(not compare_run(arguments.program, arguments.run))
+    if not (arguments.data and arguments.out):
+        parser.error("--data and --out, or --run, are needed")
     if arguments.draws < 1:
         parser.error("--draws: at least 1")
     shared = [f"data.path={arguments.data}", f"run.device={arguments.device}"]

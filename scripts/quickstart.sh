@@ -57,7 +57,8 @@ say "Evaluating it on held-out text"
 say "Measuring $((${#CASES[@]} + 1)) ways to train the same model ($ROUNDS rounds of $ROUND_STEPS steps each)"
 rm -rf "$TRADEOFF"
 build/quick/bin/bench_tradeoff --out "$TRADEOFF/records.jsonl" --only "$(IFS=, && echo "${CASES[*]}")" \
-  --rounds "$ROUNDS" --case-steps "$ROUND_STEPS" --model moe-micro "run.device=$device" "data.path=$DATA"
+  --rounds "$ROUNDS" --case-steps "$ROUND_STEPS" --extra-rounds 0 --model moe-micro \
+  "run.device=$device" "data.path=$DATA"
 
 say "What they cost"
 "$MOELAB" techniques --json >"$TRADEOFF/techniques.json"

@@ -24,7 +24,7 @@ Operation rms_norm_operation(const test::RmsNormCase& c) {
 
 Operation rope_operation(const test::RopeCase& c) {
   auto in = test::make_input(c);
-  const Tensor leaf = in.qkv.requires_grad_(), table = rope_table(c.S, c.hd, 10000, at::kCPU);
+  const Tensor leaf = in.qkv.requires_grad_(), table = rope_table(c.S, c.hd, 10000, c.device);
   // What is rotated in place may be no leaf; this shares its memory. Rotating it again and again is harmless.
   return {[=] { return Tensors{rope_(at::_unsafe_view(leaf, leaf.sizes()), c.rotated, table)}; },
           {in.grad},
@@ -49,21 +49,23 @@ Operation linear_cross_entropy_operation(const test::LinearCrossEntropyCase& c) 
   const Tensor x = in.x.requires_grad_(), weight = in.weight.requires_grad_(), targets = in.targets;
   // half, as with two micro-batches: a backward by 1 would not even scale
   return {[=] { return Tensors{linear_cross_entropy(x, weight, targets)}; },
-          {at::scalar_tensor(0.5)},
+          {at::scalar_tensor(0.5, c.device)},
           {x, weight}};
 }
 
 }  // namespace
 
-void add_dense_operators() {
-  add_operator("rms_norm", test::rms_norm_cases(), rms_norm_operation);
-  add_operator("rope", test::rope_cases(), rope_operation);
-  add_operator("attention", test::attention_cases(), attention_operation<AttentionPath::flash>);
-  add_operator("attention_materialised", test::attention_cases(),
+void add_dense_operators(c10::Device device) {
+  add_operator("rms_norm", test::rms_norm_cases(), device, rms_norm_operation);
+  add_operator("rope", test::rope_cases(), device, rope_operation);
+  add_operator("attention", test::attention_cases(), device, attention_operation<AttentionPath::flash>);
+  add_operator("attention_materialised", test::attention_cases(), device,
                attention_operation<AttentionPath::materialised>);
-  add_operator("attention_span", test::attention_span_cases(), attention_operation<AttentionPath::flash>);
-  add_operator("embedding", test::embedding_cases(), embedding_operation);
-  add_operator("linear_cross_entropy", test::linear_cross_entropy_cases(), linear_cross_entropy_operation);
+  add_operator("attention_span", test::attention_span_cases(), device,
+               attention_operation<AttentionPath::flash>);
+  add_operator("embedding", test::embedding_cases(), device, embedding_operation);
+  add_operator("linear_cross_entropy", test::linear_cross_entropy_cases(), device,
+               linear_cross_entropy_operation);
 }
 
 }  // namespace moelab::bench

@@ -1,21 +1,28 @@
 // bench_kernels: the time and peak memory of each operator on the tests' own cases, as a share of what the
 // machine reaches in a product or a copy, measured in the same run. Google Benchmark's options choose:
 //
-//   bench_kernels --benchmark_filter=expert_block --benchmark_out=kernels.json
+//   bench_kernels [--device cpu|cuda] --benchmark_filter=expert_block --benchmark_out=kernels.json
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
+#include <string>
 
 #include "bench/kernels/ceilings.h"
 #include "bench/kernels/operation.h"
 #include "bench/kernels/peak_memory.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/memory/report.h"
+#include "moe/settings/error.h"
 #include "train/files/proc_file.h"
 #include "train/run/run_record.h"
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
 
 namespace moelab::bench {
 namespace {
@@ -23,9 +30,12 @@ namespace {
 // Google Benchmark's own table has no column for memory, and one for the time of everything untimed.
 class Table final : public benchmark::BenchmarkReporter {
  public:
+  explicit Table(c10::Device device) : gpu_(device.is_cuda()) {}
+
   bool ReportContext(const Context& context) override {
     PrintBasicContext(&GetErrorStream(), context);
-    print("", "median us", "spread", "GFLOP/s", "of GEMM", "GB/s", "of copy", "peak memory");
+    print("", "median us", "spread", gpu_ ? "TFLOP/s" : "GFLOP/s", "of GEMM", "GB/s", "of copy",
+          "peak memory");
     return true;
   }
 
@@ -38,7 +48,7 @@ class Table final : public benchmark::BenchmarkReporter {
       };
       const std::string peak = run.memory_result ? human_bytes(run.memory_result->max_bytes_used) : "-";
       print(run.run_name.function_name + (run.aggregate_name.empty() ? "" : " " + run.aggregate_name),
-            counter("median_us", 1, ""), counter("spread", 100, "%"), counter("GFLOP/s", 1, ""),
+            counter("median_us", 1, ""), counter("spread", 100, "%"), counter("GFLOP/s", gpu_ ? 1e-3 : 1, ""),
             counter("of_gemm", 100, "%"), counter("GB/s", 1, ""), counter("of_copy", 100, "%"), peak);
     }
   }
@@ -50,31 +60,57 @@ class Table final : public benchmark::BenchmarkReporter {
     ((GetOutputStream() << fmt::format("{:>13}", cells)), ...);
     GetOutputStream() << std::endl;
   }
+
+  bool gpu_;
 };
 
-void add_context() {
+#ifdef MOELAB_WITH_CUDA
+std::string gpu_name() { return at::cuda::getCurrentDeviceProperties()->name; }
+#else
+std::string gpu_name() { return ""; }
+#endif
+
+void add_context(c10::Device device) {
+  if (device.is_cuda()) benchmark::AddCustomContext("gpu", gpu_name());
   benchmark::AddCustomContext("commit", build_commit());
   benchmark::AddCustomContext("cpu", cpu_name());
   benchmark::AddCustomContext("cpu_capability", at::get_cpu_capability());
   benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
-  benchmark::AddCustomContext("gemm_fp32_gflops", fmt::format("{:.1f}", 1e-9 * gemm_rate(at::kFloat)));
-  benchmark::AddCustomContext("gemm_bf16_gflops", fmt::format("{:.1f}", 1e-9 * gemm_rate(at::kBFloat16)));
+  benchmark::AddCustomContext("gemm_fp32_gflops",
+                              fmt::format("{:.1f}", 1e-9 * gemm_rate(device, at::kFloat)));
+  benchmark::AddCustomContext("gemm_bf16_gflops",
+                              fmt::format("{:.1f}", 1e-9 * gemm_rate(device, at::kBFloat16)));
   benchmark::AddCustomContext("copy_256mb_gb_per_s",
-                              fmt::format("{:.1f}", 1e-9 * copy_rate(2 * kLargestCopy)));
+                              fmt::format("{:.1f}", 1e-9 * copy_rate(device, 2 * kLargestCopy)));
+}
+
+// Takes "--device NAME" out of the arguments, which Google Benchmark does not know.
+c10::Device take_device(int& argc, char** argv) {
+  char** const end = argv + argc;
+  char** const option = std::find(argv, end, std::string("--device"));
+  if (option == end) return c10::kCPU;
+  const std::string name = end - option > 1 ? option[1] : "";
+  if (name != "cpu" && name != "cuda") throw UserError("--device " + name + ": cpu or cuda");
+  std::copy(option + 2, end, option);
+  argc -= 2;
+  if (name == "cpu") return c10::kCPU;
+  if (!at::globalContext().hasCUDA()) throw UserError("--device cuda: no GPU, or a build without CUDA");
+  return c10::Device(c10::kCUDA, 0);
 }
 
 int run(int argc, char** argv) {
+  const c10::Device device = take_device(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   install_allocators();
-  add_context();
-  add_dense_operators();
-  add_moe_operators();
-  add_optimizer_operators();
-  add_update_rules();
+  add_context(device);
+  add_dense_operators(device);
+  add_moe_operators(device);
+  add_optimizer_operators(device);
+  add_update_rules(device);
   PeakMemory memory;
   benchmark::RegisterMemoryManager(&memory);
-  Table table;
+  Table table(device);
   const size_t found = benchmark::RunSpecifiedBenchmarks(&table);
   benchmark::RegisterMemoryManager(nullptr);
   benchmark::Shutdown();
@@ -87,6 +123,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return moelab::bench::run(argc, argv);
+  } catch (const moelab::UserError& error) {
+    std::cerr << "bench_kernels: " << error.what() << '\n';
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "bench_kernels: " << error.what() << '\n';
     return 1;

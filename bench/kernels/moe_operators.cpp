@@ -13,12 +13,12 @@ using Tensors = std::vector<Tensor>;
 Operation router_operation(const test::RouterCase& c) {
   auto in = test::make_input(c);
   const Tensor x = in.x.requires_grad_(), w = in.w.requires_grad_();
-  const Tensor dweights = at::randn({c.B * c.S, test::columns(c)});
+  const Tensor dweights = at::randn({c.B * c.S, test::columns(c)}, c.device);
   return {[=, options = in.options] {
             const RouterOutput out = route(x, w, std::nullopt, std::nullopt, options);
             return Tensors{out.weights_TK, out.balance_loss, out.z_loss};
           },
-          {dweights, at::scalar_tensor(0.01), at::scalar_tensor(0.001)},
+          {dweights, at::scalar_tensor(0.01, c.device), at::scalar_tensor(0.001, c.device)},
           {x, w}};
 }
 
@@ -40,10 +40,10 @@ Operation expert_block_operation(const test::MoeCase& c) {
 
 }  // namespace
 
-void add_moe_operators() {
-  add_operator("router", test::router_cases(), router_operation);
-  add_operator("dispatch", test::dispatch_cases(), dispatch_operation);
-  add_operator("expert_block", test::moe_cases(), expert_block_operation);
+void add_moe_operators(c10::Device device) {
+  add_operator("router", test::router_cases(), device, router_operation);
+  add_operator("dispatch", test::dispatch_cases(), device, dispatch_operation);
+  add_operator("expert_block", test::moe_cases(), device, expert_block_operation);
 }
 
 }  // namespace moelab::bench

@@ -21,31 +21,34 @@ using MakeOperation = std::function<Operation()>;
 enum class Pass { forward, backward };
 
 // Registers a benchmark "CASE/PASS" ("CASE" for an operator without backward). Timed is one pass alone, with
-// nothing of it in the cores' own caches; inputs are made once for the consecutive benchmarks of a case.
-// Counters: median_us, and of it GB/s and, where `work` has products, GFLOP/s; of_copy and of_gemm, their
-// shares of the machine's rates (ceilings.h; the copy's is copy_GB/s); from five calls on spread, (p90 - p10)
-// / median.
-void add_benchmark(const std::string& case_path, Pass pass, bool has_backward, const test::Work& work,
-                   const MakeOperation& make);
+// nothing of it in the caches that seconds_of (timing.h) clears; inputs are made once for the consecutive
+// benchmarks of a case. Counters: median_us, and of it GB/s and, where `work` has products, GFLOP/s; of_copy
+// and of_gemm, their shares of the machine's rates (ceilings.h; the copy's is copy_GB/s); from five calls on
+// spread, (p90 - p10) / median.
+void add_benchmark(const std::string& case_path, c10::Device device, Pass pass, bool has_backward,
+                   const test::Work& work, const MakeOperation& make);
 
-// All cases of an operator that are for benchmarks: "NAME/CASE/DTYPE", by forward_work(case) and, where there
-// is one, backward_work(case).
+// All cases of an operator that are for benchmarks, on a GPU with those for it alone: "NAME/CASE/DTYPE", by
+// forward_work(case) and, where there is one, backward_work(case).
 template <class Case>
-void add_operator(const std::string& name, const std::vector<Case>& cases, Operation (*make)(const Case&)) {
+void add_operator(const std::string& name, const std::vector<Case>& cases, c10::Device device,
+                  Operation (*make)(const Case&)) {
   constexpr bool has_backward = requires(const Case& c) { backward_work(c); };
-  for (const Case& c : test::cases_for(test::Use::bench, cases)) {
+  for (Case c : cases) {
+    if (c.use == test::Use::test || (c.use == test::Use::gpu && device.is_cpu())) continue;
+    c.device = device;
     const std::string path = name + "/" + c.name + "/" + test::dtype_name(c.dtype);
     const MakeOperation operation = [make, c] { return make(c); };
-    add_benchmark(path, Pass::forward, has_backward, forward_work(c), operation);
+    add_benchmark(path, device, Pass::forward, has_backward, forward_work(c), operation);
     if constexpr (has_backward) {
-      add_benchmark(path, Pass::backward, has_backward, backward_work(c), operation);
+      add_benchmark(path, device, Pass::backward, has_backward, backward_work(c), operation);
     }
   }
 }
 
-void add_dense_operators();      // norm, rotary embedding, attention, embedding, loss
-void add_moe_operators();        // router, dispatch, expert block
-void add_optimizer_operators();  // AdamW, gradient norm
-void add_update_rules();         // the other optimizers, stored activations
+void add_dense_operators(c10::Device device);      // norm, rotary embedding, attention, embedding, loss
+void add_moe_operators(c10::Device device);        // router, dispatch, expert block
+void add_optimizer_operators(c10::Device device);  // AdamW, gradient norm
+void add_update_rules(c10::Device device);         // the other optimizers, stored activations
 
 }  // namespace moelab::bench

@@ -13,8 +13,9 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
 Operation adamw_operation(const test::AdamWCase& c) {
-  const test::AdamWState state = test::make_state(c.elements);
-  const Tensor gradient = test::make_gradient(c.elements, 3, c.dtype);
+  test::AdamWState state = test::make_state(c.elements);
+  for (Tensor* t : {&state.master, &state.m, &state.v, &state.copy}) *t = t->to(c.device);
+  const Tensor gradient = test::make_gradient(c.elements, 3, c.dtype).to(c.device);
   const AdamWStep numbers{.lr = 1e-4, .weight_decay = 0.1, .step = 1000};
   return {.forward = [=] {
     adamw_(state.master, gradient, state.m, state.v, state.copy, numbers);
@@ -32,9 +33,9 @@ Operation squared_norm_operation(const test::SquaredNormCase& c) {
 
 }  // namespace
 
-void add_optimizer_operators() {
-  add_operator("adamw", test::adamw_cases(), adamw_operation);
-  add_operator("squared_norm", test::squared_norm_cases(), squared_norm_operation);
+void add_optimizer_operators(c10::Device device) {
+  add_operator("adamw", test::adamw_cases(), device, adamw_operation);
+  add_operator("squared_norm", test::squared_norm_cases(), device, squared_norm_operation);
 }
 
 }  // namespace moelab::bench

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/memory/ledger.h"
+#include "kernels/memory/cuda_stats.h"
 
 namespace moelab::bench {
 namespace {
@@ -11,9 +11,11 @@ int64_t highest = 0;  // over the windows since Start()
 
 }  // namespace
 
-PeakMemory::Window::Window() : before_(cpu_ledger().allocated()) { cpu_ledger().reset_peaks(); }
+PeakMemory::Window::Window(c10::Device device) : device_(device), before_(device_memory(device).allocated) {
+  reset_peaks(device);
+}
 
-PeakMemory::Window::~Window() { highest = std::max(highest, cpu_ledger().peak() - before_); }
+PeakMemory::Window::~Window() { highest = std::max(highest, device_memory(device_).peak - before_); }
 
 void PeakMemory::Start() { highest = 0; }
 

@@ -1,9 +1,17 @@
 #include "bench/kernels/timing.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cmath>
+
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/Sleep.h>
+#include <c10/cuda/CUDAEvent.h>
+#endif
 
 namespace moelab::bench {
 namespace {
@@ -16,8 +24,7 @@ int64_t private_cache_bytes() {
   return bytes;
 }
 
-}  // namespace
-
+// Each thread reads twice the size of a core's own cache.
 void clear_private_caches() {
   static const int64_t words = 2 * private_cache_bytes() / static_cast<int64_t>(sizeof(int64_t));
   static const std::vector<int64_t> other(words * at::get_num_threads());
@@ -26,6 +33,36 @@ void clear_private_caches() {
     for (int64_t i = begin * words; i < end * words; ++i) sum += other[i];
     benchmark::DoNotOptimize(sum);
   });
+}
+
+#ifdef MOELAB_WITH_CUDA
+constexpr int64_t kPauseCycles = 4000000;  // about 2 ms, in which the host queues f()
+
+double gpu_seconds_of(const std::function<void()>& f) {
+  static const at::Tensor other =
+      at::empty({2 * int64_t{at::cuda::getCurrentDeviceProperties()->l2CacheSize}},
+                at::TensorOptions(c10::kCUDA).dtype(at::kByte));
+  c10::cuda::CUDAEvent start(cudaEventDefault), end(cudaEventDefault);
+  other.zero_();
+  at::cuda::sleep(kPauseCycles);
+  start.record();
+  f();
+  end.record();
+  end.synchronize();
+  return 1e-3 * start.elapsed_time(end);
+}
+#else
+double gpu_seconds_of(const std::function<void()>&) { TORCH_CHECK(false, "a build without CUDA"); }
+#endif
+
+}  // namespace
+
+double seconds_of(c10::Device device, const std::function<void()>& f) {
+  if (device.is_cuda()) return gpu_seconds_of(f);
+  clear_private_caches();
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 double quantile(const std::vector<double>& sorted, double q) {

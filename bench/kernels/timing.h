@@ -1,21 +1,16 @@
 #pragma once
-#include <chrono>
+#include <c10/core/Device.h>
+
+#include <functional>
 #include <vector>
 
 namespace moelab::bench {
 
-// Each thread reads twice the size of a core's own cache, so that what is timed next finds nothing there. The
-// shared cache is left as it is: in a training step, too, the operands were just written.
-void clear_private_caches();
-
-// Seconds that f() takes from there on.
-template <class F>
-double seconds_of(const F& f) {
-  clear_private_caches();
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// Seconds that f() takes where nothing of it is in a cache. On the CPU that is the cores' own cache; the
+// shared one is left as it is: in a training step, too, the operands were just written. On CUDA it is the
+// second-level cache, and the seconds are the device's between two events: f() is queued behind a pause, so
+// that launching it is not counted.
+double seconds_of(c10::Device device, const std::function<void()>& f);
 
 // The value that a share q of `sorted`, at least one, does not pass.
 double quantile(const std::vector<double>& sorted, double q);

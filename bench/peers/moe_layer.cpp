@@ -1,11 +1,12 @@
 // One MoE layer, forward and backward, on the tensors of a safetensors file: the C++ half of hf_moe_layer.py.
 //
-//   bench_moe_layer IN.safetensors OUT.safetensors K
+//   bench_moe_layer IN.safetensors OUT.safetensors K [cpu|cuda]
 //
 // IN holds x (T, D), dy (T, D), router (E, D), w13 (E, 2F, D), w2 (E, D, F), fp32 or bf16. OUT receives y and
 // the gradients dx, drouter, dw13, dw2. Then each line N on standard input runs the layer N times and answers
 // with a line of N times in milliseconds, so that the other half can take turns with this one.
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <chrono>
@@ -21,12 +22,13 @@ namespace {
 
 class Layer {
  public:
-  Layer(const SafetensorsFile& file, int64_t top_k) {
-    x_ = leaf(file.tensor("x"));
-    dy_ = file.tensor("dy");
-    weights_.router_ED = leaf(file.tensor("router").to(at::kFloat));
-    weights_.w13_E2FD = leaf(file.tensor("w13"));
-    weights_.w2_EDF = leaf(file.tensor("w2"));
+  Layer(const SafetensorsFile& file, int64_t top_k, c10::Device device) {
+    const auto leaf = [&](const char* name) { return file.tensor(name).to(device).set_requires_grad(true); };
+    x_ = leaf("x");
+    dy_ = file.tensor("dy").to(device);
+    weights_.router_ED = file.tensor("router").to(device, at::kFloat).set_requires_grad(true);
+    weights_.w13_E2FD = leaf("w13");
+    weights_.w2_EDF = leaf("w2");
     settings_.d_model = x_.size(1);
     settings_.experts = weights_.w13_E2FD.size(0);
     settings_.d_expert = weights_.w2_EDF.size(2);
@@ -44,15 +46,14 @@ class Layer {
   }
 
   std::vector<TensorEntry> results(const at::Tensor& y) const {
-    return {{"y", y},
-            {"dx", x_.grad()},
-            {"drouter", weights_.router_ED.grad()},
-            {"dw13", weights_.w13_E2FD.grad()},
-            {"dw2", weights_.w2_EDF.grad()}};
+    return {{"y", y.cpu()},
+            {"dx", x_.grad().cpu()},
+            {"drouter", weights_.router_ED.grad().cpu()},
+            {"dw13", weights_.w13_E2FD.grad().cpu()},
+            {"dw2", weights_.w2_EDF.grad().cpu()}};
   }
 
  private:
-  static at::Tensor leaf(at::Tensor t) { return t.set_requires_grad(true); }
   std::vector<at::Tensor> leaves() const {
     return {x_, weights_.router_ED, weights_.w13_E2FD, weights_.w2_EDF};
   }
@@ -64,12 +65,13 @@ class Layer {
 
 double milliseconds(Layer& layer) {
   const auto start = std::chrono::steady_clock::now();
-  layer.run();
+  const at::Tensor y = layer.run();
+  if (y.is_cuda()) at::detail::getCUDAHooks().deviceSynchronize(y.device().index());
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-int run(const std::string& in, const std::string& out, int64_t top_k) {
-  Layer layer(SafetensorsFile(in), top_k);
+int run(const std::string& in, const std::string& out, int64_t top_k, c10::Device device) {
+  Layer layer(SafetensorsFile(in), top_k, device);
   write_safetensors(out, layer.results(layer.run()));
   std::cout << "ready" << std::endl;
   for (int64_t n; std::cin >> n;) {
@@ -83,13 +85,14 @@ int run(const std::string& in, const std::string& out, int64_t top_k) {
 }  // namespace moelab
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: bench_moe_layer IN.safetensors OUT.safetensors K\n";
+  const std::string device = argc > 4 ? argv[4] : "cpu";
+  if (argc < 4 || argc > 5 || (device != "cpu" && device != "cuda")) {
+    std::cerr << "usage: bench_moe_layer IN.safetensors OUT.safetensors K [cpu|cuda]\n";
     return 2;
   }
   try {
     moelab::install_cpu_allocator();  // as the program does
-    return moelab::run(argv[1], argv[2], std::stoll(argv[3]));
+    return moelab::run(argv[1], argv[2], std::stoll(argv[3]), c10::Device(device));
   } catch (const std::exception& error) {
     std::cerr << "bench_moe_layer: " << error.what() << '\n';
     return 1;

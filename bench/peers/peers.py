@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-BACKENDS = ("eager", "grouped_mm")  # of transformers' experts; "sonicmoe" and others need a GPU
+BACKENDS = ("eager", "grouped_mm")  # of transformers' experts
 
 
 def machine():

@@ -5,35 +5,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "moe/settings/error.h"
-#include "train/config/assign.h"
-#include "train/config/load.h"
 #include "train/config/print.h"
-#include "train/techniques/techniques.h"
 
 namespace moelab::tradeoff {
 namespace {
-
-// Nothing but training is measured, and nothing but records is kept.
-Overrides common_settings(int64_t steps) {
-  return {{"train.steps", std::to_string(steps)},
-          {"eval.batches", "0"},
-          {"checkpoint.keep", "0"},
-          {"monitor.quiet", "true"},
-          {"run.log_every", "0"}};
-}
-
-void change(Overrides& settings, const Preset::Pairs& pairs) {
-  for (const auto& [key, value] : pairs) tradeoff::change(settings, std::string(key), std::string(value));
-}
-
-void change(Overrides& settings, const std::vector<std::string>& overrides) {
-  for (const std::string& text : overrides) {
-    const std::string key = parse_override(text).key;
-    tradeoff::change(settings, key, text.substr(key.size() + 1));
-  }
-}
 
 std::string hash_of(const Settings& resolved) {
   const std::string text = settings_json(resolved).dump();
@@ -47,40 +25,8 @@ int64_t tokens_per_step(const TrainSettings& train) {
   return train.micro_batch * train.accumulation * train.sequence;
 }
 
-std::vector<std::string> single_techniques(const Technique& technique) {
-  if (&technique == &techniques().front()) return {};
-  if (technique.parts.empty()) return {std::string(technique.name)};
-  return {technique.parts.begin(), technique.parts.end()};
-}
-
-bool wanted(const Technique& technique, const std::vector<std::string>& only) {
-  return only.empty() || &technique == &techniques().front() ||
-         std::find(only.begin(), only.end(), technique.name) != only.end();
-}
-
-Case make_case(const Technique& technique, const CaseOptions& options) {
-  const Technique& baseline = techniques().front();
-  Case one;
-  one.name = technique.name;
-  one.techniques = single_techniques(technique);
-  one.settings = common_settings(options.steps);
-  change(one.settings, baseline.settings);
-  change(one.settings, options.overrides);
-  if (&technique == &baseline) return one;
-  one.against = baseline.name;
-  change(one.settings, technique.settings);
-  // which drive is the user's choice and no part of a technique
-  const std::string drive = "placement.nvme_path";
-  for (const std::string& text : options.overrides) {
-    if (text.starts_with(drive + "=")) tradeoff::change(one.settings, drive, text.substr(drive.size() + 1));
-  }
-  return one;
-}
-
-Settings resolved_settings(const Case& one, const std::string& model) {
-  Sources sources{.config = model};
-  for (const auto& [key, value] : one.settings) sources.overrides.push_back(key + "=" + value);
-  Settings resolved = load_settings(sources);
+Settings resolved_settings(const Case& one) {
+  Settings resolved = load_settings(sources_of(one.model, one.settings));
   if (resolved.data.path.empty())
     throw UserError("data.path is not set: give token shards to train on, e.g. data.path=data/python-stdlib");
   return resolved;
@@ -88,52 +34,135 @@ Settings resolved_settings(const Case& one, const std::string& model) {
 
 // The case's settings, resolved. Under a limit the run must stay the one that is measured: one that does not
 // fit ends instead of going on in smaller batches, unless memory.recover is given.
-Settings settle(Case& one, const std::string& model) {
-  Settings resolved = resolved_settings(one, model);
+Settings settle(Case& one) {
+  Settings resolved = resolved_settings(one);
   const auto is_recover = [](const auto& pair) { return pair.first == "memory.recover"; };
   const bool given = std::any_of(one.settings.begin(), one.settings.end(), is_recover);
   if (resolved.memory.limit.count == 0 || given) return resolved;
-  tradeoff::change(one.settings, "memory.recover", "false");
-  return resolved_settings(one, model);
+  change(one.settings, "memory.recover", "false");
+  return resolved_settings(one);
 }
 
-void check_names(const std::vector<std::string>& only) {
-  std::vector<std::string> names;
-  for (const Technique& technique : techniques()) names.emplace_back(technique.name);
-  for (const std::string& name : only)
-    if (find_technique(name) == nullptr)
-      throw UserError("--only: unknown technique " + name + did_you_mean(name, names));
-}
+class Builder {
+ public:
+  Builder(const PlanPart& part, const std::vector<std::string>& overrides)
+      : part_(part), common_(common_settings(part, overrides)) {}
+
+  std::vector<Case> build() {
+    if (part_.fit.empty() || has_techniques()) add("baseline", "single", "", {});
+    for (const Technique& row : techniques()) {
+      if (&row == &techniques().front()) continue;
+      if (is_in(part_.singles, row) || row.name == part_.leave_one_out) add_row(row, "single");
+      if (is_in(part_.crossover, row)) add_row(row, "crossover");
+    }
+    if (!part_.leave_one_out.empty()) leave_one_out(*find_technique(part_.leave_one_out));
+    ladder();
+    for (const std::vector<std::string>& two : part_.two)
+      add(two[0] + " + " + two[1], "pair", "baseline", found(two));
+    for (const auto& [preset, model] : part_.fit) fit(preset, model);
+    return cases_;
+  }
+
+ private:
+  using Parts = std::vector<const Technique*>;
+
+  bool has_techniques() const {
+    return !part_.singles.empty() || !part_.leave_one_out.empty() || !part_.ladder.empty() ||
+           !part_.crossover.empty() || part_.pairs > 0;
+  }
+
+  static bool is_in(const std::vector<std::string>& names, const Technique& row) {
+    return std::find(names.begin(), names.end(), row.name) != names.end();
+  }
+
+  static Parts found(const std::vector<std::string>& names) {
+    Parts parts;
+    for (const std::string& name : names) parts.push_back(find_technique(name));
+    return parts;
+  }
+
+  void add(const std::string& name, const char* family, const std::string& against, const Parts& parts) {
+    Case one{name, family, {}, against, part_.model, with_techniques(common_, parts), {}};
+    for (const Technique* part : parts) {
+      const std::vector<std::string> names = technique_names(*part);
+      one.techniques.insert(one.techniques.end(), names.begin(), names.end());
+    }
+    const Settings resolved = settle(one);
+    const int64_t tokens = tokens_per_step(resolved.train);
+    if (cases_.empty()) tokens_ = tokens;
+    if (tokens != tokens_)
+      throw UserError(
+          "case " + name + " trains on " + std::to_string(tokens) + " tokens a step and the baseline on " +
+          std::to_string(tokens_) +
+          "; give micro_batch and accumulation that make them equal, or leave it out with --only");
+    one.hash = hash_of(resolved);
+    cases_.push_back(std::move(one));
+  }
+
+  void add_row(const Technique& row, const char* family) {
+    add(std::string(row.name), family, "baseline", {&row});
+  }
+
+  void leave_one_out(const Technique& whole) {
+    const std::vector<std::string> names = technique_names(whole);
+    for (const std::string& left_out : names) {
+      std::vector<std::string> rest = names;
+      std::erase(rest, left_out);
+      add(std::string(whole.name) + " without " + left_out, "leave_one_out", std::string(whole.name),
+          found(rest));
+    }
+  }
+
+  void ladder() {
+    std::vector<std::string> names;
+    for (const std::string& rung : part_.ladder) {
+      names.push_back(rung);
+      const std::string plus = names.size() > 1 ? "+ " : "";
+      add("ladder " + std::to_string(names.size()) + ": " + plus + rung, "ladder", "baseline", found(names));
+    }
+  }
+
+  // A preset is a way to train by itself, so the table's baseline is not under it.
+  void fit(const std::string& preset, const std::string& model) {
+    Case one{preset, "fit", {}, "", model, {{"run.preset", preset}}, {}};
+    for (const std::string& text : common_) {
+      const size_t equals = text.find('=');
+      change(one.settings, text.substr(0, equals), text.substr(equals + 1));
+    }
+    one.hash = hash_of(settle(one));
+    cases_.push_back(std::move(one));
+  }
+
+  const PlanPart& part_;
+  std::vector<std::string> common_;
+  std::vector<Case> cases_;
+  int64_t tokens_ = 0;  // a step of the baseline
+};
 
 }  // namespace
 
-void change(Overrides& settings, const std::string& key, const std::string& value) {
-  const auto known =
-      std::find_if(settings.begin(), settings.end(), [&](const auto& pair) { return pair.first == key; });
-  if (known == settings.end())
-    settings.emplace_back(key, value);
-  else
-    known->second = value;
+// Nothing but training is measured, and nothing but records is kept.
+std::vector<std::string> common_settings(const PlanPart& part, const std::vector<std::string>& overrides) {
+  std::vector<std::string> settings = {"train.steps=" + std::to_string(part.steps), "eval.batches=0",
+                                       "checkpoint.keep=0", "monitor.quiet=true", "run.log_every=0"};
+  settings.insert(settings.end(), part.settings.begin(), part.settings.end());
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  return settings;
 }
 
-std::vector<Case> make_cases(const CaseOptions& options) {
-  check_names(options.only);
-  std::vector<Case> cases;
-  int64_t tokens = 0;  // a step of the baseline
-  for (const Technique& technique : techniques()) {
-    if (!wanted(technique, options.only)) continue;
-    Case one = make_case(technique, options);
-    const Settings resolved = settle(one, options.model);
-    one.hash = hash_of(resolved);
-    if (cases.empty()) tokens = tokens_per_step(resolved.train);
-    if (tokens_per_step(resolved.train) != tokens)
-      throw UserError(
-          "case " + one.name + " trains on " + std::to_string(tokens_per_step(resolved.train)) +
-          " tokens a step and the baseline on " + std::to_string(tokens) +
-          "; give micro_batch and accumulation that make them equal, or leave it out with --only");
-    cases.push_back(std::move(one));
-  }
-  return cases;
+std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string>& overrides) {
+  return Builder(part, overrides).build();
+}
+
+std::vector<Case> selected(const std::vector<Case>& cases, const std::vector<std::string>& names) {
+  std::set<std::string> wanted;
+  for (const Case& one : cases)
+    if (std::find(names.begin(), names.end(), one.name) != names.end())
+      wanted.insert({one.name, one.against, "baseline"});
+  std::vector<Case> chosen;
+  std::copy_if(cases.begin(), cases.end(), std::back_inserter(chosen),
+               [&](const Case& one) { return wanted.contains(one.name); });
+  return chosen;
 }
 
 }  // namespace moelab::tradeoff

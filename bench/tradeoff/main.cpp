@@ -1,33 +1,36 @@
 // Measures what each technique costs in speed and saves in memory: trains the same model in every way of the
-// table of techniques, each run a process of its own, in rounds, and appends a record a run to a file. Exit
-// codes as moelab's: 0, also when runs failed, for that is a result; 2 for a mistake of the user's; 128 + N
-// when signal N stopped it.
+// table of techniques, or of a plan, each run a process of its own, in rounds, and appends a record a run to
+// a file. Exit codes as moelab's: 0, also when runs failed, for that is a result; 2 for a mistake of the
+// user's; 128 + N when signal N stopped it.
 #include <unistd.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 
+#include "bench/tradeoff/predictions.h"
 #include "bench/tradeoff/process.h"
 #include "bench/tradeoff/sweep.h"
 #include "moe/settings/error.h"
+#include "train/config/assign.h"
 
 namespace moelab::tradeoff {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Long enough for steps past warm-up, short enough for two rounds and more of all rows on two cores.
-constexpr int64_t kQuickSteps = 8, kQuickRounds = 3;
-constexpr double kQuickSeconds = 340;
-
 struct Options {
-  CaseOptions cases{"moe-micro", 20};
+  std::string plan;  // empty: all rows of the table
+  bool quick = false, full = false;
+  std::string model = "moe-micro";
+  std::vector<std::string> only, overrides;
+  int64_t rounds = 5, steps = 20;
   SweepOptions sweep;
   fs::path out;
-  bool quick = false;
 };
 
 // As seen from here, for a command that can be repeated in another copy of the checkout.
@@ -39,58 +42,143 @@ fs::path beside_this_program(const char* name) {
 
 void declare(CLI::App& app, Options& options) {
   SweepOptions& sweep = options.sweep;
-  sweep.rounds = 5;
   sweep.timeout_seconds = 900;
+  sweep.spread = 0.1;
+  sweep.extra_rounds = 2;
   sweep.program = beside_this_program("moelab");
   app.add_option("--out", options.out, "file of records; a sweep that was interrupted goes on in it")
       ->required()
       ->type_name("FILE");
-  app.add_option("--model", options.cases.model, "named model or YAML file of settings")
+  CLI::Option* plan =
+      app.add_option("--plan", options.plan, "what to measure; default: the rows of `moelab techniques`")
+          ->type_name("quick|full|FILE");
+  CLI::Option* quick = app.add_flag("--quick", options.quick, "--plan quick: ten minutes on two cores");
+  app.add_flag("--full", options.full, "--plan full: ninety minutes at a time")->excludes(plan, quick);
+  quick->excludes(plan);
+  app.add_option("--model", options.model, "named model or YAML file of settings; parts of a plan may differ")
       ->capture_default_str()
       ->type_name("NAME|FILE");
-  app.add_option("--only", options.cases.only, "rows of `moelab techniques`; the baseline is run besides")
+  app.add_option("--only", options.only, "cases by name; the baseline is run besides")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,…");
-  app.add_option("--rounds", sweep.rounds, "how often each case is run")
+  app.add_option("--rounds", options.rounds, "how often each case is run; a plan has its own")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--case-steps", options.cases.steps, "optimizer steps a run")
+  app.add_option("--case-steps", options.steps, "optimizer steps a run; a plan has its own")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
+  app.add_option("--spread", sweep.spread,
+                 "half the 95 % interval of a case's speed, as a share of it, beyond which it is run again")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e9));
+  app.add_option("--extra-rounds", sweep.extra_rounds,
+                 "how often at most; what still spreads is marked noisy")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000));
   app.add_option("--timeout", sweep.timeout_seconds, "seconds after which a run is killed")
       ->capture_default_str()
       ->check(CLI::Range(1e-3, 1e9));
-  app.add_flag("--quick", options.quick, "short runs, and no round that would end after six minutes");
   app.add_option("--program", sweep.program, "moelab; default: the one beside this program")
       ->type_name("FILE");
-  app.add_option("settings", options.cases.overrides,
-                 "changes for all cases, e.g. data.path=data/python-stdlib")
+  app.add_option("settings", options.overrides, "changes for all cases, e.g. data.path=data/python-stdlib")
       ->type_name("KEY=VALUE");
 }
 
-void finish(const CLI::App& app, Options& options) {
-  if (options.quick) {
-    if (app.count("--case-steps") == 0) options.cases.steps = kQuickSteps;
-    if (app.count("--rounds") == 0) options.sweep.rounds = kQuickRounds;
-    options.sweep.budget_seconds = kQuickSeconds;
+SweepPlan plan_of(const CLI::App& app, const Options& options) {
+  const std::string name = options.quick ? "quick" : options.full ? "full" : options.plan;
+  if (name.empty() && app.count("--plan") == 0) {
+    SweepPlan plan = plan_of_all_rows(options.rounds, options.steps);
+    plan.parts.front().model = options.model;
+    return plan;
   }
-  options.sweep.model = options.cases.model;
-  options.sweep.work = options.out.string() + ".work";
-  if (::access(options.sweep.program.c_str(), X_OK) != 0)
-    throw UserError("--program " + options.sweep.program.string() +
-                    " is no program; build moelab, or say where it is");
+  SweepPlan plan = load_plan(name);
+  for (PlanPart& part : plan.parts) {
+    if (part.model.empty()) part.model = options.model;
+    if (app.count("--rounds") > 0) part.rounds = options.rounds;
+    if (app.count("--case-steps") > 0) part.steps = options.steps;
+  }
+  return plan;
 }
 
-int run(const Options& options) {
+void check_names(const std::vector<std::string>& only, const std::vector<SweepPart>& parts) {
+  std::vector<std::string> names;
+  for (const SweepPart& part : parts)
+    for (const Case& one : part.cases) names.push_back(one.name);
+  for (const std::string& name : only)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw UserError("--only: unknown case " + name + did_you_mean(name, names));
+}
+
+// The parts with the cases that are wanted.
+std::vector<SweepPart> parts_of(const SweepPlan& plan, const Options& options) {
+  std::vector<SweepPart> parts;
+  for (const PlanPart& part : plan.parts)
+    parts.push_back({part.name, part.rounds, make_cases(part, options.overrides)});
+  if (options.only.empty()) return parts;
+  check_names(options.only, parts);
+  for (SweepPart& part : parts) part.cases = selected(part.cases, options.only);
+  std::erase_if(parts, [](const SweepPart& part) { return part.cases.empty(); });
+  return parts;
+}
+
+// Asks moelab what pairs would hold and what fits, writes the answers beside the records, and chooses the
+// pairs of the plan. False when a signal came first.
+bool predict(SweepPlan& plan, const Options& options, const Provenance& from) {
+  const fs::path folder = options.out.has_parent_path() ? options.out.parent_path() : ".";
+  const fs::path scratch = options.sweep.work / "log";
+  const std::string program = options.sweep.program.string();
+  for (PlanPart& part : plan.parts) {
+    if (part.pairs == 0) continue;
+    std::vector<std::string> words = {program, "techniques", "--pairs", "--json", "--config", part.model};
+    const std::vector<std::string> settings = common_settings(part, options.overrides);
+    words.insert(words.end(), settings.begin(), settings.end());
+    const std::optional<Json> answer = ask(words, from, scratch);
+    if (!answer) return false;
+    write_json(folder / "predictions.json", *answer);
+    part.two = largest_savings(*answer, part.pairs);
+  }
+  if (plan.fits.empty()) return true;
+  const std::optional<Json> answer = ask({program, "fits", "--json", "--config", plan.fits}, from, scratch);
+  if (answer) write_json(folder / "fits.json", *answer);
+  return answer.has_value();
+}
+
+struct WorkFolder {
+  explicit WorkFolder(const fs::path& folder) : path(folder) { fs::create_directories(path); }
+  ~WorkFolder() {
+    std::error_code none;
+    fs::remove_all(path, none);
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  fs::path path;
+};
+
+int run(SweepPlan plan, Options& options) {
   const HeldSignals signals;
-  const std::vector<Case> cases = make_cases(options.cases);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<SweepPart> parts = parts_of(plan, options);  // mistakes are found before anything is written
   RecordStore store(options.out);
-  fs::create_directories(options.sweep.work);
+  const WorkFolder work(options.out.string() + ".work");
+  options.sweep.work = work.path;
   const Provenance from = provenance(options.sweep.program, options.sweep.work / "git");
-  const int signal = Sweep(options.sweep, cases, from, store, std::cout).run();
+  if (options.only.empty()) {
+    if (!predict(plan, options, from)) return 128 + held_signal();
+    parts = parts_of(plan, options);
+  }
+  if (plan.minutes > 0) {
+    const std::chrono::duration<double> predicted = std::chrono::steady_clock::now() - start;
+    options.sweep.budget_seconds = std::max(60 * plan.minutes - predicted.count(), 1.0);
+  }
+  const int signal = Sweep(options.sweep, parts, from, store, std::cout).run();
   std::cout << store.size() << " records in " << options.out.string() << std::endl;
   return signal == 0 ? 0 : 128 + signal;
+}
+
+void check_program(const fs::path& program) {
+  if (::access(program.c_str(), X_OK) != 0)
+    throw UserError("--program " + program.string() + " is no program; build moelab, or say where it is");
 }
 
 }  // namespace
@@ -103,8 +191,8 @@ int main(int argc, char** argv) {
   declare(app, options);
   try {
     app.parse(argc, argv);
-    finish(app, options);
-    return run(options);
+    check_program(options.sweep.program);
+    return run(plan_of(app, options), options);
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
     return 0;

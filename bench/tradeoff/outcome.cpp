@@ -44,15 +44,6 @@ std::string status_of(const Exit& exit) {
   return exit.code == kBudgetNotMet ? "oom" : "error";
 }
 
-std::string message_of(const Exit& exit, const fs::path& log) {
-  if (exit.why == Exit::Why::timeout)
-    return "killed after " + std::to_string(static_cast<int64_t>(exit.seconds)) + " s";
-  if (exit.why != Exit::Why::signalled) return last_line(file_text(log));
-  const int signal = exit.code - 128;
-  const std::string hint = signal == SIGKILL ? " (as the system does when it has no memory left)" : "";
-  return std::string("ended by ") + strsignal(signal) + hint + "; " + last_line(file_text(log));
-}
-
 }  // namespace
 
 std::string file_text(const fs::path& path) {
@@ -60,6 +51,15 @@ std::string file_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   if (in) text << in.rdbuf();
   return text.str();
+}
+
+std::string message_of(const Exit& exit, const fs::path& log) {
+  if (exit.why == Exit::Why::timeout)
+    return "killed after " + std::to_string(static_cast<int64_t>(exit.seconds)) + " s";
+  if (exit.why != Exit::Why::signalled) return last_line(file_text(log));
+  const int signal = exit.code - 128;
+  const std::string hint = signal == SIGKILL ? " (as the system does when it has no memory left)" : "";
+  return std::string("ended by ") + strsignal(signal) + hint + "; " + last_line(file_text(log));
 }
 
 Outcome read_outcome(const Exit& exit, const fs::path& run, const fs::path& log) {

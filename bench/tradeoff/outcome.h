@@ -20,6 +20,9 @@ struct Outcome {
 // `run`: the folder of the run, `log`: its output. Files that are missing or damaged count as not left.
 Outcome read_outcome(const Exit& exit, const std::filesystem::path& run, const std::filesystem::path& log);
 
+// Why a process did not end well: the signal or the time that ended it, or the last line of its output.
+std::string message_of(const Exit& exit, const std::filesystem::path& log);
+
 // The text of a file; empty when it can't be read.
 std::string file_text(const std::filesystem::path& path);
 

@@ -4,9 +4,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <vector>
 
 #include "bench/tradeoff/outcome.h"
+#include "bench/tradeoff/spread.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;
@@ -40,6 +43,16 @@ FileDescriptor open_store(const fs::path& path) {
 
 }  // namespace
 
+std::optional<double> step_ms(const Json& record) {
+  std::vector<double> times;
+  if (record.value("status", "") != "ok") return std::nullopt;
+  for (const Json& row : record.value("steps", Json::array()))
+    if (row.at(3).is_number()) times.push_back(row.at(3));
+  times.erase(times.begin(), times.begin() + static_cast<ptrdiff_t>(std::min<size_t>(3, times.size() / 3)));
+  if (times.empty()) return std::nullopt;
+  return median(times);
+}
+
 RecordStore::RecordStore(const fs::path& path) : path_(path), fd_(open_store(path)) { read(file_text(path)); }
 
 void RecordStore::read(const std::string& text) {
@@ -68,7 +81,8 @@ void RecordStore::note(const Json& record) {
     const std::string name = record.at("case"), hash = record.at("settings_hash");
     seconds_[{name, hash}] = record.at("wall_seconds");
     if (record.at("exit_code") != kUsersMistake)
-      done_.insert({name, record.at("round"), hash, record.at("commit"), record.at("machine").dump()});
+      done_[{record.value("sweep", ""), name, record.at("round"), hash, record.at("commit"),
+             record.at("machine").dump()}] = tradeoff::step_ms(record);
   } catch (const Json::exception& error) {
     throw UserError(path_.string() + ": record " + std::to_string(size_) + " is incomplete: " + error.what());
   }
@@ -79,6 +93,11 @@ void RecordStore::append(const Json& record) {
   write_all(fd_.get(), path_, record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   sync(fd_, path_);
   note(record);
+}
+
+std::optional<double> RecordStore::step_ms(const RunKey& key) const {
+  const auto found = done_.find(key);
+  return found == done_.end() ? std::nullopt : found->second;
 }
 
 std::optional<double> RecordStore::seconds(const std::string& case_name,

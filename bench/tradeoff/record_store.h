@@ -3,7 +3,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "train/files/file_descriptor.h"
@@ -14,8 +13,13 @@ using Json = nlohmann::ordered_json;
 
 inline constexpr int kRecordSchema = 1;
 
+// Median milliseconds of the record's steps after the warm-up (its first three, or the first third of fewer);
+// nothing where it did not end well or timed none.
+std::optional<double> step_ms(const Json& record);
+
 // What makes two records ones of the same run: done once, it isn't repeated.
 struct RunKey {
+  std::string sweep;  // the part of a plan; empty: of none
   std::string case_name;
   int64_t round = 0;
   std::string settings_hash;
@@ -39,6 +43,8 @@ class RecordStore {
   // True once a record of that run is there, however it ended; but not for one that a mistake in its settings
   // or data ended (exit code 2), which is repeated.
   bool has(const RunKey& key) const { return done_.contains(key); }
+  // step_ms of the newest such run.
+  std::optional<double> step_ms(const RunKey& key) const;
   // What the newest such run took, whatever its round; nothing when there is none.
   std::optional<double> seconds(const std::string& case_name, const std::string& settings_hash) const;
 
@@ -50,7 +56,7 @@ class RecordStore {
 
   std::filesystem::path path_;
   FileDescriptor fd_;
-  std::set<RunKey> done_;
+  std::map<RunKey, std::optional<double>> done_;  // step_ms of each
   std::map<std::pair<std::string, std::string>, double> seconds_;
   size_t size_ = 0;
 };

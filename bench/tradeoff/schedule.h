@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace moelab::tradeoff {
@@ -13,8 +14,15 @@ struct Slot {
   friend bool operator==(const Slot&, const Slot&) = default;
 };
 
-// Every round runs every case once, so that a machine that grows slower or faster does so for all of them.
-// Each round starts with another case; the starts spread evenly over the cases however many rounds there are.
-std::vector<Slot> schedule(size_t cases, int64_t rounds);
+// Indices of cases that run side by side, in order: at most kSideBySide with what they are held against,
+// which comes in every group that needs it, so that minutes at most lie between a case and its reference.
+// `against`: of each case the index of its reference, its own for none.
+inline constexpr size_t kSideBySide = 8;
+std::vector<std::vector<size_t>> groups_of(const std::vector<size_t>& against);
+
+// A pass runs every case once, group by group, a round each: pass p of group g of G is round (p - 1) G + g.
+// Each pass starts within its groups at another case; the starts spread evenly over the cases however many
+// passes there are.
+std::vector<Slot> schedule(const std::vector<std::vector<size_t>>& groups, int64_t pass);
 
 }  // namespace moelab::tradeoff

@@ -6,10 +6,12 @@
 #include <ctime>
 #include <iomanip>
 #include <ostream>
+#include <set>
 #include <sstream>
 
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
+#include "bench/tradeoff/spread.h"
 #include "train/config/shell_line.h"
 
 namespace moelab::tradeoff {
@@ -54,48 +56,128 @@ std::string outcome_text(const Json& record) {
 
 }  // namespace
 
-Sweep::Sweep(const SweepOptions& options, std::vector<Case> cases, const Provenance& provenance,
+std::vector<std::vector<size_t>> SweepPart::groups() const {
+  std::vector<size_t> against;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto reference = std::find_if(cases.begin(), cases.end(),
+                                        [&](const Case& other) { return other.name == cases[i].against; });
+    against.push_back(reference == cases.end() ? i : static_cast<size_t>(reference - cases.begin()));
+  }
+  return groups_of(against);
+}
+
+Sweep::Sweep(const SweepOptions& options, std::vector<SweepPart> parts, const Provenance& provenance,
              RecordStore& store, std::ostream& progress)
     : options_(options),
-      cases_(std::move(cases)),
+      parts_(std::move(parts)),
       provenance_(provenance),
       store_(store),
       progress_(progress) {
-  const std::vector<Slot> slots = schedule(cases_.size(), options_.rounds);
-  planned_ = slots.size();
-  std::copy_if(slots.begin(), slots.end(), std::back_inserter(pending_),
-               [&](const Slot& slot) { return !store_.has(key(slot)); });
+  for (const SweepPart& part : parts_) {
+    for (int64_t pass = 1; pass <= part.rounds; ++pass) {
+      const size_t all = schedule(part.groups(), pass).size();
+      planned_ += all;
+      done_ += all - pending(part, pass).size();
+    }
+  }
 }
 
 int Sweep::run() {
-  progress_ << cases_.size() << " cases x " << options_.rounds << " rounds, " << planned_ - pending_.size()
-            << " of " << planned_ << " runs done before" << std::endl;
-  int64_t round = 0;
-  while (!pending_.empty()) {
-    const Slot slot = pending_.front();
-    if (slot.round != round && !fits_budget(slot.round)) {
-      progress_ << "the next round would pass the time set: " << pending_.size()
-                << " runs are left; the same command goes on" << std::endl;
-      break;
-    }
-    round = slot.round;
-    if (held_signal() != 0 || !measure(slot)) {
-      progress_ << "stopped; the same command goes on with the " << pending_.size() << " runs that are left"
-                << std::endl;
-      break;
-    }
-  }
-  fs::remove_all(options_.work);
+  announce();
+  const bool whole =
+      std::all_of(parts_.begin(), parts_.end(), [&](const auto& part) { return run_part(part); });
+  if (!whole)
+    progress_ << "stopped; the same command goes on with the " << planned_ - done_ << " runs that are left"
+              << std::endl;
+  else if (done_ < planned_)
+    progress_ << "the time set is over: " << planned_ - done_ << " runs are left; the same command goes on"
+              << std::endl;
   return held_signal();
 }
 
-RunKey Sweep::key(const Slot& slot) const {
-  const Case& one = cases_[slot.case_index];
-  return {one.name, slot.round, one.hash, provenance_.commit, provenance_.machine.dump()};
+void Sweep::announce() {
+  for (const SweepPart& part : parts_) {
+    if (!part.name.empty()) progress_ << part.name << ": ";
+    progress_ << part.cases.size() << " cases x " << part.rounds << " rounds"
+              << (part.name.empty() ? ", " : "\n");
+  }
+  progress_ << done_ << " of " << planned_ << " runs done before" << std::endl;
+}
+
+// False when a signal cut it short; what the time does not allow is left for another call.
+bool Sweep::run_part(const SweepPart& part) {
+  for (int64_t pass = 1; pass <= part.rounds + options_.extra_rounds; ++pass) {
+    const std::vector<Slot> slots = pending(part, pass);
+    if (slots.empty()) continue;
+    if (ran_ > 0 && !fits_budget(seconds_of(part, slots))) return true;
+    if (pass > part.rounds) planned_ += slots.size();
+    for (const Slot& slot : slots) {
+      if (!fits_budget(0)) return true;
+      if (held_signal() != 0 || !measure(part, slot)) return false;
+    }
+  }
+  return true;
+}
+
+// What is left to run of a pass.
+std::vector<Slot> Sweep::pending(const SweepPart& part, int64_t pass) const {
+  std::vector<Slot> slots = pass > part.rounds ? slots_of_noisy(part, pass) : schedule(part.groups(), pass);
+  std::erase_if(slots, [&](const Slot& slot) {
+    return store_.has(key(part, part.cases[slot.case_index], slot.round));
+  });
+  return slots;
+}
+
+// The cases that spread too far by this pass, each after what it is held against, in one round.
+std::vector<Slot> Sweep::slots_of_noisy(const SweepPart& part, int64_t pass) const {
+  std::set<std::string> wanted;
+  for (const Case& one : part.cases)
+    if (relative_spread(ratios(part, one, pass - 1)) > options_.spread)
+      wanted.insert({one.name, one.against});
+  // what a stack is held against is held against the baseline in turn
+  if (!wanted.empty()) wanted.insert(part.cases.front().name);
+  const int64_t round = (pass - 1) * static_cast<int64_t>(part.groups().size()) + 1;
+  std::vector<Slot> slots;
+  for (size_t i = 0; i < part.cases.size(); ++i)
+    if (wanted.contains(part.cases[i].name))
+      slots.push_back({i, round, static_cast<int64_t>(slots.size()) + 1});
+  return slots;
+}
+
+// The step time of what the case is held against, over its own, in each of the rounds that have both.
+std::vector<double> Sweep::ratios(const SweepPart& part, const Case& one, int64_t passes) const {
+  const auto against = std::find_if(part.cases.begin(), part.cases.end(),
+                                    [&](const Case& other) { return other.name == one.against; });
+  std::vector<double> ratios;
+  if (against == part.cases.end()) return ratios;
+  const int64_t rounds = passes * static_cast<int64_t>(part.groups().size());
+  for (int64_t round = 1; round <= rounds; ++round) {
+    const auto reference = store_.step_ms(key(part, *against, round)),
+               own = store_.step_ms(key(part, one, round));
+    if (reference && own) ratios.push_back(*reference / *own);
+  }
+  return ratios;
+}
+
+// Whether the last of the extra rounds, with this record, ends as it began.
+bool Sweep::stays_noisy(const SweepPart& part, const Case& one, int64_t round, const Json& record) const {
+  const int64_t pass = (round - 1) / static_cast<int64_t>(part.groups().size()) + 1;
+  if (pass <= part.rounds || pass < part.rounds + options_.extra_rounds || one.against.empty()) return false;
+  std::vector<double> all = ratios(part, one, pass - 1);
+  for (const Case& other : part.cases) {
+    if (other.name != one.against) continue;
+    const auto reference = store_.step_ms(key(part, other, round)), own = step_ms(record);
+    if (reference && own) all.push_back(*reference / *own);
+  }
+  return relative_spread(all) > options_.spread;
+}
+
+RunKey Sweep::key(const SweepPart& part, const Case& one, int64_t round) const {
+  return {part.name, one.name, round, one.hash, provenance_.commit, provenance_.machine.dump()};
 }
 
 std::vector<std::string> Sweep::command(const Case& one) const {
-  std::vector<std::string> words = {options_.program.string(), "train", "--config", options_.model};
+  std::vector<std::string> words = {options_.program.string(), "train", "--config", one.model};
   Overrides settings = one.settings;
   change(settings, "run.name", one.name);
   change(settings, "run.dir", (options_.work / "run").string());
@@ -103,69 +185,89 @@ std::vector<std::string> Sweep::command(const Case& one) const {
   return words;
 }
 
+// What is known of a run before it is made.
+Json Sweep::record_of(const SweepPart& part, const Slot& slot) const {
+  const Case& one = part.cases[slot.case_index];
+  Json record = {{"schema", kRecordSchema},
+                 {"case", one.name},
+                 {"techniques", one.techniques},
+                 {"against", one.against.empty() ? Json(nullptr) : Json(one.against)}};
+  if (!part.name.empty()) record.update({{"family", one.family}, {"sweep", part.name}});
+  record.update({{"model", one.model},
+                 {"round", slot.round},
+                 {"position", slot.position},
+                 {"settings", settings_json(one.settings)},
+                 {"settings_hash", one.hash},
+                 {"command", shell_line(command(one))},
+                 {"commit", provenance_.commit},
+                 {"dirty", provenance_.dirty},
+                 {"machine", provenance_.machine},
+                 {"started", utc_now()}});
+  return record;
+}
+
 // False when a signal cut it off.
-bool Sweep::measure(const Slot& slot) {
-  const Case& one = cases_[slot.case_index];
-  const std::vector<std::string> words = command(one);
+bool Sweep::measure(const SweepPart& part, const Slot& slot) {
+  const Case& one = part.cases[slot.case_index];
   const fs::path log = options_.work / "log";
   fs::remove_all(options_.work);
   fs::create_directories(options_.work);
-  const std::string started = utc_now();
-  const Exit exit = run_process(words, log, options_.timeout_seconds);
+  Json record = record_of(part, slot);
+  const Exit exit = run_process(command(one), log, options_.timeout_seconds);
   if (exit.why == Exit::Why::stopped) return false;
   const Outcome outcome = read_outcome(exit, options_.work / "run", log);
-  const Json record = {{"schema", kRecordSchema},
-                       {"case", one.name},
-                       {"techniques", one.techniques},
-                       {"against", one.against.empty() ? Json(nullptr) : Json(one.against)},
-                       {"model", options_.model},
-                       {"round", slot.round},
-                       {"position", slot.position},
-                       {"settings", settings_json(one.settings)},
-                       {"settings_hash", one.hash},
-                       {"command", shell_line(words)},
-                       {"commit", provenance_.commit},
-                       {"dirty", provenance_.dirty},
-                       {"machine", provenance_.machine},
-                       {"started", started},
-                       {"wall_seconds", exit.seconds},
-                       {"exit_code", exit.code},
-                       {"status", outcome.status},
-                       {"message", outcome.message},
-                       {"summary", outcome.summary},
-                       {"steps", outcome.steps},
-                       {"gradient_norms", outcome.gradient_norms},
-                       {"memory", outcome.memory}};
+  record.update({{"wall_seconds", exit.seconds},
+                 {"exit_code", exit.code},
+                 {"status", outcome.status},
+                 {"message", outcome.message},
+                 {"summary", outcome.summary},
+                 {"steps", outcome.steps},
+                 {"gradient_norms", outcome.gradient_norms},
+                 {"memory", outcome.memory}});
+  if (stays_noisy(part, one, slot.round, record)) record["noisy"] = true;
   store_.append(record);
-  pending_.erase(pending_.begin());
   spent_ += exit.seconds;
   ++ran_;
+  ++done_;
   print(record);
   return true;
 }
 
 void Sweep::print(const Json& record) {
   const std::string total = std::to_string(planned_);
-  progress_ << "[" << std::setw(static_cast<int>(total.size())) << planned_ - pending_.size() << "/" << total
-            << "] round " << record["round"] << ", " << record["case"].get<std::string>() << ": "
-            << outcome_text(record) << "; " << clock_text(record["wall_seconds"].get<double>()) << " taken, "
-            << clock_text(seconds_left(options_.rounds)) << " left" << std::endl;
+  progress_ << "[" << std::setw(static_cast<int>(total.size())) << done_ << "/" << total << "] round "
+            << record["round"] << ", " << record["case"].get<std::string>() << ": " << outcome_text(record)
+            << "; " << clock_text(record["wall_seconds"].get<double>()) << " taken, "
+            << clock_text(seconds_left()) << " left" << std::endl;
 }
 
-// Of the runs up to that round. One that was never made is taken for an average one.
-double Sweep::seconds_left(int64_t last_round) const {
-  const double average = ran_ > 0 ? spent_ / static_cast<double>(ran_) : 0;
-  double left = 0;
-  for (const Slot& slot : pending_) {
-    const Case& one = cases_[slot.case_index];
-    if (slot.round <= last_round) left += store_.seconds(one.name, one.hash).value_or(average);
+// A run that was never made is taken for an average one of its part, or else of this sweep.
+double Sweep::seconds_of(const SweepPart& part, const std::vector<Slot>& slots) const {
+  double known = 0, others = ran_ > 0 ? spent_ / static_cast<double>(ran_) : 0;
+  int64_t count = 0;
+  for (const Case& one : part.cases) {
+    const std::optional<double> seconds = store_.seconds(one.name, one.hash);
+    known += seconds.value_or(0);
+    count += seconds ? 1 : 0;
   }
+  if (count > 0) others = known / static_cast<double>(count);
+  double all = 0;
+  for (const Slot& slot : slots) {
+    const Case& one = part.cases[slot.case_index];
+    all += store_.seconds(one.name, one.hash).value_or(others);
+  }
+  return all;
+}
+
+double Sweep::seconds_left() const {
+  double left = 0;
+  for (const SweepPart& part : parts_)
+    for (int64_t pass = 1; pass <= part.rounds; ++pass) left += seconds_of(part, pending(part, pass));
   return left;
 }
 
-// The first round of a sweep always does, or it would get nowhere.
-bool Sweep::fits_budget(int64_t round) const {
-  return options_.budget_seconds == 0 || ran_ == 0 || spent_ + seconds_left(round) <= options_.budget_seconds;
+bool Sweep::fits_budget(double seconds) const {
+  return options_.budget_seconds == 0 || spent_ + seconds <= options_.budget_seconds;
 }
 
 }  // namespace moelab::tradeoff

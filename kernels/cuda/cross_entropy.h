@@ -31,16 +31,16 @@ struct CrossEntropyChunk {
   cuda::Element element;
   bool gradient;
   int64_t vocabulary, tokens;
-  const int64_t* targets;         // (R)
-  const double* inverse_count;    // (): one over the number of targets of all chunks
-  double gradient_scale;          // multiplies the gradient
-  float* partial_max;             // (P, R) scratch
-  float* partial_sum;             // (P, R) scratch: sum of exp(logit - partial maximum)
-  float* token_max;               // (R) scratch
-  float* token_scale;             // (R) scratch: exp(logit - maximum) times this is the gradient
-  float* token_target;            // (R) scratch: the gradient at the target
-  double* row_loss;               // (R)
-  ReferenceChunk reference = {};  // on the CPU alone
+  const int64_t* targets;       // (R)
+  const double* inverse_count;  // (): one over the number of targets of all chunks
+  double gradient_scale;        // multiplies the gradient
+  float* partial_max;           // (P, R) scratch
+  float* partial_sum;           // (P, R) scratch: sum of exp(logit - partial maximum)
+  float* token_max;             // (R) scratch
+  float* token_scale;           // (R) scratch: exp(logit - maximum) times this is the gradient
+  float* token_target;          // (R) scratch: the gradient at the target
+  double* row_loss;             // (R)
+  ReferenceChunk reference = {};
 };
 
 }  // namespace moelab

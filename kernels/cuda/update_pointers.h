@@ -6,17 +6,16 @@
 #include "kernels/cuda/element_of.h"
 #include "kernels/cuda/update_rules.h"
 #include "kernels/optimizer_step.h"
-#include "kernels/stochastic.h"
 
 // From an update rule's tensors, which must have passed check_step, to what its kernel takes.
 namespace moelab::cuda {
 
-// The key of moments rounded stochastically, and of weights: as on the CPU (kernels/stepped_weights.h).
+// As on the CPU (kernels/stepped_weights.h).
 inline uint64_t moment_key(const OptimizerStep& step) {
-  return skip_elements(random_key(step.stream, step.step), step.first_element);
+  return moelab::moment_key(step.stream, step.step, step.first_element);
 }
 inline uint64_t weight_key(const OptimizerStep& step) {
-  return skip_elements(mix64(random_key(step.stream, step.step)), step.first_element);
+  return moelab::weight_key(step.stream, step.step, step.first_element);
 }
 
 inline WeightPointers weight_pointers(const at::Tensor& weights, const std::optional<at::Tensor>& copy,
@@ -29,6 +28,14 @@ inline WeightPointers weight_pointers(const at::Tensor& weights, const std::opti
   pointers.fp32 = weights.data_ptr<float>();
   if (copy) (copy->scalar_type() == at::kHalf ? pointers.half : pointers.bf16) = copy->data_ptr();
   return pointers;
+}
+
+// `live` as OptimizerStep's.
+inline LiveCall live_call(const OptimizerStep& step, const std::optional<at::Tensor>& live) {
+  if (!live) return {};
+  TORCH_CHECK(live->is_cuda(), "optimizer step: its numbers are on ", live->device());
+  return {static_cast<const LiveStep*>(live->const_data_ptr()), step.weight_decay != 0, step.stream,
+          step.first_element};
 }
 
 inline GradientPointer gradient_pointer(const at::Tensor& gradient) {

@@ -24,6 +24,19 @@ __device__ inline void store_weight(const WeightPointers& w, int64_t i, float x)
   if (w.half != nullptr) static_cast<__half*>(w.half)[i] = __float2half_rn(x);
 }
 
+// Takes the numbers of a live step; false: it is skipped.
+template <class Factors>
+__device__ inline bool begin_step(const LiveCall& live, Factors& factors) {
+  if (live.step == nullptr) return true;
+  factors = at_step(factors, *live.step, live.decays);
+  return live.step->skipped == 0;
+}
+template <class Factors>
+__device__ inline bool begin_step(const LiveCall& live, Factors& factors, WeightPointers& weights) {
+  if (live.step != nullptr) weights.key = weight_key(live.stream, live.step->step, live.first_element);
+  return begin_step(live, factors);
+}
+
 // AdamW on one element (kernels/adam_rule.h); the gradient is scaled already.
 __device__ inline void adam_update(float& weight, float& m, float& v, float g, const AdamWFactors& f) {
   m = fmaf(m, f.beta1, g * f.rest1);

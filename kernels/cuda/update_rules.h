@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/adamw.h"
 #include "kernels/cuda/element.h"
+#include "kernels/cuda/live_step.h"
 
 // The optimizers' steps on CUDA: what each computes is said where its operator is declared. Device pointers
 // to n elements unless said otherwise. None waits for the device.
@@ -23,9 +23,17 @@ struct GradientPointer {
   Element element;
 };
 
+// A call whose step is read from the device's memory when it runs.
+struct LiveCall {
+  const LiveStep* step = nullptr;  // null: the call's own numbers hold
+  bool decays = false;
+  int64_t stream = 0, first_element = 0;  // of random numbers
+};
+
 // m and v fp32, or both bf16 and then rounded stochastically under `key`.
 void adamw(const WeightPointers& weights, const GradientPointer& gradient, void* m, void* v,
-           bool bf16_moments, uint64_t key, int64_t n, const AdamWFactors& factors, cudaStream_t stream);
+           bool bf16_moments, uint64_t key, int64_t n, const AdamWFactors& factors, const LiveCall& live,
+           cudaStream_t stream);
 
 // A dynamic map in the device's memory: values (256) fp32, bins int32, as DynamicMap has them.
 struct MapPointers {
@@ -36,25 +44,23 @@ struct MapPointers {
 // m and v codes, a magnitude for each kQuantBlock of them.
 void adam8bit(const WeightPointers& weights, const GradientPointer& gradient, uint8_t* m, float* m_absmax,
               uint8_t* v, float* v_absmax, const MapPointers& first, const MapPointers& second, int64_t n,
-              const AdamWFactors& factors, cudaStream_t stream);
+              const AdamWFactors& factors, const LiveCall& live, cudaStream_t stream);
 
 // bf16 weights with a correction each, or fp32 ones (`correction` null); a scale for each kCompactGroup.
 void adamw_compact(void* weights, int8_t* correction, const GradientPointer& gradient, int8_t* m,
                    uint16_t* m_scale, uint8_t* v, uint16_t* v_scale, int64_t n, const AdamWFactors& factors,
-                   cudaStream_t stream);
+                   const LiveCall& live, cudaStream_t stream);
 
 // `rows` of `width` elements; v: one for each of the first `heads` groups of head_rows rows, then one a row.
 struct MiniShape {
   int64_t rows, width, heads, head_rows;
 };
 void adam_mini(const WeightPointers& weights, const GradientPointer& gradient, float* m, float* v,
-               const MiniShape& shape, const AdamWFactors& factors, cudaStream_t stream);
+               const MiniShape& shape, const AdamWFactors& factors, const LiveCall& live,
+               cudaStream_t stream);
 
-struct MomentumFactors {
-  float keep, lr, beta1, beta2, rest1, rest2, gradient_scale;
-};
 void momentum_step(bool lion, const WeightPointers& weights, const GradientPointer& gradient, float* m,
-                   int64_t n, const MomentumFactors& factors, cudaStream_t stream);
+                   int64_t n, const MomentumFactors& factors, const LiveCall& live, cudaStream_t stream);
 
 struct FactoredShape {
   int64_t experts, rows, columns;
@@ -62,12 +68,13 @@ struct FactoredShape {
   // Doubles that a step takes as scratch.
   int64_t scratch() const { return experts * rows + 2 * experts; }
 };
-struct FactoredFactors {
-  float beta, gradient_scale, keep, lr;
-};
 // row (experts, rows), column (experts, columns) fp32.
 void adafactor(const WeightPointers& weights, const GradientPointer& gradient, float* row, float* column,
                double* scratch, const FactoredShape& shape, const FactoredFactors& factors,
-               cudaStream_t stream);
+               const LiveCall& live, cudaStream_t stream);
+
+// settle() (kernels/cuda/live_step.h) on the device, whose memory all pointers are in.
+void settle_step(LiveStep* live, const double* squares, int64_t count, const double* loss, double clip,
+                 cudaStream_t stream);
 
 }  // namespace moelab::cuda

@@ -74,7 +74,7 @@ constexpr double kTolerance =
     1e-6;  // of the norm, after 50 steps; the weights' change is about a hundredth of it
 
 TEST(AdamW, FiftyStepsMatchFloat64) {
-  for (const auto& [name, n, dtype, use] : test::cases_for(test::Use::test, test::adamw_cases())) {
+  for (const auto& [name, n, dtype, use, device] : test::cases_for(test::Use::test, test::adamw_cases())) {
     const State got = run_ours(n, kSteps, dtype), want = run_reference(n, kSteps, dtype);
     EXPECT_TRUE(close_to(got.master, want.master, kTolerance, 10 * kTolerance)) << name;
     EXPECT_TRUE(close_to(got.m, want.m, 2e-6, 2e-5)) << name;

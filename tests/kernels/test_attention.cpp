@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/blocked_attention.h"
 #include "kernels/memory/ledger.h"
+#include "tests/kernels/attention_reference.h"
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/reference.h"
 
@@ -20,20 +21,11 @@ using test::Tolerance;
 
 using Case = test::AttentionCase;
 
-// Written out in qkv's dtype (float64: the reference), head by head. `mask_from` 1 hides the future; 0 hides
-// the present too, 2 shows one position of the future: broken variants.
+// `mask_from` 1 hides the future; 0 hides the present too, 2 shows one position of the future: broken
+// variants.
 Tensor plain(const Tensor& qkv, int64_t heads, int64_t kv, int64_t mask_from = 1, double scale_factor = 1) {
-  const int64_t S = qkv.size(1);
-  const double scale = scale_factor / std::sqrt(static_cast<double>(qkv.size(3)));
-  const Tensor hidden = at::ones({S, S}, at::kBool).triu(mask_from);
-  std::vector<Tensor> out;
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t g = h / (heads / kv);
-    const Tensor q = qkv.select(2, h), k = qkv.select(2, heads + g), v = qkv.select(2, heads + kv + g);
-    const Tensor scores = (at::matmul(q, k.transpose(1, 2)) * scale).masked_fill(hidden, -INFINITY);
-    out.push_back(at::matmul(at::softmax(scores, -1), v));
-  }
-  return at::cat(out, -1);
+  const Tensor hidden = at::ones({qkv.size(1), qkv.size(1)}, at::kBool).triu(mask_from);
+  return test::materialised_attention(qkv, heads, kv, hidden, scale_factor);
 }
 
 struct Result {

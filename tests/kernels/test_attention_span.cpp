@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/memory/ledger.h"
+#include "tests/kernels/attention_reference.h"
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/reference.h"
 
@@ -14,34 +15,8 @@ namespace {
 using at::Tensor;
 using test::bitwise_equal;
 using test::close_to;
+using test::hidden_keys;
 using Case = test::AttentionCase;
-
-// Whether query i sees key j, position by position: their blocks' numbers differ by less than `blocks`.
-bool sees(int64_t i, int64_t j, AttentionSpan span) {
-  return j <= i && i / span.block - j / span.block < span.blocks;
-}
-
-Tensor hidden(int64_t S, AttentionSpan span) {
-  Tensor mask = at::empty({S, S}, at::kBool);
-  auto at = mask.accessor<bool, 2>();
-  for (int64_t i = 0; i < S; ++i) {
-    for (int64_t j = 0; j < S; ++j) at[i][j] = !sees(i, j, span);
-  }
-  return mask;
-}
-
-// The whole scores in float64, masked; head by head.
-Tensor materialised(const Tensor& qkv, int64_t heads, int64_t kv, const Tensor& mask) {
-  const double scale = 1 / std::sqrt(static_cast<double>(qkv.size(3)));
-  std::vector<Tensor> out;
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t g = h / (heads / kv);
-    const Tensor q = qkv.select(2, h), k = qkv.select(2, heads + g), v = qkv.select(2, heads + kv + g);
-    const Tensor scores = (at::matmul(q, k.transpose(1, 2)) * scale).masked_fill(mask, -INFINITY);
-    out.push_back(at::matmul(at::softmax(scores, -1), v));
-  }
-  return at::cat(out, -1);
-}
 
 struct Result {
   Tensor out, q, k, v;  // the result and the gradients of the three parts
@@ -60,7 +35,8 @@ Result ours(const Case& c, const test::AttentionInput& in, AttentionSpan span) {
 
 Result reference(const Case& c, const test::AttentionInput& in, AttentionSpan span) {
   const Tensor qkv = in.qkv.to(at::kDouble).requires_grad_();
-  return with_gradients(c, qkv, materialised(qkv, c.heads, c.kv, hidden(c.S, span)), in.grad);
+  return with_gradients(c, qkv, test::materialised_attention(qkv, c.heads, c.kv, hidden_keys(c.S, span)),
+                        in.grad);
 }
 
 void expect_same_bits(const Result& a, const Result& b) {
@@ -141,11 +117,12 @@ TEST(AttentionSpanPairs, AreCountedOneByOne) {
     for (const AttentionSpan span :
          {AttentionSpan{}, AttentionSpan{1, 1}, AttentionSpan{1, 7}, AttentionSpan{1, 100},
           AttentionSpan{8, 1}, AttentionSpan{8, 3}, AttentionSpan{13, 2}}) {
-      EXPECT_EQ(span.pairs(S), static_cast<double>((~hidden(S, span)).sum().item<int64_t>()));
-      EXPECT_EQ(span.covers(S), hidden(S, span).equal(hidden(S, {})));
+      EXPECT_EQ(span.pairs(S), static_cast<double>((~hidden_keys(S, span)).sum().item<int64_t>()));
+      EXPECT_EQ(span.covers(S), hidden_keys(S, span).equal(hidden_keys(S, {})));
       for (int64_t i = 0; i < S; ++i) {
         const int64_t first = span.first(i);
-        EXPECT_TRUE(sees(i, first, span) && (first == 0 || !sees(i, first - 1, span))) << i;
+        EXPECT_TRUE(test::sees_key(i, first, span) && (first == 0 || !test::sees_key(i, first - 1, span)))
+            << i;
       }
     }
   }

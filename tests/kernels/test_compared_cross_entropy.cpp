@@ -1,5 +1,6 @@
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/memory/ledger.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/linear_cross_entropy.h"
 #include "tests/kernels/reference.h"
 
@@ -81,6 +82,22 @@ TEST_P(ComparedCrossEntropyCases, MatchesFloat64) {
   const ComparedLoss again = compared_cross_entropy(in.x, in.weight, in.targets, reference);
   EXPECT_TRUE(bitwise_equal(again.divergence, got.divergence));
   EXPECT_TRUE(bitwise_equal(again.objective, got.objective));
+}
+
+TEST_P(ComparedCrossEntropyCases, MatchesFloat64OnCuda) {
+  MOELAB_NEEDS_CUDA();
+  const Case c = GetParam();
+  const Inputs in = make_input(c);
+  const ReferenceHead reference = other_model(c);
+  const auto there = [](const Tensor& x) { return x.to(c10::Device(c10::kCUDA, 0)); };
+  const Results want = plain(in, reference, at::kDouble), rough = plain(in, reference, c.dtype),
+                got = ours({there(in.x), there(in.weight), there(in.targets)},
+                           {there(reference.x_TD), there(reference.weight_VD), reference.weight});
+  EXPECT_TRUE(no_worse(got.objective.cpu(), rough.objective, want.objective));
+  const double allowed = std::max(1.1 * test::relative_error(rough.divergence, want.divergence), 4e-6);
+  EXPECT_TRUE(close_to(got.divergence.cpu(), want.divergence, allowed, allowed));
+  EXPECT_TRUE(no_worse(got.dx.cpu(), rough.dx, want.dx));
+  EXPECT_TRUE(no_worse(got.dw.cpu(), rough.dw, want.dw));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ComparedCrossEntropyCases,

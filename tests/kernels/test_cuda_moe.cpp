@@ -4,11 +4,17 @@
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/expert_block.h"
+#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/ledger.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/dispatch.h"
 #include "tests/kernels/cases/expert_block.h"
 #include "tests/kernels/cases/router.h"
 #include "tests/kernels/reference.h"
+
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
 
 // Router, dispatch and expert block on a GPU beside the CPU's, which their own tests hold against float64.
 namespace moelab {
@@ -18,6 +24,17 @@ using at::Tensor;
 using test::bitwise_equal;
 using test::close_to;
 const c10::Device kGpu(c10::kCUDA, 0);
+
+// What is held, exact in what was asked for.
+int64_t requested_bytes(c10::Device device) {
+#ifdef MOELAB_WITH_CUDA
+  if (device.is_cuda()) {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+    return stats.requested_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+  }
+#endif
+  return device_memory(device).allocated;
+}
 
 TEST(CapacityRow, CountsExpertsThenSequencesThenPlaces) {
   int32_t next = 0;
@@ -30,7 +47,7 @@ TEST(CapacityRow, CountsExpertsThenSequencesThenPlaces) {
 
 TEST(DispatchCuda, RowsAreTheCpus) {
   MOELAB_NEEDS_CUDA();
-  for (const test::DispatchCase& c : test::dispatch_cases()) {
+  for (const test::DispatchCase& c : test::cases_for(test::Use::test, test::dispatch_cases())) {
     for (const bool holes : {false, true}) {
       Tensor ids = make_input(c);
       if (holes) ids.view(-1).slice(0, 0, c10::nullopt, 3).fill_(-1);
@@ -92,6 +109,19 @@ TEST(RouterCuda, IsTheCpus) {
   }
 }
 
+TEST(RouterCuda, NoTokens) {
+  MOELAB_NEEDS_CUDA();
+  for (const auto choice : {RouterChoice::token, RouterChoice::expert}) {
+    const RouterOptions options{.choice = choice, .sequence = 8, .capacity = 2};
+    const Tensor x = at::zeros({0, 16}, kGpu).requires_grad_(), w = at::ones({4, 16}, kGpu).requires_grad_();
+    const RouterOutput out = route(x, w, std::nullopt, std::nullopt, options);
+    EXPECT_EQ(out.ids_TK.size(0), 0);
+    EXPECT_EQ(out.load_E.sum().item<float>(), 0);
+    torch::autograd::backward({out.weights_TK.sum() + out.balance_loss + out.z_loss}, {});
+    EXPECT_EQ(w.grad().abs().sum().item<float>(), 0);
+  }
+}
+
 struct BlockResult {
   Tensor y, dx, dweights, dw13, dw2;
   std::vector<Tensor> all() const { return {y, dx, dweights, dw13, dw2}; }
@@ -132,6 +162,27 @@ TEST(ExpertBlockCuda, RunsAreBitwiseTheSame) {
     const auto again = block_on(kGpu, c, at::kBFloat16, true).all();
     for (size_t i = 0; i < first.size(); ++i)
       ASSERT_TRUE(bitwise_equal(again[i], first[i])) << run << " " << i;
+  }
+}
+
+// Bytes that a forward leaves held besides its result, as they were asked for.
+int64_t kept_on(c10::Device device, const test::MoeCase& listed) {
+  test::MoeCase c = listed;
+  c.device = device;
+  const test::MoeInput in = make_input(c, at::kBFloat16);
+  const Tensor x = in.x.detach().requires_grad_();
+  const int64_t before = requested_bytes(device);
+  const Tensor y = expert_block(x, in.weights, in.routes, in.w13, in.w2);
+  return requested_bytes(device) - before - static_cast<int64_t>(y.nbytes());
+}
+
+TEST(ExpertBlockCuda, KeepsWhatTheCpuKeeps) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  install_allocators();
+  for (const double capacity_factor : {0.0, 1.25}) {
+    const test::MoeCase c{"", 2, 64, 32, 4, 2, 48, capacity_factor};
+    EXPECT_EQ(kept_on(kGpu, c), kept_on(at::kCPU, c)) << capacity_factor;
+    EXPECT_GT(kept_on(kGpu, c), 0);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "kernels/dispatch.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/dispatch.h"
 #include "tests/kernels/reference.h"
 
@@ -19,7 +20,7 @@ at::Tensor ids_of(std::vector<std::vector<int>> rows) {
 }
 
 std::vector<int> flat(const at::Tensor& t) {
-  const at::Tensor c = t.contiguous();
+  const at::Tensor c = t.cpu().contiguous();
   return {c.const_data_ptr<int>(), c.const_data_ptr<int>() + c.numel()};
 }
 
@@ -47,7 +48,9 @@ TEST(Dispatch, CapacityIsCeilOfTheFairShare) {
   EXPECT_EQ(expert_capacity(8, 2, 4, 100), 8);  // an expert never takes a token twice
 }
 
-class DispatchCases : public ::testing::TestWithParam<test::DispatchCase> {};
+class DispatchCases : public ::testing::TestWithParam<test::DispatchCase> {
+  void SetUp() override { MOELAB_NEEDS(GetParam().device); }
+};
 
 TEST_P(DispatchCases, EveryRouteHasItsOwnRowInItsExpertsGroup) {
   const auto c = GetParam();
@@ -69,8 +72,9 @@ TEST_P(DispatchCases, EveryRouteHasItsOwnRowInItsExpertsGroup) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DispatchCases,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::dispatch_cases())),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         ::testing::ValuesIn(test::on_every_device(test::cases_for(test::Use::test,
+                                                                                   test::dispatch_cases()))),
+                         [](const auto& info) { return test::short_name(info); });
 
 TEST(Dispatch, SplittingTheBatchChangesNothing) {
   at::manual_seed(2);

@@ -10,6 +10,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
+#include "tests/kernels/attention_reference.h"
 #include "tests/kernels/reference.h"
 
 namespace moelab {
@@ -71,26 +72,6 @@ std::vector<AttentionCase> attention_cases() {
   return cases;
 }
 
-// The document alone in float64: which keys a query sees is written out position by position.
-Tensor alone(const Tensor& qkv, int64_t heads, int64_t kv, AttentionSpan span) {
-  const int64_t S = qkv.size(1);
-  const double scale = 1 / std::sqrt(static_cast<double>(qkv.size(3)));
-  Tensor hidden = at::ones({S, S}, at::kBool).triu(1);
-  for (int64_t i = 0; i < S; ++i) {
-    for (int64_t j = 0; j <= i; ++j) {
-      if (i / span.block - j / span.block >= span.blocks) hidden[i][j] = true;
-    }
-  }
-  std::vector<Tensor> out;
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t g = h / (heads / kv);
-    const Tensor q = qkv.select(2, h), k = qkv.select(2, heads + g), v = qkv.select(2, heads + kv + g);
-    const Tensor scores = (at::matmul(q, k.transpose(1, 2)) * scale).masked_fill(hidden, -INFINITY);
-    out.push_back(at::matmul(at::softmax(scores, -1), v));
-  }
-  return at::cat(out, -1);
-}
-
 class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
  protected:
   void SetUp() override {
@@ -118,7 +99,7 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
     for_documents(c.rows, [&](int64_t b, int64_t start, int64_t length) {
       const auto of = [&](const Tensor& x) { return x.narrow(0, b, 1).narrow(1, start, length); };
       const Tensor x = of(qkv).to(at::kDouble).requires_grad_();
-      const Tensor out = alone(x, c.heads, c.kv, c.span);
+      const Tensor out = test::materialised_attention(x, c.heads, c.kv, test::hidden_keys(x.size(1), c.span));
       out.backward(of(grad).to(at::kDouble));
       of(want.out).copy_(out.detach());
       of(want.dqkv).copy_(x.grad());

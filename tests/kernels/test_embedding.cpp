@@ -3,6 +3,7 @@
 
 #include "kernels/embedding.h"
 #include "kernels/memory/ledger.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/embedding.h"
 #include "tests/kernels/reference.h"
 
@@ -24,6 +25,7 @@ Tensor plain(const Tensor& weight, const Tensor& tokens) {
 class Embedding : public ::testing::TestWithParam<test::EmbeddingCase> {
  protected:
   void SetUp() override {
+    MOELAB_NEEDS(GetParam().device);
     const auto in = test::make_input(GetParam());
     weight = in.weight;
     tokens = in.tokens;
@@ -56,7 +58,8 @@ TEST_P(Embedding, SameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Embedding,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::embedding_cases())),
+                         ::testing::ValuesIn(test::on_every_device(test::cases_for(test::Use::test,
+                                                                                   test::embedding_cases()))),
                          [](const auto& info) { return test::case_name(info); });
 
 // 4096 gradients of one: a sum in bf16 sticks at 256, fp32 reaches 4096 exactly.

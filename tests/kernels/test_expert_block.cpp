@@ -3,6 +3,7 @@
 #include "kernels/expert_block.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/aten_meta.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/moe_reference.h"
 #include "tests/kernels/reference.h"
 
@@ -43,7 +44,9 @@ Results run_reference(const MoeInput& in) {
   });
 }
 
-class ExpertBlock : public ::testing::TestWithParam<MoeCase> {};
+class ExpertBlock : public ::testing::TestWithParam<MoeCase> {
+  void SetUp() override { MOELAB_NEEDS(GetParam().device); }
+};
 
 TEST_P(ExpertBlock, AgreesWithFloat64InFp32) {
   const MoeInput in = test::make_input(GetParam());
@@ -59,6 +62,7 @@ TEST_P(ExpertBlock, AgreesWithFloat64InFp32) {
 TEST_P(ExpertBlock, RecomputesItsHiddenStateToTheSameBits) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const bool fp8 : {false, true}) {
+      if (fp8 && GetParam().device.is_cuda()) continue;  // CUDA has no fp8 products
       const MoeInput in = test::make_input(GetParam(), type);
       const auto with = [&](bool keep_hidden) {
         return run(in, type, at::kFloat, [&](auto& x, auto& weights, auto& w13, auto& w2) {
@@ -90,6 +94,23 @@ TEST_P(ExpertBlock, AgreesWithFloat64InBf16) {
   }
 }
 
+// The same in bf16 a route at a time, as a layer written with plain operators computes it.
+TEST_P(ExpertBlock, IsNotWorseThanTheLoopInBf16) {
+  if (GetParam().tokens() < 16) return;  // too few roundings to average
+  const MoeInput in = test::make_input(GetParam(), at::kBFloat16);
+  const Results got = run_block(in, in.routes), want = run_reference(in);
+  const Results loop =
+      run(in, at::kBFloat16, at::kBFloat16, [&](auto& x, auto& weights, auto& w13, auto& w2) {
+        return test::reference_experts(x, weights, in.ids, in.routes.row_TK, w13, w2);
+      });
+  for (size_t i = 0; i < 5; ++i) {
+    const auto [name, reference] = want.named()[i];
+    EXPECT_LE(test::relative_error(got.named()[i].second, reference),
+              test::relative_error(loop.named()[i].second, reference))
+        << name;
+  }
+}
+
 TEST_P(ExpertBlock, AgreesWithFloat64InFp16) {
   const MoeInput in = test::make_input(GetParam(), at::kHalf);
   const Results got = run_block(in, in.routes), want = run_reference(in);
@@ -116,8 +137,9 @@ TEST_P(ExpertBlock, ThreadsChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ExpertBlock,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::moe_cases())),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         ::testing::ValuesIn(test::on_every_device(test::cases_for(test::Use::test,
+                                                                                   test::moe_cases()))),
+                         [](const auto& info) { return test::short_name(info); });
 
 // The comparison has teeth: wrong experts, a missing weight, a dropped route and zeros all fail it.
 TEST(ExpertBlockMutants, AreCaught) {
@@ -162,6 +184,20 @@ TEST(ExpertBlock, SecondBackwardIsRefused) {
   at::Tensor y = expert_block(x, in.weights, in.routes, in.w13, in.w2).sum();
   y.backward({}, /*retain_graph=*/true);
   EXPECT_THROW(y.backward(), c10::Error);
+}
+
+TEST(ExpertBlock, RoutesOfOtherShapesOrTypesAreRefused) {
+  const MoeInput in = test::make_input(test::moe_cases()[0]);
+  const auto run = [&](const auto& change) {
+    Routes routes = in.routes;
+    change(routes);
+    return expert_block(in.x, in.weights, routes, in.w13, in.w2);
+  };
+  EXPECT_NO_THROW(run([](Routes&) {}));
+  EXPECT_THROW(run([](Routes& r) { r.row_TK = r.row_TK.to(at::kLong); }), c10::Error);
+  EXPECT_THROW(run([](Routes& r) { r.row_TK = r.row_TK.slice(0, 1); }), c10::Error);
+  EXPECT_THROW(run([](Routes& r) { r.offsets_E1 = r.offsets_E1.to(at::kLong); }), c10::Error);
+  EXPECT_THROW(run([](Routes& r) { r.offsets_E1 = r.offsets_E1.slice(0, 1); }), c10::Error);
 }
 
 // Bytes that a forward leaves held, result and inputs aside.

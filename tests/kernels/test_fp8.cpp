@@ -8,6 +8,7 @@
 
 #include "kernels/expert_block.h"
 #include "kernels/fp8.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/expert_block.h"
 #include "tests/kernels/reference.h"
 
@@ -54,6 +55,63 @@ TEST(Fp8, RoundsAsTheLibrarysTypesDo) {
       }
     }
   }
+}
+
+TEST(Fp8, CodesTimesTheirScalesAreWhatIsRounded) {
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    for (const auto format : {Fp8Format::e4m3, Fp8Format::e5m2}) {
+      for (const auto axis : {Fp8Scale::by_row, Fp8Scale::by_column}) {
+        Tensor x = matrix(20, 33, dtype);
+        x[3].zero_();
+        x[5][7] = 448 * 64;
+        x[9][2] = std::nanf("");
+        x[10][4] = -std::numeric_limits<float>::infinity();
+        const auto [codes, scale] = fp8_codes(x, format, axis);
+        EXPECT_EQ(codes.element_size(), 1);
+        EXPECT_EQ(scale.sizes(),
+                  axis == Fp8Scale::by_row ? at::IntArrayRef({20, 1}) : at::IntArrayRef({1, 33}));
+        const Tensor got = codes.to(at::kFloat).mul(scale).to(dtype), want = fp8_rounded(x, format, axis);
+        EXPECT_TRUE(at::equal(got.isnan(), want.isnan()) && want.isnan().any().item<bool>());
+        EXPECT_TRUE(bitwise_equal(got.nan_to_num(), want.nan_to_num()));
+      }
+    }
+  }
+}
+
+// The product of what `device` rounds, beside float64; K is padded to whole 16 bytes. On the CPU the library
+// takes one scale for all, so that those of rows and columns come after its product.
+void expect_products_of_rounded_factors(c10::Device device) {
+  const auto row = Fp8Scale::by_row, column = Fp8Scale::by_column;
+  for (const auto format : {Fp8Format::e4m3, Fp8Format::e5m2}) {
+    for (const int64_t K : {48, 50, 3}) {
+      const Tensor a = matrix(21, K, at::kBFloat16), b = matrix(K, 32, at::kBFloat16);
+      const Tensor want =
+          reference(a, format, row).to(at::kDouble).mm(reference(b, Fp8Format::e4m3, column).to(at::kDouble));
+      const auto product = [&](const Tensor& left, const Tensor& right) {
+        const Tensor one = at::ones({1});
+        const Fp8Factors f = fp8_factors(left, format, right);
+        return at::_scaled_mm(f.a, f.b, one, one, {}, {}, at::kFloat).mul(f.scale_a).mul(f.scale_b);
+      };
+      const auto tolerance = test::tolerance(at::kBFloat16);
+      // the same twice, the second time as transposes
+      for (const auto& [x, y] :
+           {std::pair{a, b}, std::pair{a.t().contiguous().t(), b.t().contiguous().t()}}) {
+        EXPECT_TRUE(test::close_to(fp8_mm(x.to(device), format, y.to(device)).cpu(), want, tolerance));
+        if (device.is_cpu()) {
+          EXPECT_TRUE(test::close_to(product(x, y), want, tolerance));
+        }
+      }
+      EXPECT_FALSE(test::close_to(product(a.flip(0), b), want, tolerance));
+      EXPECT_FALSE(test::close_to(product(a, b.flip(1)), want, tolerance));
+    }
+  }
+}
+
+TEST(Fp8, ProductsAreThoseOfRoundedFactors) { expect_products_of_rounded_factors(at::kCPU); }
+
+TEST(Fp8Cuda, ProductsAreThoseOfRoundedFactors) {
+  MOELAB_NEEDS_CUDA();
+  expect_products_of_rounded_factors(c10::Device(c10::kCUDA, 0));
 }
 
 TEST(Fp8, ScalesFitTheLargestMagnitudeExactly) {
@@ -139,8 +197,8 @@ void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& wan
 }
 
 TEST(Fp8, ExpertBlockAgreesWithExpertsOneByOne) {
-  for (const test::MoeCase& c : test::moe_cases()) {
-    if (c.use == test::Use::bench || c.tokens() < 16) continue;
+  for (const test::MoeCase& c : test::cases_for(test::Use::test, test::moe_cases())) {
+    if (c.tokens() < 16) continue;
     test::MoeInput in = test::make_input(c);
     in.weights.fill_(0.5);
     const auto block = [&](bool fp8) {

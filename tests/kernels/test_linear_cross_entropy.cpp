@@ -2,6 +2,7 @@
 
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/memory/ledger.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/linear_cross_entropy.h"
 #include "tests/kernels/reference.h"
 
@@ -56,7 +57,9 @@ Results ours(const Inputs& in, double scale = 1, double gradient_scale = 1) {
   return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
 }
 
-class LinearCrossEntropyCases : public ::testing::TestWithParam<Case> {};
+class LinearCrossEntropyCases : public ::testing::TestWithParam<Case> {
+  void SetUp() override { MOELAB_NEEDS(GetParam().device); }
+};
 
 TEST_P(LinearCrossEntropyCases, MatchesFloat64) {
   const Case c = GetParam();
@@ -73,8 +76,8 @@ TEST_P(LinearCrossEntropyCases, MatchesFloat64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LinearCrossEntropyCases,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test,
-                                                             test::linear_cross_entropy_cases())),
+                         ::testing::ValuesIn(test::on_every_device(
+                             test::cases_for(test::Use::test, test::linear_cross_entropy_cases()))),
                          [](const auto& info) { return test::case_name(info); });
 
 TEST(LinearCrossEntropy, TheCasesHaveOneOfSeveralChunks) {

@@ -3,6 +3,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/rms_norm.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/rms_norm.h"
 #include "tests/kernels/reference.h"
 
@@ -44,6 +45,7 @@ Result reference(const Tensor& x, const Tensor& weight, const Tensor& grad) {
 class RmsNorm : public ::testing::TestWithParam<test::RmsNormCase> {
  protected:
   void SetUp() override {
+    MOELAB_NEEDS(GetParam().device);
     const auto in = test::make_input(GetParam());
     x = in.x;
     weight = in.weight;
@@ -78,7 +80,8 @@ TEST_P(RmsNorm, SameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::rms_norm_cases())),
+                         ::testing::ValuesIn(test::on_every_device(test::cases_for(test::Use::test,
+                                                                                   test::rms_norm_cases()))),
                          [](const auto& info) { return test::case_name(info); });
 
 TEST(RmsNormBf16, NotWorseThanTheFormulaInBf16) {

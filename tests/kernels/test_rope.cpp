@@ -3,6 +3,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/rope.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/rope.h"
 #include "tests/kernels/reference.h"
 
@@ -20,7 +21,7 @@ Tensor plain(const Tensor& qkv, int64_t rotated_heads, double theta = kTheta, in
              double sign = 1) {
   const Tensor x = qkv.to(at::kDouble);
   const int64_t S = x.size(1), hd = x.size(3);
-  const auto f64 = at::TensorOptions().dtype(at::kDouble);
+  const auto f64 = at::TensorOptions(qkv.device()).dtype(at::kDouble);
   const Tensor frequency = at::pow(theta, -at::arange(0, hd, 2, f64) / static_cast<double>(hd));
   const Tensor angle = at::outer(at::arange(first, first + S, f64), frequency);
   const Tensor both = at::cat({angle, angle}, -1).view({1, S, 1, hd});
@@ -31,12 +32,13 @@ Tensor plain(const Tensor& qkv, int64_t rotated_heads, double theta = kTheta, in
 }
 
 Tensor ours(const Tensor& qkv, int64_t rotated_heads, double theta = kTheta, int64_t first = 0) {
-  return rope_(qkv.clone(), rotated_heads, rope_table(qkv.size(1), qkv.size(3), theta, at::kCPU, first));
+  return rope_(qkv.clone(), rotated_heads, rope_table(qkv.size(1), qkv.size(3), theta, qkv.device(), first));
 }
 
 class Rope : public ::testing::TestWithParam<test::RopeCase> {
  protected:
   void SetUp() override {
+    MOELAB_NEEDS(GetParam().device);
     const auto in = test::make_input(GetParam());
     qkv = in.qkv;
     grad = in.grad;
@@ -73,7 +75,8 @@ TEST_P(Rope, SameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Rope,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::rope_cases())),
+                         ::testing::ValuesIn(test::on_every_device(test::cases_for(test::Use::test,
+                                                                                   test::rope_cases()))),
                          [](const auto& info) { return test::case_name(info); });
 
 TEST(RopeTable, PositionsMayStartAnywhere) {

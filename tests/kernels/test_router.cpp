@@ -2,6 +2,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/router.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/router.h"
 #include "tests/kernels/reference.h"
 
@@ -33,13 +34,14 @@ using test::RouterCase;
 class Router : public ::testing::TestWithParam<RouterCase> {
  protected:
   void SetUp() override {
+    MOELAB_NEEDS(GetParam().device);
     const auto in = test::make_input(GetParam());
     x = in.x;
     w = in.w;
     options = in.options;
     dweights_of = [](const at::Tensor& like) {
       at::manual_seed(4);
-      return at::randn(like.sizes());
+      return at::randn(like.sizes(), like.device());
     };
   }
   at::Tensor x, w;
@@ -90,7 +92,8 @@ TEST_P(Router, TakesTheBestExperts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Router,
-                         ::testing::ValuesIn(test::cases_for(test::Use::test, test::router_cases())),
+                         ::testing::ValuesIn(test::on_every_device(test::cases_for(test::Use::test,
+                                                                                   test::router_cases()))),
                          [](const auto& info) { return test::case_name(info); });
 
 TEST(RouterChoice, TiesGoToTheLowerExpertAndTheEarlierToken) {

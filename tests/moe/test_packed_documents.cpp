@@ -8,6 +8,7 @@
 
 #include "moe/transformer.h"
 #include "tests/kernels/reference.h"
+#include "tests/moe/small_model.h"
 #include "tests/moe/transformer_reference.h"
 
 namespace moelab {
@@ -17,15 +18,8 @@ using at::Tensor;
 
 // Balance is counted over a row, so it is not each document's own.
 ModelSettings base() {
-  ModelSettings m;
-  m.vocab = 67;
-  m.d_model = 32;
-  m.layers = 2;
-  m.heads = 4;
-  m.d_expert = 40;
-  m.dispatch = Dispatch::dropless;
+  ModelSettings m = test::small_model();
   m.balance_loss = 0;
-  m.z_loss = 0.05;
   return m;
 }
 

@@ -6,23 +6,13 @@
 #include <functional>
 
 #include "tests/kernels/reference.h"
+#include "tests/moe/small_model.h"
 #include "tests/moe/transformer_reference.h"
 
 namespace moelab {
 namespace {
 
-ModelSettings base() {
-  ModelSettings m;
-  m.vocab = 67;
-  m.d_model = 32;
-  m.layers = 2;
-  m.heads = 4;
-  m.d_expert = 40;
-  m.dispatch = Dispatch::dropless;
-  m.balance_loss = 0.1;
-  m.z_loss = 0.05;
-  return m;
-}
+using test::small_model;
 
 struct ModelCase {
   const char* name;
@@ -53,7 +43,7 @@ Batch make_batch(const ModelSettings& m) {
 class TransformerMath : public ::testing::TestWithParam<ModelCase> {
  protected:
   ModelSettings settings() const {
-    ModelSettings m = base();
+    ModelSettings m = small_model();
     GetParam().change(m);
     return m;
   }
@@ -131,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The comparison has teeth: a swapped expert or a missing norm shows.
 TEST(TransformerMutants, AreCaught) {
-  const ModelSettings m = base();
+  const ModelSettings m = small_model();
   Transformer model(m, {}, {});
   enlarge(model);
   const Batch batch = make_batch(m);
@@ -152,7 +142,7 @@ TEST(TransformerMutants, AreCaught) {
 }
 
 TEST(Transformer, WeightsDependOnSeedAndNameAlone) {
-  ModelSettings small = base(), deep = base();
+  ModelSettings small = small_model(), deep = small_model();
   deep.layers = 3;
   deep.tie_embeddings = false;
   TransformerOptions other;

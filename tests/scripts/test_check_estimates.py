@@ -39,3 +39,25 @@ def test_drawn_configurations_are_predicted(make_shards, tmp_path):
     for entry in records:
         assert entry["state_predicted"] == entry["state_measured"] and sum(entry["state_measured"].values()) > 1000
         assert abs(entry["error"]) <= 0.02 and entry["predicted_bytes"] > 1_000_000, entry
+
+
+def test_a_run_is_compared_with_an_estimate_of_its_settings(make_shards, tmp_path):
+    program = os.environ.get("MOELAB_PROGRAM")
+    if not program:
+        pytest.skip("MOELAB_PROGRAM names no program")
+    run = tmp_path / "run"
+    settings = [f"{key}={str(value).lower()}" for key, value in check_estimates.BASE.items()]
+    command = [program, "train", "--device", "cpu", f"data.path={make_shards(20000, 2000)}", "memory.limit=64MiB", *settings]
+    subprocess.run([*command, f"run.dir={run}"], check=True, capture_output=True)
+
+    def compared() -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, ROOT / "scripts/check_estimates.py", "--program", program, "--run", run],
+                              capture_output=True, text=True, check=False)
+
+    near = compared()
+    assert near.returncode == 0 and near.stdout.startswith("run: ok; limit 64.0 MiB; allocated "), near.stdout + near.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    for change in ({"peak_tensor_bytes": round(summary["peak_tensor_bytes"] * 1.1)}, {"memory_limit_bytes": 1000}, {"status": "oom"}):
+        (run / "summary.json").write_text(json.dumps(summary | change))
+        far = compared()
+        assert far.returncode == 1 and far.stdout.startswith("run: FAILED"), far.stdout

@@ -53,6 +53,8 @@ constexpr std::array<std::string_view, 3> enum_names(HostAllocator) {
 }
 
 enum class CudaGraphs { none, decode, step, both };
+constexpr bool captures_step(CudaGraphs g) { return g == CudaGraphs::step || g == CudaGraphs::both; }
+constexpr bool captures_decode(CudaGraphs g) { return g == CudaGraphs::decode || g == CudaGraphs::both; }
 constexpr std::array<std::string_view, 4> enum_names(CudaGraphs) {
   return {"none", "decode", "step", "both"};
 }
@@ -68,6 +70,7 @@ struct PrecisionSettings {
   WeightStore store = WeightStore::compute;
   MasterWeights master = MasterWeights::fp32;
   double loss_scale = 0;
+  bool tf32 = false;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
@@ -81,6 +84,7 @@ struct PrecisionSettings {
     v.field("master", self.master, "what updates add to; none: the bf16 weights, rounded stochastically");
     v.field("loss_scale", self.loss_scale, "with fp16: factor of the loss; 0: dynamic, from 32768",
             at_least(0));
+    v.field("tf32", self.tf32, "on a GPU, fp32 products of factors rounded to 10 bits (TensorFloat-32)");
   }
 };
 
@@ -296,7 +300,8 @@ struct MemorySettings {
     v.field("host_allocator", self.host_allocator,
             "malloc of the program, which restarts itself for another than the system's");
     v.field("cuda_graphs", self.cuda_graphs,
-            "with cuda: what is captured once and launched whole after that; decode: the samples' tokens");
+            "with cuda: what is captured once and launched whole after that; step: all of a training step, "
+            "decode: each token that is written");
   }
 };
 

@@ -171,10 +171,50 @@ void check_storage(const Settings& s) {
               " is not a multiple of 4096 bytes, at most 1GiB, which direct reads and writes need");
 }
 
+// One shape of every tensor, and nothing that waits for the host or moves between it and the device.
+void check_captured_step(const Settings& s) {
+  const auto refuse = [&](bool found, const std::string& setting, const std::string& remedy) {
+    require(!found,
+            named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + setting + "; set " + remedy +
+                ", or memory.cuda_graphs=" + (captures_decode(s.memory.cuda_graphs) ? "decode" : "none"));
+  };
+  refuse(!s.model.dense() && s.model.dispatch != Dispatch::capacity,
+         named("model.dispatch", s.model.dispatch) + ", but a graph holds fixed shapes",
+         "model.dispatch=capacity");
+  refuse(s.activations.storage == ActivationStorage::host || s.activations.storage == ActivationStorage::nvme,
+         named("activations.storage", s.activations.storage) + ", which a graph cannot reach",
+         "activations.storage=keep");
+  const auto home = [&](const char* name, Home where) {
+    refuse(where != Home::device, named(name, where) + ", which a graph cannot reach",
+           std::string(name) + "=device");
+  };
+  home("placement.gradients", s.placement.gradients);
+  home("placement.optimizer", s.placement.optimizer);
+  refuse(
+      s.optim.in_backward,
+      "optim.in_backward=true, where the host decides about each gradient, which a graph does not wait for",
+      "optim.in_backward=false");
+  refuse(s.train.tokens_per_device > 0,
+         named("train.tokens_per_device", s.train.tokens_per_device) +
+             ", where each step has other documents, but a graph holds fixed shapes",
+         "train.tokens_per_device=0");
+  refuse(!s.reference.path.empty(),
+         named("reference.path", s.reference.path) + ", which a graph cannot reach", "reference.path=");
+}
+
 void check_cuda_graphs(const Settings& s) {
   require(s.memory.cuda_graphs == CudaGraphs::none || s.run.device == DeviceChoice::cuda,
           named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + named("run.device", s.run.device) +
               "; graphs are CUDA's, the CPU runs operator by operator: set memory.cuda_graphs=none");
+  if (s.memory.cuda_graphs == CudaGraphs::none) return;
+  const std::string with = named("memory.cuda_graphs", s.memory.cuda_graphs) + " with ";
+  require(s.placement.parameters == Home::device,
+          with + named("placement.parameters", s.placement.parameters) +
+              ", which a graph cannot reach; set placement.parameters=device, or memory.cuda_graphs=none");
+  require(s.precision.store != WeightStore::fp8 && s.precision.store != WeightStore::int8,
+          with + named("precision.store", s.precision.store) +
+              ", whose weights come and go; set precision.store=compute, or memory.cuda_graphs=none");
+  if (captures_step(s.memory.cuda_graphs)) check_captured_step(s);
 }
 
 void check_sample(const Settings& s) {

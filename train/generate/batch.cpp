@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 
+#include "train/generate/decode_step.h"
 #include "train/generate/scheduler.h"
 
 namespace moelab {
@@ -58,20 +61,21 @@ class Batch {
         runner_(runner),
         options_(options),
         limits_(limits),
-        scheduler_(limits.sequences, limits.batched_tokens) {
+        scheduler_(limits.sequences, limits.batched_tokens),
+        cache_(model.settings(), limits.sequences, limits.positions, model.compute(), model.device()) {
     for (const auto& prompt : prompts) {
       check_prompt(prompt, limits.positions);
       texts_.emplace_back(prompt, options, scheduler_.add(static_cast<int64_t>(prompt.size())));
     }
-    for (int64_t i = 0; i < limits.sequences; ++i)
-      caches_.emplace_back(model.settings(), 1, limits.positions, model.compute(), model.device());
+    for (int64_t i = 0; i < limits.sequences; ++i) caches_.push_back(cache_.sequence(i));
+    if (options.captured) decode_.emplace(model, runner, cache_);
   }
 
   // False when nothing is left to do.
   bool pass() {
     const std::vector<TextScheduler::Part> parts = scheduler_.next();
     if (parts.empty()) return false;
-    const at::Tensor logits = read(parts);
+    const at::Tensor logits = decode_ && single_tokens(parts) ? decode(parts) : read(parts);
     if (logits.is_meta()) return false;
     ++passes_;
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -96,6 +100,26 @@ class Batch {
   }
 
  private:
+  bool single_tokens(const std::vector<TextScheduler::Part>& parts) const {
+    return std::all_of(parts.begin(), parts.end(), [&](const TextScheduler::Part& part) {
+      return part.tokens == 1 && !texts_[part.text].new_here();
+    });
+  }
+
+  // As read(). Places without a part go along; what is written there is written over before it is seen.
+  at::Tensor decode(const std::vector<TextScheduler::Part>& parts) {
+    std::vector<DecodeStep::Next> next;
+    for (const KvCache& cache : caches_) next.push_back({0, std::min(cache.length(), limits_.positions - 1)});
+    std::vector<int64_t> places;
+    for (const TextScheduler::Part& part : parts) {
+      next[static_cast<size_t>(part.place)].token = texts_[part.text].unread(1).front();
+      places.push_back(part.place);
+    }
+    const at::Tensor logits = decode_->read(next);
+    for (const int64_t place : places) caches_[static_cast<size_t>(place)].grow(1);
+    return logits.index_select(0, at::tensor(places, at::kLong));
+  }
+
   // Logits (parts, V) fp32 behind each part, on the CPU or on meta.
   at::Tensor read(const std::vector<TextScheduler::Part>& parts) {
     std::vector<int64_t> ids;
@@ -118,7 +142,9 @@ class Batch {
   const BatchLimits& limits_;
   TextScheduler scheduler_;
   std::vector<Text> texts_;
-  std::vector<KvCache> caches_;  // one a place
+  KvCache cache_;                // of all places
+  std::vector<KvCache> caches_;  // each place's part of it
+  std::optional<DecodeStep> decode_;
   int64_t passes_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "moe/settings/error.h"
+#include "train/generate/decode_step.h"
 
 namespace moelab {
 namespace {
@@ -20,7 +21,10 @@ double seconds_since(Clock::time_point start) {
 // One text (batch 1) that grows.
 class Reader {
  public:
-  Reader(Transformer& model, KvCache& cache) : model_(model), cache_(cache) { cache.truncate(0); }
+  Reader(Transformer& model, KvCache& cache, bool captured) : model_(model), cache_(cache) {
+    cache.truncate(0);
+    if (captured) decode_.emplace(model, direct_, cache);
+  }
 
   // Logits (1, V) fp32 on the CPU of what follows once `ids` were read as well.
   at::Tensor read(std::span<const int64_t> ids) {
@@ -47,10 +51,19 @@ class Reader {
     return logits;
   }
 
+  // The same of one token behind all that was read.
+  at::Tensor read_next(int64_t id) {
+    if (!decode_) return read({&id, 1});
+    const at::Tensor logits = decode_->read({{id, cache_.length()}});
+    cache_.grow(1);
+    return logits;
+  }
+
  private:
   Transformer& model_;
   KvCache& cache_;
   DirectRunner direct_;
+  std::optional<DecodeStep> decode_;
 };
 
 }  // namespace
@@ -67,7 +80,7 @@ Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> 
                    const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
   check_prompt(prompt, cache.positions());
   Sampler sampler(options.sampling);
-  Reader reader(model, cache);
+  Reader reader(model, cache, options.captured);
   Generated result;
   auto start = Clock::now();
   at::Tensor logits = reader.read_prompt(prompt);
@@ -79,7 +92,7 @@ Generated generate(Transformer& model, KvCache& cache, std::span<const int64_t> 
         result.ending = Ending::positions;
         break;
       }
-      logits = reader.read({&result.tokens.back(), 1});
+      logits = reader.read_next(result.tokens.back());
       ++result.steps;
     }
     const int64_t id = sampler({logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())});

@@ -15,6 +15,8 @@ struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_tokens = 200;
   std::optional<int64_t> end_of_text;  // the token that ends a document; none: nothing ends early
+  // Tokens that are written are read by a DecodeStep, which has to fit the model; a prompt is not.
+  bool captured = false;
 };
 
 enum class Ending {

@@ -91,6 +91,15 @@ std::string smaller_micro_batch(Settings& s) {
   return fmt::format("train.micro_batch={} train.accumulation={}", next->micro_batch, next->accumulation);
 }
 
+// Shorter packed rows, more of them: the same tokens a step.
+std::string shorter_rows(Settings& s) {
+  if (s.train.tokens_per_device < 2 * kShortestSequence || s.optim.in_backward) return "";
+  s.train.tokens_per_device /= 2;
+  s.train.accumulation *= 2;
+  return fmt::format("train.tokens_per_device={} train.accumulation={}", s.train.tokens_per_device,
+                     s.train.accumulation);
+}
+
 std::string shorter_sequence(Settings& s) {
   if (s.train.sequence < 2 * kShortestSequence) return "";
   s.train.sequence /= 2;
@@ -165,6 +174,7 @@ std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_
   if (settings.eval.batches > 0 && settings.eval.micro_batch > settings.train.micro_batch)
     adviser.try_steps(smaller_evaluation);
   adviser.try_steps(smaller_micro_batch);
+  adviser.try_steps(shorter_rows);
   if (onehot) {
     adviser.try_change("model.dispatch=capacity", [](Settings& s) { s.model.dispatch = Dispatch::capacity; });
   }

@@ -33,10 +33,10 @@ struct Symptom {
 std::string likely_cause(const Settings& settings, const Refusal& refusal, const Symptom& symptom);
 
 // The single changes that `settings` leaves open, in the order in which to try them: those that cost no
-// quality first, then a smaller micro-batch, a smaller sequence, a smaller model, memory elsewhere, and a
-// larger limit last. Each is predicted alone; what can be made smaller in steps is, until it fits or cannot
-// go on. Changes that would not lower the predicted peak are left out. Without `predict_peak`, or where it
-// throws, peaks are not known. `limit` in bytes; 0: memory.limit.
+// quality first, then a smaller micro-batch, shorter packed rows, a smaller sequence, a smaller model, memory
+// elsewhere, and a larger limit last. Each is predicted alone; what can be made smaller in steps is, until it
+// fits or cannot go on. Changes that would not lower the predicted peak are left out. Without `predict_peak`,
+// or where it throws, peaks are not known. `limit` in bytes; 0: memory.limit.
 std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_peak, int64_t limit = 0);
 
 // Several lines for a run that cannot go on: what was refused, in which phase, what was held by kind (largest

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -139,13 +140,42 @@ void Optimizer::step_parameter(size_t index, double lr, double gradient_scale) {
   run_rule(p, p.gradient(), held_[index].state, next_numbers(index, lr, gradient_scale));
 }
 
-OptimizerStep Optimizer::next_numbers(size_t index, double lr, double gradient_scale) {
+void Optimizer::step_live(const at::Tensor& live) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    TORCH_CHECK(p.gradient().defined() && home_ == Home::device, "optimizer: ", p.name,
+                " has no gradient, or its state is not on the device");
+    OptimizerStep numbers = numbers_of(i);
+    numbers.live = live;
+    rule_->step(p, p.gradient(), held_[i].state, numbers);
+  }
+}
+
+OptimizerStep Optimizer::next_step(double lr) const {
+  const bool alike = std::equal(steps_.begin() + 1, steps_.end(), steps_.begin());
+  TORCH_CHECK(alike, "optimizer: parameters have taken different numbers of steps");
   OptimizerStep numbers = numbers_;
   numbers.lr = lr;
-  numbers.gradient_scale = gradient_scale;
+  numbers.step = steps_.front() + 1;
+  return numbers;
+}
+
+void Optimizer::count_step() {
+  for (int64_t& steps : steps_) ++steps;
+}
+
+OptimizerStep Optimizer::numbers_of(size_t index) const {
+  OptimizerStep numbers = numbers_;
   if (!parameters_[index].decays) numbers.weight_decay = 0;
-  numbers.step = ++steps_[index];
   numbers.stream = streams_[index];
+  return numbers;
+}
+
+OptimizerStep Optimizer::next_numbers(size_t index, double lr, double gradient_scale) {
+  OptimizerStep numbers = numbers_of(index);
+  numbers.lr = lr;
+  numbers.gradient_scale = gradient_scale;
+  numbers.step = ++steps_[index];
   return numbers;
 }
 

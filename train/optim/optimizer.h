@@ -59,6 +59,13 @@ class Optimizer {
   void step(double lr, double gradient_scale);
   // The same for the parameter at `index` alone.
   void step_parameter(size_t index, double lr, double gradient_scale);
+  // A step that may be captured in a graph: its rate, number and gradient scale, and whether it is skipped,
+  // are in `live` (kernels/live_step.h) when it runs. Every parameter has a gradient, and all state is on the
+  // device. It is not counted: the host does that, by count_step(), when it knows.
+  void step_live(const at::Tensor& live);
+  // The numbers that `live` is to hold for it. All parameters have taken as many steps.
+  OptimizerStep next_step(double lr) const;
+  void count_step();
   // Has the parameter at `index` step from a gradient in the file; none: from the one it holds.
   void use_stored_gradient(size_t index, std::optional<StoredGradient> gradient);
   bool has_gradient(size_t index) const;
@@ -117,6 +124,7 @@ class Optimizer {
 
   bool in_file() const { return home_ == Home::nvme; }
   bool passes_file(size_t index) const { return in_file() || held_[index].gradient.has_value(); }
+  OptimizerStep numbers_of(size_t index) const;
   OptimizerStep next_numbers(size_t index, double lr, double gradient_scale);
   void run_rule(const Parameter& parameter, const at::Tensor& gradient, const UpdateRule::State& state,
                 const OptimizerStep& numbers);

@@ -1,7 +1,6 @@
 #include "train/plan/options.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "kernels/memory/ledger.h"
@@ -10,16 +9,15 @@
 #include "train/config/for_each_field.h"
 #include "train/config/resolve.h"
 #include "train/config/validate.h"
-#include "train/techniques/techniques.h"
+#include "train/techniques/combinations.h"
 
 namespace moelab {
 namespace {
 
-using Texts = std::map<std::string, std::string>;  // key -> value
 using Change = std::function<void(Settings&)>;
 
-Texts texts_of(const Settings& settings) {
-  Texts texts;
+Changes texts_of(const Settings& settings) {
+  Changes texts;
   for_each_field(settings,
                  [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
   return texts;
@@ -28,7 +26,7 @@ Texts texts_of(const Settings& settings) {
 // Settings are parsed once; a plan then copies the changed fields into a hundred thousand of them. A field is
 // known by its distance from the start of the struct.
 Change copying_fields(const Settings& base, const Settings& changed) {
-  const Texts before = texts_of(base);
+  const Changes before = texts_of(base);
   std::vector<Change> changes;
   for_each_field(changed, [&](const Field& field, const auto& value) {
     if (before.at(field.key()) == value_text(value)) return;
@@ -91,7 +89,7 @@ class Builder {
 
  private:
   void add(const Technique& technique) {
-    Texts changes;
+    Changes changes;
     for (const auto& [key, value] : technique.settings) {
       const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
       // which folder is the user's choice
@@ -113,9 +111,9 @@ class Builder {
     }
   }
 
-  void add(const std::string& name, const Texts& changes) {
+  void add(const std::string& name, const Changes& changes) {
     Settings changed = open_;
-    Texts real;
+    Changes real;
     for (const auto& [key, value] : changes) {
       if (before_.at(key) == value) continue;
       if (std::find(pinned_.begin(), pinned_.end(), key) != pinned_.end()) return;
@@ -129,32 +127,21 @@ class Builder {
     changes_.push_back(real);
   }
 
-  bool clash(size_t a, size_t b) const {
-    size_t shared = 0;
-    for (const auto& [key, value] : changes_[a]) {
-      const auto other = changes_[b].find(key);
-      if (other == changes_[b].end()) continue;
-      if (other->second != value) return true;
-      ++shared;
-    }
-    return shared == changes_[a].size() || shared == changes_[b].size();
-  }
-
   void exclude(size_t a, size_t b) {
     Settings both = base_;
     options_[a].apply(both);
     options_[b].apply(both);
-    if (!clash(a, b) && is_accepted(both)) return;
+    if (clash(changes_[a], changes_[b]).empty() && is_accepted(both)) return;
     options_[a].excludes |= uint64_t{1} << b;
     options_[b].excludes |= uint64_t{1} << a;
   }
 
   const Settings& base_;
   Settings open_;
-  Texts before_;
+  Changes before_;
   const std::vector<std::string>& pinned_;
   std::vector<PlanOption> options_;
-  std::vector<Texts> changes_;
+  std::vector<Changes> changes_;
 };
 
 void add_sets(const std::vector<PlanOption>& options, size_t from, uint64_t set, uint64_t excluded,

@@ -48,13 +48,14 @@ std::vector<Preset> by_name() {
            "balanced", "512"}),
       gpu({"gpu-a100-80gb", "80 GiB: bf16, every block recomputed, batch 4 x 8 of 2048 tokens", "80GiB", "4",
            "8", "bf16", "full", "aggressive", "2048"}),
-      gpu({"gpu-h100-80gb", "80 GiB: bf16, every block recomputed, batch 6 x 8 of 4096 tokens", "80GiB", "6",
-           "8", "bf16", "full", "aggressive", "4096"}),
+      gpu({"gpu-h100-80gb", "80 GiB: bf16 with TF32, every block recomputed, batch 6 x 8 of 4096 tokens",
+           "80GiB", "6", "8", "bf16", "full", "aggressive", "4096"}),
   };
   for (Preset& preset : presets) {
     preset.settings.insert(preset.settings.end(),
                            {{"data.workers", "8"}, {"data.prefetch", "2"}, {"data.buffer", "30000"}});
   }
+  presets.back().settings.emplace_back("precision.tf32", "true");
   return presets;
 }
 

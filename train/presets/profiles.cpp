@@ -28,6 +28,7 @@ Preset::Pairs both(Preset::Pairs pairs, const Preset::Pairs& more) {
 
 Preset::Pairs plain_run() {
   return {{"precision.compute", "bf16"},
+          {"precision.tf32", "false"},
           {"activations.checkpoint", "none"},
           {"activations.every", "1"},
           {"activations.layers", "[]"},

@@ -21,7 +21,7 @@ struct CommandText {
   const char *name, *about, *example;
 };
 
-constexpr std::array<CommandText, 8> commands = {
+constexpr std::array<CommandText, 9> commands = {
     {{Command::train, "train", "Train a model under a memory budget",
       "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100"},
      {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
@@ -30,6 +30,8 @@ constexpr std::array<CommandText, 8> commands = {
       "moelab estimate --config mixtral-8x7b --preset gpu-24gb"},
      {Command::plan, "plan", "Find the fastest combination of techniques that fits a memory budget",
       "moelab plan --memory 8GB --model moe-nano --device cpu --out plan.yaml precision.compute=bf16"},
+     {Command::fits, "fits", "Find the largest models, depths and batches that fit each size of card",
+      "moelab fits --config moe-nano --json"},
      {Command::generate, "generate", "Write text with a checkpoint's model",
       "moelab generate --from runs/moe-nano --prompt 'def main(' --max-tokens 100 --temperature 0.7"},
      {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
@@ -81,7 +83,9 @@ class Parser {
       result_.generate.overrides = sources_.overrides;  // of settings that lie in the checkpoint
     } else if (result_.command == Command::plan) {
       take_plan();
-    } else if (result_.command != Command::techniques) {
+    } else if (result_.command == Command::techniques || result_.command == Command::fits) {
+      take_model();
+    } else {
       result_.settings = load_settings(sources_);
     }
     return result_;
@@ -96,12 +100,9 @@ class Parser {
     if (text.command == Command::import_model || text.command == Command::export_model) {
       return add_folders(sub, text);
     }
-    const bool reports = text.command == Command::estimate || text.command == Command::techniques;
-    if (reports) sub.add_flag("--json", result_.json, "print JSON");
-    if (text.command == Command::techniques) {
-      sub.footer("Example: " + std::string(text.example));
-      return;
-    }
+    const bool lists = text.command == Command::techniques || text.command == Command::fits;
+    if (lists || text.command == Command::estimate) sub.add_flag("--json", result_.json, "print JSON");
+    if (lists) return add_model(sub, text);
     sub.add_option("--config", sources_.config, "named model or YAML file of settings")
         ->type_name("NAME|FILE");
     sub.add_option("--preset", sources_.preset, "GPU size or profile, e.g. gpu-8gb")->type_name("NAME");
@@ -146,6 +147,27 @@ class Parser {
         ->type_name("KEY=VALUE");
     const std::string example = text.example;
     sub.footer([example] { return "Example: " + example + "\n\n" + settings_help(); });
+  }
+
+  void add_model(CLI::App& sub, const CommandText& text) {
+    if (text.command == Command::techniques)
+      sub.add_flag("--pairs", result_.pairs, "the peak of the baseline, of each technique and of every two");
+    sub.add_option("--config", sources_.config, "named model or YAML file of settings")
+        ->type_name("NAME|FILE");
+    sub.add_option("settings", sources_.overrides,
+                   "changes to the baseline's settings; a technique's own come after")
+        ->type_name("KEY=VALUE");
+    sub.footer("Example: " + std::string(text.example));
+  }
+
+  void take_model() {
+    const bool plain = result_.command == Command::techniques && !result_.pairs;
+    if (plain && !(sources_.config.empty() && sources_.overrides.empty()))
+      throw UserError(
+          "command line: " +
+          (sources_.overrides.empty() ? "--config " + sources_.config : sources_.overrides[0]) +
+          ": the list of techniques takes no settings; predictions do: moelab techniques --pairs");
+    result_.model = {sources_.config, sources_.overrides, result_.json};
   }
 
   void add_plan(CLI::App& sub, const CommandText& text) {

@@ -7,7 +7,7 @@
 
 namespace moelab {
 
-enum class Command { train, eval, estimate, plan, techniques, import_model, export_model, generate };
+enum class Command { train, eval, estimate, plan, fits, techniques, import_model, export_model, generate };
 
 // One call of the program.
 struct Arguments {
@@ -20,6 +20,8 @@ struct Arguments {
   std::string from, to;    // import_model, export_model: folders
   GenerateCall generate;   // generate: all of it; `settings` are then unread
   PlanCall plan;
+  ModelCall model;     // fits, techniques
+  bool pairs = false;  // techniques: predict them, not list the rows
 
   // A model runs as the settings say.
   bool computes() const { return !print_config && (command == Command::train || command == Command::eval); }

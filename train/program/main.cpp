@@ -29,6 +29,7 @@ int run(const Arguments& arguments, const std::string& command) {
     case Command::generate:
       return generate_command(arguments.generate);
     case Command::techniques:
+      if (arguments.pairs) return pairs_command(arguments.model);
       std::cout << (arguments.json ? techniques_json() : techniques_text());
       return 0;
     case Command::import_model:
@@ -37,6 +38,8 @@ int run(const Arguments& arguments, const std::string& command) {
       return export_command(arguments.from, arguments.to);
     case Command::plan:
       return plan_command(arguments.settings, arguments.plan);
+    case Command::fits:
+      return fits_command(arguments.model);
     case Command::estimate:
       break;
   }

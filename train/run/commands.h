@@ -23,6 +23,23 @@ int eval_command(const Settings& settings, const std::string& checkpoint, const 
 
 int estimate_command(const Settings& settings, bool json);
 
+// A model before any technique is chosen for it.
+struct ModelCall {
+  std::string config;                  // a named model or a YAML file; empty: the command's own
+  std::vector<std::string> overrides;  // key=value, over the table's baseline and under its techniques
+  bool json = false;
+};
+
+// What the baseline, each single technique and every two of them hold at the peak, by dry run, or why there
+// is no such run. JSON of schema 1: model, and cases of techniques, status (ok, refused), reason or peak,
+// activations (at the peak), host, nvme in bytes.
+int pairs_command(const ModelCall& call);
+
+// For each card size of the presets, the textbook's way and the recommended one: the largest named model that
+// fits, and of one model the most layers and the largest micro-batch, by dry run for CUDA unless run.device
+// is given. What fits is up to memory.critical of the card. JSON of schema 1: rows.
+int fits_command(const ModelCall& call);
+
 struct PlanCall {
   std::string device = "cpu";       // whose speed is assumed: one of cost_devices()
   std::string out;                  // file for the winner's settings; empty: none

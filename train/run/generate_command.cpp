@@ -9,6 +9,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/folder.h"
 #include "train/config/load.h"
+#include "train/generate/decode_step.h"
 #include "train/generate/generate.h"
 #include "train/memory/advice.h"
 #include "train/precision/compute_type.h"
@@ -83,6 +84,7 @@ class TextRun {
     StreamingDecoder decoder(tokenizer_);
     GenerateOptions options{call_.sampling, call_.max_tokens, end_of_text(tokenizer_)};
     options.sampling.stream += static_cast<uint64_t>(sample);
+    options.captured = captures_decode(settings_.memory.cuda_graphs) && DecodeStep::fits(model_);
     print(prompt_);
     Generated generated =
         generate(model_, cache_, ids_, options, [&](int64_t id) { print(decoder.push(id)); });

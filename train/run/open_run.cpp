@@ -31,9 +31,7 @@ c10::Device open_device(const Settings& settings) {
   if (!at::globalContext().hasCUDA()) {
     throw UserError("run.device=cuda: no GPU, or a build without CUDA; use run.device=cpu");
   }
-  if (settings.precision.compute == ComputePrecision::fp8) {
-    throw UserError("precision.compute=fp8 has no kernels for run.device=cuda; use bf16, or run.device=cpu");
-  }
+  at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
   return c10::Device(c10::kCUDA, 0);
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "kernels/fp8.h"
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/config/print.h"
@@ -160,6 +161,7 @@ void RunRecord::add(const Step& s) {
   rates_.push_back(1000 * static_cast<double>(r.tokens) / s.milliseconds);
   tokens_ += r.tokens;
   places_ += r.places;
+  pairs_ += r.pairs;
   steps_ = s.step;
   if (!r.skipped) final_loss_ = r.loss;
 }
@@ -185,7 +187,7 @@ double RunRecord::median_tokens_per_second() const { return quantile(measured(ra
 Json RunRecord::summary(const Ending& e) const {
   const std::vector<double> ms = measured(step_ms_), rates = measured(rates_);
   const double flops_per_token =
-      model_flops_per_token(settings_.model, settings_.attention, settings_.train.sequence);
+      model_flops_per_token(settings_.model, pairs_ / static_cast<double>(tokens_));
   const double flops = flops_per_token * quantile(rates, 0.5);
   const bool cuda = device_.is_cuda();
   return {{"schema", 1},
@@ -204,8 +206,9 @@ Json RunRecord::summary(const Ending& e) const {
             {"parameters", parameter_count(settings_.model)},
             {"active_parameters", active_parameter_count(settings_.model)}}},
           {"settings", settings_json(settings_)},
-          {"fp8_products",
-           settings_.precision.compute == ComputePrecision::fp8 ? Json("emulated") : Json(nullptr)},
+          {"fp8_products", settings_.precision.compute != ComputePrecision::fp8 ? Json(nullptr)
+                           : has_fp8_products(device_)                          ? Json("_scaled_mm")
+                                                                                : Json("emulated")},
           {"steps", steps_},
           {"fill_rate", number(static_cast<double>(tokens_) / static_cast<double>(places_))},
           {"tokens_per_second", spread(rates)},
@@ -233,7 +236,7 @@ Json RunRecord::summary(const Ending& e) const {
           {"memory_limit_bytes", settings_.memory.limit.count},
           {"final_loss", number(final_loss_)},
           {"held_out_loss", number(e.held_out_loss)},
-          {"model_flops_per_token", flops_per_token},
+          {"model_flops_per_token", number(flops_per_token)},
           {"flops_per_second", number(flops)},
           {"fraction_of_gemm_peak", e.gemm_rate > 0 ? number(flops / e.gemm_rate) : Json(nullptr)}};
 }

@@ -80,6 +80,7 @@ class RunRecord {
   Reading opened_, last_;                // the last step's
   std::vector<double> step_ms_, rates_;  // of each step; tokens a second
   int64_t tokens_ = 0, places_ = 0;      // as StepReport's
+  double pairs_ = 0;                     // likewise
   int64_t steps_ = 0;
   double final_loss_;
 };

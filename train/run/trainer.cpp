@@ -12,6 +12,7 @@
 #include "kernels/squared_norm.h"
 #include "train/optim/schedule.h"
 #include "train/precision/compute_type.h"
+#include "train/run/flops.h"
 
 namespace moelab {
 namespace {
@@ -95,6 +96,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       loss_scale_(settings.precision) {
   if (steps_beside_backward(settings, device)) host_steps_ = std::make_unique<SerialWorker>();
   if (!settings.reference.path.empty()) reference_.emplace(settings, device);
+  if (captures_step(settings.memory.cuda_graphs)) graph_ = std::make_unique<GraphStep>(device);
   hook_gradients();
 }
 
@@ -204,6 +206,10 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   StepReport report;
   written_ = false;
   lr_ = learning_rate(settings_.optim, settings_.train.steps, step);
+  if (graph_) {
+    report.interrupted = stop && stop();
+    return report.interrupted ? report : step_in_graph(step, report);
+  }
   consumed_norms_.assign(optimizer_.parameters().size(), kNotConsumed);
   model_.reset_routing_stats();
   const int64_t rows = settings_.train.micro_batch, micro_batches = settings_.train.accumulation;
@@ -226,6 +232,7 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
     if (reference_) *report.reference_kl += value_of(parts.reference_kl) / parts_of_step;
     report.tokens += packed ? batch.filled : batch.tokens.numel();
     report.places += batch.tokens.numel();
+    report.pairs += attended_pairs(batch, settings_.attention.span());
   }
   check_budget();
   read_routing(report);  // before the update: it allocates
@@ -241,6 +248,7 @@ void Trainer::set_split(int64_t micro_batch, int64_t accumulation) {
               train.accumulation);
   train.micro_batch = micro_batch;
   train.accumulation = accumulation;
+  if (graph_) graph_ = std::make_unique<GraphStep>(device_);
   hook_gradients();
 }
 
@@ -255,6 +263,7 @@ void Trainer::finish_backward() {
 bool Trainer::abandon_step() {
   if (host_steps_) host_steps_ = std::make_unique<SerialWorker>();  // what was posted ends first
   if (device_.is_cpu()) finish_backward();
+  if (graph_) graph_->graph.forget();
   gradients_.drop();
   gathered_.release_all();
   if (reference_) reference_->release();

@@ -14,6 +14,7 @@
 #include "train/config/settings.h"
 #include "train/data/token_stream.h"
 #include "train/files/serial_worker.h"
+#include "train/graph/step_graph.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
@@ -40,6 +41,7 @@ struct StepReport {
   int64_t micro_batch = 0;        // rows of each
   int64_t tokens = 0;             // of all micro-batches, without padding
   int64_t places = 0;             // for tokens, padding included
+  double pairs = 0;               // of a query and a key that attention compares
 
   // The share of places that tokens fill.
   double fill() const { return static_cast<double>(tokens) / static_cast<double>(places); }
@@ -135,6 +137,22 @@ class Trainer {
   void reserve() const;
   void step_all(double gradient_scale);
   void hook_gradients();
+
+  // trainer_graph.cpp: with memory.cuda_graphs=step, the step in a graph.
+  struct GraphStep {
+    explicit GraphStep(c10::Device device);
+    StepGraph graph;
+    double loss_scale = 1;               // that it was captured at
+    at::Tensor tokens_ABS, targets_ABS;  // A micro-batches of B rows of S; int64
+    at::Tensor losses_A3;                // fp32: cross entropy, balance, z
+    at::Tensor live;                     // kernels/live_step.h
+  };
+  StepReport step_in_graph(int64_t step, StepReport report);
+  void fill_places(int64_t step, StepReport& report);
+  void run_step();
+  void settle_and_update();
+  void read_outcome(StepReport& report);
+
   void read_routing(StepReport& report) const;
   void enter(Phase phase) const;
   void check_budget() const;
@@ -161,6 +179,7 @@ class Trainer {
   // before what its tasks use.
   static constexpr size_t kWaitingGradients = 2;
   std::unique_ptr<SerialWorker> host_steps_;
+  std::unique_ptr<GraphStep> graph_;  // null: every step is launched
 };
 
 }  // namespace moelab

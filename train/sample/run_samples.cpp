@@ -9,6 +9,7 @@
 
 #include "moe/settings/error.h"
 #include "train/files/json_lines.h"
+#include "train/generate/decode_step.h"
 #include "train/sample/sample_plan.h"
 
 namespace moelab {
@@ -65,6 +66,7 @@ void RunSamples::write(int64_t step, Transformer& model, BlockRunner& runner,
                        const std::function<bool()>& stop) {
   GenerateOptions options;
   options.max_tokens = kTokens;
+  options.captured = captures_decode(settings_.memory.cuda_graphs) && DecodeStep::fits(model);
   options.end_of_text = end_of_text(*tokenizer_);
   options.sampling.seed = static_cast<uint64_t>(settings_.train.seed);
   options.sampling.stream = static_cast<uint64_t>(step) * ids_.size();

@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+import torch
 
 PROGRAM = os.environ["BENCH_KERNELS"]
 WITH_BACKWARD = {"rms_norm", "rope", "attention", "attention_materialised", "attention_span", "embedding",
@@ -112,3 +113,13 @@ def test_table_has_a_line_for_each(report, runs):
 def test_unknown_cases_and_options_are_refused():
     assert call("--benchmark_filter=no_such_operator").returncode == 2
     assert call("--no_such_option").returncode == 2
+    refused = call("--device", "tpu")
+    assert refused.returncode == 2 and refused.stderr == "bench_kernels: --device tpu: cpu or cuda\n"
+
+
+def test_without_a_gpu_it_says_so():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    refused = call("--device", "cuda", "--benchmark_filter=/small")
+    assert refused.returncode == 2 and refused.stderr == "bench_kernels: --device cuda: no GPU, or a build without CUDA\n"
+    assert call("--device", "cpu", "--benchmark_filter=rms_norm/small/fp32/forward").returncode == 0

@@ -18,7 +18,9 @@ Json record(const std::string& name, int64_t round, int exit_code = 0) {
           {"wall_seconds", 1.5}, {"exit_code", exit_code}};
 }
 
-RunKey key(const std::string& name, int64_t round) { return {name, round, "abc", "c0de", R"({"cpu":"x"})"}; }
+RunKey key(const std::string& name, int64_t round) {
+  return {"", name, round, "abc", "c0de", R"({"cpu":"x"})"};
+}
 
 class Store : public testing::Test {
  protected:
@@ -43,6 +45,11 @@ TEST_F(Store, WhatWasAppendedIsDoneWhenReadAgain) {
   EXPECT_TRUE(again.has(key("a", 1)));
   EXPECT_TRUE(again.has(key("b", 1))) << "a crash is a result";
   EXPECT_FALSE(again.has(key("a", 2)));
+  Json of_plan = record("c", 1);
+  of_plan["sweep"] = "core";
+  again.append(of_plan);
+  EXPECT_FALSE(again.has(key("c", 1)));
+  EXPECT_TRUE(again.has({"core", "c", 1, "abc", "c0de", R"({"cpu":"x"})"}));
   EXPECT_EQ(again.seconds("a", "abc"), 1.5);
   EXPECT_FALSE(again.seconds("a", "abd"));
 }
@@ -50,12 +57,28 @@ TEST_F(Store, WhatWasAppendedIsDoneWhenReadAgain) {
 TEST_F(Store, AnyPartOfTheKeyMakesAnotherRun) {
   RecordStore store(path());
   store.append(record("a", 1));
-  for (const RunKey& other : {RunKey{"b", 1, "abc", "c0de", R"({"cpu":"x"})"},
-                              {"a", 2, "abc", "c0de", R"({"cpu":"x"})"},
-                              {"a", 1, "abd", "c0de", R"({"cpu":"x"})"},
-                              {"a", 1, "abc", "c0df", R"({"cpu":"x"})"},
-                              {"a", 1, "abc", "c0de", R"({"cpu":"y"})"}})
+  for (const RunKey& other : {RunKey{"", "b", 1, "abc", "c0de", R"({"cpu":"x"})"},
+                              {"", "a", 2, "abc", "c0de", R"({"cpu":"x"})"},
+                              {"", "a", 1, "abd", "c0de", R"({"cpu":"x"})"},
+                              {"", "a", 1, "abc", "c0df", R"({"cpu":"x"})"},
+                              {"", "a", 1, "abc", "c0de", R"({"cpu":"y"})"},
+                              {"core", "a", 1, "abc", "c0de", R"({"cpu":"x"})"}})
     EXPECT_FALSE(store.has(other));
+}
+
+TEST_F(Store, TheTimeOfAStepLeavesTheWarmUpOut) {
+  Json run = record("a", 1);
+  run["status"] = "ok";
+  run["steps"] = Json::array();
+  for (const double ms : {90.0, 80.0, 5.0, 9.0, 7.0, 6.0})  // two of six are the warm-up
+    run["steps"].push_back({1, 64, 5.5, ms});
+  EXPECT_EQ(step_ms(run), 6.5);
+  RecordStore store(path());
+  store.append(run);
+  EXPECT_EQ(store.step_ms(key("a", 1)), 6.5);
+  EXPECT_FALSE(store.step_ms(key("a", 2)));
+  run["status"] = "crash";
+  EXPECT_FALSE(step_ms(run));
 }
 
 TEST_F(Store, AMistakeInSettingsOrDataIsRepeated) {

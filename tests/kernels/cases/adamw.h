@@ -12,6 +12,7 @@ struct AdamWCase {
   int64_t elements;
   at::ScalarType dtype;  // of the gradient
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<AdamWCase> adamw_cases() {
@@ -24,6 +25,7 @@ inline std::vector<AdamWCase> adamw_cases() {
     cases.push_back({"odd_size", 1003, dtype});
     cases.push_back({"small", 70001, dtype, Use::both});
     cases.push_back({"moe_micro_experts", 4 * 3 * 1024 * 384, dtype, Use::bench});
+    cases.push_back({"64_of_1024", 64 * 3 * 1024 * 2048, dtype, Use::gpu});
   }
   cases.push_back({"odd_size", 1003, at::kHalf});
   return cases;

@@ -12,6 +12,7 @@ struct AttentionCase {
   at::ScalarType dtype;
   Use use = Use::test;
   AttentionSpan span = {};
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<AttentionCase> attention_cases() {
@@ -33,6 +34,8 @@ inline std::vector<AttentionCase> attention_cases() {
       {"moe_nano", 4, 1024, 8, 8, 64, at::kFloat, Use::bench},
       {"moe_nano", 4, 1024, 8, 8, 64, at::kBFloat16, Use::bench},
       {"grouped", 2, 1024, 16, 4, 128, at::kBFloat16, Use::bench},
+      {"32k_tokens", 8, 4096, 16, 16, 128, at::kBFloat16, Use::gpu},
+      {"24k_tokens", 6, 4096, 12, 12, 128, at::kBFloat16, Use::gpu},
   };
 }
 
@@ -81,8 +84,8 @@ struct AttentionInput {
 
 inline AttentionInput make_input(const AttentionCase& c) {
   at::manual_seed(31);
-  const at::Tensor qkv = at::randn({c.B, c.S, c.heads + 2 * c.kv, c.hd}).to(c.dtype);
-  return {qkv, at::randn({c.B, c.S, c.heads * c.hd}).to(c.dtype)};
+  const at::Tensor qkv = at::randn({c.B, c.S, c.heads + 2 * c.kv, c.hd}, c.device).to(c.dtype);
+  return {qkv, at::randn({c.B, c.S, c.heads * c.hd}, c.device).to(c.dtype)};
 }
 
 // Scores that the mask leaves, times the width of a head.

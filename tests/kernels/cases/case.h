@@ -1,4 +1,5 @@
 #pragma once
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -9,9 +10,10 @@
 // to do. Tests and benchmarks read the same lists, so that what is timed is what is held against a reference.
 namespace moelab::test {
 
-// Who runs a case. `bench` alone are those too large for a float64 reference within a test's seconds. Names
-// that begin with "small" are what the benchmarks' own test runs.
-enum class Use { test, bench, both };
+// Who runs a case. `bench` alone are those too large for a float64 reference within a test's seconds, `gpu`
+// those of the benchmarks that would take a CPU minutes. Names that begin with "small" are what the
+// benchmarks' own test runs.
+enum class Use { test, bench, both, gpu };
 
 template <class Case>
 std::vector<Case> cases_for(Use use, const std::vector<Case>& all) {
@@ -20,6 +22,18 @@ std::vector<Case> cases_for(Use use, const std::vector<Case>& all) {
     if (c.use == use || c.use == Use::both) chosen.push_back(c);
   }
   return chosen;
+}
+
+// Each case on the CPU, as it is listed, and on CUDA; the latter's tests say MOELAB_NEEDS
+// (tests/cuda_device.h).
+template <class Case>
+std::vector<Case> on_every_device(std::vector<Case> cases) {
+  const size_t listed = cases.size();
+  for (size_t i = 0; i < listed; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().device = c10::Device(c10::kCUDA, 0);
+  }
+  return cases;
 }
 
 // The least that one call has to do, as forward_work(case) and backward_work(case) state it.
@@ -46,10 +60,14 @@ inline std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-// The name of a parameterised test's instance.
+// The name of a parameterised test's instance, without and with its type.
+template <class Info>
+std::string short_name(const Info& info) {
+  return std::string(info.param.name) + (info.param.device.is_cuda() ? "_Cuda" : "");
+}
 template <class Info>
 std::string case_name(const Info& info) {
-  return std::string(info.param.name) + "_" + dtype_name(info.param.dtype);
+  return short_name(info) + "_" + dtype_name(info.param.dtype);
 }
 
 }  // namespace moelab::test

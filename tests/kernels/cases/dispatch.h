@@ -6,12 +6,29 @@
 
 namespace moelab::test {
 
+// How tokens spread over experts: all alike; by Zipf's law, the n-th likeliest expert with a weight of 1 /
+// n^1.2; or four experts with nine tenths of the weight.
+enum class Load { even, zipf, four_hot };
+
+// Scores (T, E) whose K highest are K different experts drawn with those weights (Gumbel's trick).
+inline at::Tensor scores_of(Load load, int64_t T, int64_t E, c10::Device device) {
+  const at::Tensor noise = at::rand({T, E}, device);
+  if (load == Load::even) return noise;
+  const at::Tensor place = at::arange(1, E + 1, noise.options());
+  const at::Tensor weight = load == Load::zipf
+                                ? place.pow(-1.2)
+                                : at::where(place.le(4), 0.9 / 4, 0.1 / static_cast<double>(E - 4));
+  return weight.log() - noise.log().neg().log();
+}
+
 struct DispatchCase {
   const char* name;
   int64_t B, S, E, K;
   double capacity_factor;  // 0: dropless
   Use use = Use::test;
   at::ScalarType dtype = at::kInt;
+  c10::Device device = c10::kCPU;
+  Load load = Load::even;
 };
 
 inline std::vector<DispatchCase> dispatch_cases() {
@@ -25,13 +42,17 @@ inline std::vector<DispatchCase> dispatch_cases() {
       {"moe_micro_capacity", 8, 256, 4, 2, 1.25, Use::both},
       {"many_experts_dropless", 2, 1024, 64, 8, 0, Use::both},
       {"many_experts_capacity", 2, 1024, 64, 8, 1.25, Use::both},
+      {"64_experts", 8, 4096, 64, 8, 0, Use::gpu},
+      {"64_experts_capacity", 8, 4096, 64, 8, 1.25, Use::gpu},
+      {"128_experts", 8, 4096, 128, 8, 0, Use::gpu},
+      {"128_experts_zipf", 8, 4096, 128, 8, 0, Use::gpu, at::kInt, c10::kCPU, Load::zipf},
   };
 }
 
 // Different experts for each token, int32 (T, K).
 inline at::Tensor make_input(const DispatchCase& c) {
   at::manual_seed(1);
-  return std::get<1>(at::rand({c.B * c.S, c.E}).topk(c.K, 1)).to(at::kInt).contiguous();
+  return std::get<1>(scores_of(c.load, c.B * c.S, c.E, c.device).topk(c.K, 1)).to(at::kInt).contiguous();
 }
 
 // `capacity_factor` 0: dropless.

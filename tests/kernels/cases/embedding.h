@@ -10,6 +10,7 @@ struct EmbeddingCase {
   int64_t V, D, B, S;
   at::ScalarType dtype;
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<EmbeddingCase> embedding_cases() {
@@ -23,6 +24,7 @@ inline std::vector<EmbeddingCase> embedding_cases() {
       {"moe_micro", 256, 384, 8, 256, at::kFloat, Use::both},
       {"moe_micro", 256, 384, 8, 256, at::kBFloat16, Use::both},
       {"moe_nano", 50304, 512, 4, 1024, at::kBFloat16, Use::bench},
+      {"32k_tokens", 50304, 2048, 8, 4096, at::kBFloat16, Use::gpu},
   };
 }
 
@@ -33,9 +35,10 @@ struct EmbeddingInput {
 // A third of the tokens is id 0, as blanks are in text.
 inline EmbeddingInput make_input(const EmbeddingCase& c) {
   at::manual_seed(21);
-  const at::Tensor weight = at::randn({c.V, c.D}).to(c.dtype);
-  const at::Tensor tokens = at::randint(0, c.V, {c.B, c.S}) * (at::rand({c.B, c.S}) > 0.3);
-  return {weight, tokens.to(at::kLong), at::randn({c.B, c.S, c.D}).to(c.dtype)};
+  const at::Tensor weight = at::randn({c.V, c.D}, c.device).to(c.dtype);
+  const at::Tensor tokens = at::randint(0, c.V, {c.B, c.S}, at::TensorOptions(c.device).dtype(at::kLong)) *
+                            (at::rand({c.B, c.S}, c.device) > 0.3);
+  return {weight, tokens.to(at::kLong), at::randn({c.B, c.S, c.D}, c.device).to(c.dtype)};
 }
 
 // The tokens, and a row of the weight for each; the result.

@@ -14,6 +14,7 @@ struct LinearCrossEntropyCase {
   double logit_rms = 1;
   double ignored = 0;  // share of the targets
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<LinearCrossEntropyCase> linear_cross_entropy_cases() {
@@ -33,6 +34,7 @@ inline std::vector<LinearCrossEntropyCase> linear_cross_entropy_cases() {
     add({.name = "large_logits", .T = 50, .D = 64, .V = 700, .logit_rms = 80});
     add({.name = "moe_micro", .T = 2048, .D = 384, .V = 256, .use = Use::both});
     add({.name = "moe_nano", .T = 1024, .D = 512, .V = 50304, .use = Use::bench});
+    add({.name = "32k_tokens", .T = 32768, .D = 2048, .V = 50304, .use = Use::gpu});
   }
   return cases;
 }
@@ -43,10 +45,10 @@ struct LinearCrossEntropyInput {
 
 inline LinearCrossEntropyInput make_input(const LinearCrossEntropyCase& c) {
   at::manual_seed(c.T * 31 + c.V);
-  const at::Tensor x = at::randn({c.T, c.D}) * c.logit_rms;
-  const at::Tensor weight = at::randn({c.V, c.D}) / std::sqrt(static_cast<double>(c.D));
-  const at::Tensor targets = at::randint(c.V, {c.T}, at::kLong);
-  if (c.ignored > 0) targets.masked_fill_(at::rand({c.T}).lt(c.ignored), -1);
+  const at::Tensor x = at::randn({c.T, c.D}, c.device) * c.logit_rms;
+  const at::Tensor weight = at::randn({c.V, c.D}, c.device) / std::sqrt(static_cast<double>(c.D));
+  const at::Tensor targets = at::randint(c.V, {c.T}, at::TensorOptions(c.device).dtype(at::kLong));
+  if (c.ignored > 0) targets.masked_fill_(at::rand({c.T}, c.device).lt(c.ignored), -1);
   return {x.to(c.dtype), weight.to(c.dtype), targets};
 }
 

@@ -10,6 +10,7 @@ struct RmsNormCase {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<RmsNormCase> rms_norm_cases() {
@@ -27,6 +28,8 @@ inline std::vector<RmsNormCase> rms_norm_cases() {
       {"moe_micro", {8, 256, 384}, at::kBFloat16, Use::both},
       {"wide", {2048, 2048}, at::kFloat, Use::bench},
       {"wide", {2048, 2048}, at::kBFloat16, Use::bench},
+      {"32k_tokens", {32768, 2048}, at::kBFloat16, Use::gpu},
+      {"24k_tokens", {24576, 1536}, at::kBFloat16, Use::gpu},
   };
 }
 
@@ -36,9 +39,9 @@ struct RmsNormInput {
 
 inline RmsNormInput make_input(const RmsNormCase& c) {
   at::manual_seed(7);
-  const at::Tensor x = (3 * at::randn(c.shape)).to(c.dtype);
-  const at::Tensor weight = 1 + 0.3 * at::randn({x.size(-1)});
-  return {x, weight, at::randn(c.shape).to(c.dtype)};
+  const at::Tensor x = (3 * at::randn(c.shape, c.device)).to(c.dtype);
+  const at::Tensor weight = 1 + 0.3 * at::randn({x.size(-1)}, c.device);
+  return {x, weight, at::randn(c.shape, c.device).to(c.dtype)};
 }
 
 inline double rows_of(const RmsNormCase& c) {

@@ -10,6 +10,7 @@ struct RopeCase {
   int64_t B, S, N, rotated, hd;
   at::ScalarType dtype;
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<RopeCase> rope_cases() {
@@ -23,6 +24,8 @@ inline std::vector<RopeCase> rope_cases() {
       {"nothing_rotated", 2, 5, 3, 0, 16, at::kFloat},
       {"moe_micro", 8, 256, 18, 12, 64, at::kFloat, Use::both},
       {"moe_micro", 8, 256, 18, 12, 64, at::kBFloat16, Use::both},
+      {"32k_tokens", 8, 4096, 48, 32, 128, at::kBFloat16, Use::gpu},
+      {"24k_tokens", 6, 4096, 36, 24, 128, at::kBFloat16, Use::gpu},
   };
 }
 
@@ -32,8 +35,8 @@ struct RopeInput {
 
 inline RopeInput make_input(const RopeCase& c) {
   at::manual_seed(11);
-  const at::Tensor qkv = at::randn({c.B, c.S, c.N, c.hd}).to(c.dtype);
-  return {qkv, at::randn({c.B, c.S, c.N, c.hd}).to(c.dtype)};
+  const at::Tensor qkv = at::randn({c.B, c.S, c.N, c.hd}, c.device).to(c.dtype);
+  return {qkv, at::randn({c.B, c.S, c.N, c.hd}, c.device).to(c.dtype)};
 }
 
 // The rotated heads are read and written in place; the table is small beside them.

@@ -16,6 +16,7 @@ struct RouterCase {
   bool normalise;
   at::ScalarType dtype = at::kFloat;  // of x; logits are fp32 in any case
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<RouterCase> router_cases() {
@@ -34,6 +35,9 @@ inline std::vector<RouterCase> router_cases() {
       {"many_experts", softmax, token, 2, 1024, 1024, 64, 8, true, at::kBFloat16, Use::bench},
       {"many_sigmoid", sigmoid, token, 2, 1024, 1024, 256, 8, true, at::kBFloat16, Use::bench},
       {"expert_choice", softmax, expert, 2, 1024, 1024, 64, 8, false, at::kBFloat16, Use::bench},
+      {"64_experts", softmax, token, 8, 4096, 2048, 64, 8, true, at::kBFloat16, Use::gpu},
+      {"128_experts_narrow", softmax, token, 6, 4096, 1536, 128, 8, true, at::kBFloat16, Use::gpu},
+      {"128_experts", softmax, token, 8, 4096, 2048, 128, 8, true, at::kBFloat16, Use::gpu},
   };
 }
 
@@ -44,8 +48,8 @@ struct RouterInput {
 
 inline RouterInput make_input(const RouterCase& c) {
   at::manual_seed(3);
-  const at::Tensor x = at::randn({c.B * c.S, c.D}).to(c.dtype);
-  const at::Tensor w = at::randn({c.E, c.D}) * (2 / std::sqrt(static_cast<double>(c.D)));
+  const at::Tensor x = at::randn({c.B * c.S, c.D}, c.device).to(c.dtype);
+  const at::Tensor w = at::randn({c.E, c.D}, c.device) * (2 / std::sqrt(static_cast<double>(c.D)));
   return {x, w, {c.score, c.choice, c.K, c.normalise, c.S, (c.S * c.K + c.E - 1) / c.E}};
 }
 

@@ -10,6 +10,7 @@ struct SquaredNormCase {
   int64_t elements;
   at::ScalarType dtype;
   Use use = Use::test;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<SquaredNormCase> squared_norm_cases() {
@@ -25,13 +26,14 @@ inline std::vector<SquaredNormCase> squared_norm_cases() {
     cases.push_back({"above_a_block", 65537, dtype});
     cases.push_back({"small", 300007, dtype, Use::both});
     cases.push_back({"moe_micro_experts", 4 * 3 * 1024 * 384, dtype, Use::both});
+    cases.push_back({"64_of_1024", 64 * 3 * 1024 * 2048, dtype, Use::gpu});
   }
   return cases;
 }
 
 inline at::Tensor make_input(const SquaredNormCase& c) {
   at::manual_seed(1);
-  return at::randn({c.elements}).to(c.dtype);
+  return at::randn({c.elements}, c.device).to(c.dtype);
 }
 
 inline Work forward_work(const SquaredNormCase& c) {

@@ -249,6 +249,35 @@ INSTANTIATE_TEST_SUITE_P(
                     "sample.every=5 with model.router=expert_choice"},
         BadOverride{{"reference.placement=nvme"}, "reference.placement=nvme with placement.nvme_path="},
         BadOverride{{"memory.cuda_graphs=decode"}, "memory.cuda_graphs=decode with run.device=auto"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cpu"},
+                    "memory.cuda_graphs=step with run.device=cpu"},
+        BadOverride{
+            {"memory.cuda_graphs=step", "run.device=cuda", "model.dispatch=dropless"},
+            "memory.cuda_graphs=step with model.dispatch=dropless, but a graph holds fixed shapes; set "
+            "model.dispatch=capacity, or memory.cuda_graphs=none"},
+        BadOverride{{"memory.cuda_graphs=both", "run.device=cuda", "model.dispatch=onehot"},
+                    "set model.dispatch=capacity, or memory.cuda_graphs=decode"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "activations.storage=host"},
+                    "memory.cuda_graphs=step with activations.storage=host, which a graph cannot reach"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "activations.storage=nvme",
+                     "placement.nvme_path=/tmp"},
+                    "memory.cuda_graphs=step with activations.storage=nvme"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "placement.optimizer=host"},
+                    "memory.cuda_graphs=step with placement.optimizer=host"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "placement.gradients=host"},
+                    "memory.cuda_graphs=step with placement.gradients=host"},
+        BadOverride{{"memory.cuda_graphs=decode", "run.device=cuda", "placement.parameters=host"},
+                    "memory.cuda_graphs=decode with placement.parameters=host"},
+        BadOverride{{"memory.cuda_graphs=decode", "run.device=cuda", "precision.compute=bf16",
+                     "precision.store=int8"},
+                    "memory.cuda_graphs=decode with precision.store=int8"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "optim.in_backward=true"},
+                    "memory.cuda_graphs=step with optim.in_backward=true"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "train.tokens_per_device=4096",
+                     "train.micro_batch=1"},
+                    "memory.cuda_graphs=step with train.tokens_per_device=4096"},
+        BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "reference.path=somewhere"},
+                    "memory.cuda_graphs=step with reference.path=somewhere"},
         BadOverride{{"data.workers=0"}, "data.workers=0 with data.prefetch=2, which nobody would read"},
         BadOverride{{"model.layers=4096", "model.experts=4096", "model.d_expert=1048576",
                      "model.d_model=1048576", "model.heads=4096"},
@@ -276,6 +305,29 @@ TEST(Validate, SettingsMadeInCode) {
   Settings negative;
   negative.memory.limit = Bytes{-1};
   EXPECT_THROW(validate(negative), UserError);
+}
+
+// What moves in one of them alone hinders the other graph not.
+TEST(Validate, TakesTheGraphsThatCanBeCaptured) {
+  const auto taken = [](const std::vector<std::string>& overrides) {
+    return message({.overrides = overrides});
+  };
+  for (const char* graphs : {"step", "decode", "both"}) {
+    EXPECT_EQ(
+        taken({std::string("memory.cuda_graphs=") + graphs, "run.device=cuda", "model.dispatch=capacity"}),
+        "NO ERROR");
+  }
+  EXPECT_EQ(taken({"memory.cuda_graphs=decode", "run.device=cuda", "model.dispatch=dropless",
+                   "placement.optimizer=host", "activations.storage=host", "optim.in_backward=true"}),
+            "NO ERROR");
+  EXPECT_EQ(
+      taken({"memory.cuda_graphs=step", "run.device=cuda", "model.experts=0", "model.dispatch=dropless"}),
+      "NO ERROR");
+  const std::array<bool, 4> step = {false, false, true, true}, decode = {false, true, false, true};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(captures_step(CudaGraphs(i)), step[i]);
+    EXPECT_EQ(captures_decode(CudaGraphs(i)), decode[i]);
+  }
 }
 
 // Whatever the bytes, the reader answers with settings or a UserError.

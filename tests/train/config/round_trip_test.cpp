@@ -118,6 +118,14 @@ Settings random_settings(unsigned seed) {
   dynamic.min = std::min(dynamic.min, s.train.micro_batch), dynamic.max = 400 + seed;
   dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward;
   if (s.run.device != DeviceChoice::cuda) s.memory.cuda_graphs = CudaGraphs::none;
+  if (s.memory.cuda_graphs != CudaGraphs::none) {
+    s.placement.parameters = Home::device, s.precision.store = WeightStore::compute;
+  }
+  if (captures_step(s.memory.cuda_graphs)) {
+    s.model.dispatch = Dispatch::capacity, s.activations.storage = ActivationStorage::keep;
+    s.placement.gradients = s.placement.optimizer = Home::device, s.optim.in_backward = false;
+    s.train.tokens_per_device = 0, s.reference.path.clear();
+  }
   s.sample.prompt += "once";
   if (s.model.router == RouterKind::expert_choice) s.sample.every = 0;
   for (char& c : s.run.name) c = c == '/' ? '_' : c;

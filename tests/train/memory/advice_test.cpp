@@ -67,6 +67,25 @@ TEST(Advice, StopsAtTheFirstMicroBatchThatFits) {
   EXPECT_TRUE(found->fits);
 }
 
+TEST(Advice, PackedRowsAreHalvedAtTheSameTokensAStep) {
+  Settings s;
+  s.train.tokens_per_device = 1000;
+  s.train.micro_batch = 1;
+  s.train.accumulation = 3;
+  const auto by_row = [](const Settings& changed) { return changed.train.row() * kMiB; };
+  const auto rows = [&](const std::vector<Advice>& advice) {
+    std::vector<std::string> found = names(advice);
+    std::erase_if(found, [](const std::string& name) { return !name.starts_with("train."); });
+    return found;
+  };
+  EXPECT_EQ(rows(advise(s, by_row, 300 * kMiB)),
+            std::vector<std::string>{"train.tokens_per_device=250 train.accumulation=12"});
+  EXPECT_EQ(rows(advise(s, by_row, 1)),
+            std::vector<std::string>{"train.tokens_per_device=62 train.accumulation=48"});
+  s.optim.in_backward = true;
+  EXPECT_TRUE(rows(advise(s, by_row, 1)).empty());
+}
+
 TEST(Advice, LeavesOutWhatIsAlreadyOn) {
   Settings s;
   s.attention.kernel = AttentionKernel::flash;

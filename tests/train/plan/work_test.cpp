@@ -21,7 +21,8 @@ TEST(StepWork, ProductsAreTheModelsArithmetic) {
        {settings({"model.dispatch=dropless"}), settings({}, "dense-7b"), settings({}, "olmoe-1b-7b"),
         settings({"model.dispatch=dropless", "attention.kernel=sliding_window", "attention.window=40"})}) {
     const double tokens = static_cast<double>(s.train.micro_batch * s.train.accumulation * s.train.sequence);
-    const double expected = tokens * model_flops_per_token(s.model, s.attention, s.train.sequence);
+    const double seen = s.attention.span().pairs(s.train.sequence) / static_cast<double>(s.train.sequence);
+    const double expected = tokens * model_flops_per_token(s.model, seen);
     EXPECT_NEAR((of(s, Effort::products_fp32) + of(s, Effort::attention_fp32)) / expected, 1, 2e-3)
         << s.model.preset;
   }

@@ -93,6 +93,41 @@ TEST(CudaRun, WhatLeavesTheDeviceComesBackBitForBit) {
   at::globalContext().setDeterministicAlgorithms(before, false);
 }
 
+// The same of what is computed again, beside all that autograd keeps.
+TEST(CudaRun, WhatIsComputedAgainHasTheSameBits) {
+  MOELAB_NEEDS_CUDA();
+  const bool before = at::globalContext().deterministicAlgorithms();
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  for (const char* dispatch : {"model.dispatch=capacity", "model.dispatch=dropless"}) {
+    const Overrides run = {"precision.compute=bf16", dispatch};
+    const Result kept = run_on(kGpu, run);
+    for (const Overrides& again :
+         {Overrides{"activations.checkpoint=full"},
+          Overrides{"activations.checkpoint=every", "activations.every=2"},
+          Overrides{"activations.checkpoint=full", "activations.storage=host"},
+          Overrides{"activations.pieces=[norms,attention]"}, Overrides{"activations.pieces=[expert_hidden]"},
+          Overrides{"activations.pieces=[moe]"}}) {
+      const Result got = run_on(kGpu, run + again);
+      EXPECT_EQ(got.losses, kept.losses) << dispatch << again.front();
+      for (size_t i = 0; i < kept.weights.size(); ++i) {
+        EXPECT_TRUE(test::bitwise_equal(got.weights[i].tensor.cpu(), kept.weights[i].tensor.cpu()))
+            << dispatch << again.front() << kept.weights[i].name;
+      }
+    }
+  }
+  at::globalContext().setDeterministicAlgorithms(before, false);
+}
+
+TEST(CudaRun, AHundredRunsAreBitwiseTheSame) {
+  MOELAB_NEEDS_CUDA();
+  const bool before = at::globalContext().deterministicAlgorithms();
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  const Overrides run = {"precision.compute=bf16"};
+  const Result first = run_on(kGpu, run);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(run_on(kGpu, run).losses, first.losses) << i;
+  at::globalContext().setDeterministicAlgorithms(before, false);
+}
+
 TEST(CudaRun, AStepOnTheHostFollowsTheDevices) {
   MOELAB_NEEDS_CUDA();
   const TemporaryFolder drive;

@@ -164,5 +164,23 @@ TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
   EXPECT_GT(onehot[buffers], 4 * capacity[buffers]);
 }
 
+// On a GPU what lies on the host comes back a block ahead: that block, and the one that backward is in,
+// whole.
+TEST(DryRun, CountsTheBlockThatIsFetchedAheadOnAGpu) {
+  const auto run = [](const char* device, int64_t layers) {
+    return dry_run(load_settings(
+        {.config = "moe-pico",
+         .overrides = {"activations.storage=host", "eval.batches=0", std::string("run.device=") + device,
+                       "model.layers=" + std::to_string(layers)}}));
+  };
+  const DryRun cpu = run("cpu", 6), gpu = run("cuda", 6);
+  const auto backward = [](const DryRun& r) { return r.phase_peak[static_cast<size_t>(Phase::backward)]; };
+  const auto block = static_cast<double>(cpu.host_peak - run("cpu", 5).host_peak);
+  const auto more = static_cast<double>(backward(gpu) - backward(cpu));
+  EXPECT_EQ(gpu.host_peak, cpu.host_peak);
+  EXPECT_GT(more, 0.9 * block);
+  EXPECT_LT(more, 2.1 * block);
+}
+
 }  // namespace
 }  // namespace moelab

@@ -1,5 +1,6 @@
 #include "train/run/flops.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 namespace moelab {
@@ -12,7 +13,8 @@ TEST(ModelFlops, CountThePairsThatAttentionSees) {
   m.head_dim = 8;
   m.layers = 3;
   const auto flops = [&](const AttentionSettings& attention) {
-    return model_flops_per_token(m, attention, 100) * 100;
+    const Batch batch{.tokens = at::zeros({2, 100}, at::kLong)};
+    return model_flops_per_token(m, attended_pairs(batch, attention.span()) / 200) * 100;
   };
   const double pair = 6 * 2 * 4 * 8 * 3, all = flops({});
   const AttentionSettings window{.kernel = AttentionKernel::sliding_window, .window = 10};
@@ -22,6 +24,17 @@ TEST(ModelFlops, CountThePairsThatAttentionSees) {
   EXPECT_NEAR(all - flops(window), pair * (100 * 101 / 2 - (10 * 11 / 2 + 90 * 10)), 1e-12 * all);
   // the blocks before the last whole one are unseen: 25 keys by the third block, 50 by the fourth
   EXPECT_NEAR(all - flops(blocks), pair * 25 * (25 + 50), 1e-12 * all);
+}
+
+// A packed row's documents see themselves alone, and padding is not counted.
+TEST(AttendedPairs, AreThoseOfEachDocument) {
+  const at::Tensor documents = at::full({2, 9}, -1, at::kInt);
+  documents[0].slice(0, 0, 5).fill_(0);
+  documents[0].slice(0, 5, 9).fill_(5);
+  documents[1].slice(0, 0, 6).fill_(0);
+  const Batch batch{.tokens = at::zeros({2, 9}, at::kLong), .documents = documents};
+  EXPECT_EQ(attended_pairs(batch, {}), 5 * 6 / 2 + 4 * 5 / 2 + 6 * 7 / 2);
+  EXPECT_EQ(attended_pairs(batch, {.block = 1, .blocks = 2}), (1 + 2 * 4) + (1 + 2 * 3) + (1 + 2 * 5));
 }
 
 }  // namespace

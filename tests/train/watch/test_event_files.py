@@ -19,6 +19,7 @@ TAGS = {
     "experts/load_max_over_mean": ["expert_load", "max_over_mean"],
     "experts/load_entropy": ["expert_load", "entropy"],
     "experts/dropped_fraction": ["dropped_fraction"],
+    "data/fill_rate": ["fill_rate"],
     "optim/lr": ["lr"],
     "optim/grad_norm": ["grad_norm"],
     "optim/loss_scale": ["loss_scale"],

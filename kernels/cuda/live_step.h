@@ -1,0 +1,82 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/adamw.h"
+#include "kernels/cuda/host_device.h"
+#include "kernels/stochastic.h"
+
+namespace moelab {
+
+// A step of the rules with one moment, rounded from double once.
+struct MomentumFactors {
+  float keep, lr, beta1, beta2, rest1, rest2, gradient_scale;
+};
+// Likewise of Adafactor.
+struct FactoredFactors {
+  float beta, gradient_scale, keep, lr;
+};
+
+// All that differs from one step to the next, for steps that run without the host (CUDA graphs), where it
+// lies in the device's memory. The host writes the first part before each step; settle() the second, in the
+// middle of it, from the gradients.
+struct LiveStep {
+  double lr = 0;
+  double loss_scale = 1;
+  int64_t step = 1;  // counted from 1
+  // of AdamWFactors, MomentumFactors and FactoredFactors, rounded by the host as for a step without this
+  float keep = 1;  // of a parameter that decays
+  float rate = 0;
+  float step_size = 0;
+  float inverse_root = 1;
+  float factored_beta = 0;
+
+  int32_t skipped = 0;
+  double gradient_norm = 0;   // of all, before clipping, without the loss scale
+  double gradient_scale = 1;  // multiplies the gradients: clipping and loss scale
+};
+
+// Decides about a step: `squares` are its gradients' sums of squares, in the order in which the host adds
+// them; 0 clips nothing. Skipped where the loss or the norm is not finite.
+MOELAB_HOST_DEVICE inline void settle(LiveStep& s, const double* squares, int64_t count, double loss,
+                                      double clip) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += squares[i];
+  const double norm = sqrt(sum) / s.loss_scale;
+  const bool finite = norm - norm == 0 && loss - loss == 0;
+  s.skipped = finite ? 0 : 1;
+  s.gradient_norm = norm;
+  s.gradient_scale = (clip > 0 && norm > clip ? clip / norm : 1) / s.loss_scale;
+}
+
+// A call's factors as they are at that step; what does not change stays the call's.
+MOELAB_HOST_DEVICE inline AdamWFactors at_step(AdamWFactors f, const LiveStep& s, bool decays) {
+  f.keep = decays ? s.keep : 1;
+  f.step_size = s.step_size;
+  f.inverse_root = s.inverse_root;
+  f.gradient_scale = static_cast<float>(s.gradient_scale);
+  return f;
+}
+MOELAB_HOST_DEVICE inline MomentumFactors at_step(MomentumFactors f, const LiveStep& s, bool decays) {
+  f.keep = decays ? s.keep : 1;
+  f.lr = s.rate;
+  f.gradient_scale = static_cast<float>(s.gradient_scale);
+  return f;
+}
+MOELAB_HOST_DEVICE inline FactoredFactors at_step(FactoredFactors f, const LiveStep& s, bool decays) {
+  f.keep = decays ? s.keep : 1;
+  f.lr = s.rate;
+  f.beta = s.factored_beta;
+  f.gradient_scale = static_cast<float>(s.gradient_scale);
+  return f;
+}
+
+// The keys of a step's random numbers for moments rounded stochastically, and for weights.
+MOELAB_HOST_DEVICE inline uint64_t moment_key(int64_t stream, int64_t step, int64_t first_element) {
+  return skip_elements(random_key(stream, step), first_element);
+}
+MOELAB_HOST_DEVICE inline uint64_t weight_key(int64_t stream, int64_t step, int64_t first_element) {
+  return skip_elements(mix64(random_key(stream, step)), first_element);
+}
+
+}  // namespace moelab

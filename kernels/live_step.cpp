@@ -1,0 +1,122 @@
+#include "kernels/live_step.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/adam_rule.h"
+#include "kernels/op_handle.h"
+#include "kernels/squared_norm.h"
+#ifdef MOELAB_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "kernels/cuda/update_rules.h"
+#endif
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+static_assert(std::is_trivially_copyable_v<LiveStep>);
+constexpr auto kBytes = static_cast<int64_t>(sizeof(LiveStep));
+
+void check(const Tensor& live, const Tensor& squares, const Tensor& loss) {
+  TORCH_CHECK(live.scalar_type() == at::kByte && live.numel() == kBytes && live.is_contiguous(),
+              "settle_step: not a live step");
+  TORCH_CHECK(squares.dim() == 1 && squares.is_contiguous() && squares.scalar_type() == at::kDouble &&
+                  loss.dim() == 0 && loss.scalar_type() == at::kDouble,
+              "settle_step: squares must be (n) fp64, contiguous, and the loss () fp64");
+}
+
+void settle_cpu(Tensor live, const Tensor& squares, const Tensor& loss, double clip) {
+  check(live, squares, loss);
+  LiveStep s = read_live_step(live);
+  settle(s, squares.const_data_ptr<double>(), squares.numel(), *loss.const_data_ptr<double>(), clip);
+  write_live_step(live, s);
+}
+
+void settle_meta(Tensor live, const Tensor& squares, const Tensor& loss, double) {
+  check(live, squares, loss);
+}
+
+#ifdef MOELAB_WITH_CUDA
+void settle_cuda(Tensor live, const Tensor& squares, const Tensor& loss, double clip) {
+  check(live, squares, loss);
+  const c10::cuda::CUDAGuard guard(live.device());
+  cuda::settle_step(static_cast<LiveStep*>(live.mutable_data_ptr()), squares.const_data_ptr<double>(),
+                    squares.numel(), loss.const_data_ptr<double>(), clip, c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+#endif
+
+}  // namespace
+
+Tensor make_live_step(c10::Device device) {
+  const Tensor live = at::empty({kBytes}, at::TensorOptions().device(device).dtype(at::kByte));
+  write_live_step(live, {});
+  return live;
+}
+
+LiveStep live_step(const OptimizerStep& numbers, double loss_scale) {
+  const AdamWFactors adamw = adamw_factors(numbers);
+  LiveStep live;
+  live.lr = numbers.lr;
+  live.loss_scale = loss_scale;
+  live.step = numbers.step;
+  live.keep = adamw.keep;
+  live.rate = static_cast<float>(numbers.lr);
+  live.step_size = adamw.step_size;
+  live.inverse_root = adamw.inverse_root;
+  live.factored_beta = factored_beta(numbers);
+  return live;
+}
+
+void write_live_step(const Tensor& live, const LiveStep& numbers) {
+  // the driver has taken memory of the host that is not pinned by the time that the call returns
+  if (live.is_meta()) return;
+  live.copy_(at::from_blob(const_cast<LiveStep*>(&numbers), {kBytes}, at::kByte), /*non_blocking=*/true);
+}
+
+LiveStep read_live_step(const Tensor& live) {
+  LiveStep numbers;
+  if (!live.is_meta()) std::memcpy(&numbers, live.cpu().const_data_ptr(), sizeof numbers);
+  return numbers;
+}
+
+Tensor skipped_step(const Tensor& live) {
+  constexpr auto kSkipped = static_cast<int64_t>(offsetof(LiveStep, skipped));
+  return live.narrow(0, kSkipped, sizeof(LiveStep::skipped)).view(at::kInt);
+}
+
+Tensor squared_norm_tensor(const Tensor& x) {
+  if (!x.is_cuda()) return at::full({}, squared_norm(x), x.options().dtype(at::kDouble));
+  const Tensor norm = at::linalg_vector_norm(x, 2, std::nullopt, false, at::kDouble);
+  return norm.mul(norm);
+}
+
+void settle_step_(const Tensor& live, const Tensor& squares, const Tensor& loss, double clip) {
+  static const auto op =
+      operator_handle<void(Tensor, const Tensor&, const Tensor&, double)>("moelab::settle_step_");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.call(live, squares, loss, clip);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def("settle_step_(Tensor(a!) live, Tensor squares, Tensor loss, float clip) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("settle_step_", &settle_cpu); }
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("settle_step_", &settle_meta); }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("settle_step_", &settle_cuda); }
+#endif
+
+}  // namespace moelab

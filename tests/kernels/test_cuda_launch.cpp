@@ -1,0 +1,55 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+#ifdef MOELAB_WITH_CUDA
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/rms_norm.h"
+#include "kernels/cuda/router.h"
+#endif
+
+// The functions from a shape to a launch, which need no GPU.
+namespace moelab::cuda {
+namespace {
+
+constexpr int64_t kCounts[] = {0, 1, 2, 31, 255, 256, 257, 70001, int64_t{1} << 24, (int64_t{1} << 33) + 5};
+
+TEST(CudaLaunch, AGridIsNeverEmptyAndWithinItsBounds) {
+  for (const int64_t tasks : kCounts) {
+    for (const int64_t block : {1, 8, 256}) {
+      const int64_t blocks = grid_of(tasks, block), wanted = (tasks + block - 1) / block;
+      EXPECT_GE(blocks, 1) << tasks << " " << block;
+      EXPECT_LE(blocks, 1 << 16) << tasks << " " << block;
+      // every task has its block where there are not too many, and no block is without one
+      EXPECT_EQ(blocks, std::clamp<int64_t>(wanted, 1, 1 << 16)) << tasks << " " << block;
+    }
+  }
+}
+
+#ifdef MOELAB_WITH_CUDA
+TEST(CudaLaunch, PartsOfTheNormsGradientDependOnTheRowsAlone) {
+  EXPECT_EQ(rms_norm_parts(0), 0);
+  for (const int64_t rows : kCounts) {
+    EXPECT_LE(rms_norm_parts(rows), rows);
+    EXPECT_LE(rms_norm_parts(rows), 1024);
+    EXPECT_TRUE(rows > 1024 || rms_norm_parts(rows) == rows) << rows;
+  }
+}
+
+TEST(CudaLaunch, ScratchHoldsWhatEachChunkCounts) {
+  for (const int64_t routes : kCounts) {
+    const int64_t chunks = (routes + kRouteChunk - 1) / kRouteChunk;
+    EXPECT_GE(chunks * kRouteChunk, routes);
+    EXPECT_EQ(dropless_scratch(routes, 64), chunks * 64);
+  }
+  // two sequences of 300 tokens, in three chunks each: scores and routes of 5 experts, losses and tokens
+  const RouterShape shape{.T = 600, .S = 300, .E = 5, .K = 2};
+  EXPECT_EQ(balance_scratch(shape), 2 * 3 * (2 * 5 + 2) + 3 * 2);
+  EXPECT_EQ(balance_scratch({.T = 0, .S = 300, .E = 5, .K = 2}), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace moelab::cuda

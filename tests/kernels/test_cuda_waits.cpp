@@ -1,0 +1,119 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <string>
+
+#include "kernels/attention.h"
+#include "kernels/embedding.h"
+#include "kernels/expert_block.h"
+#include "kernels/linear_cross_entropy.h"
+#include "kernels/packed_blocks.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/router.h"
+#include "tests/cuda_device.h"
+#include "tests/kernels/cases/update_rules.h"
+#include "tests/kernels/cuda_waits.h"
+
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+// No operator makes the host wait for the device, forward or backward: what it needs to know of the data
+// stays there. Axes: B sequences of S, T tokens, D width, E experts, K of them a token, F their width.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using test::cuda_waits;
+constexpr int64_t B = 2, S = 2048, T = B * S, D = 128, E = 8, K = 2, F = 64;
+const c10::Device kGpu(c10::kCUDA, 0);
+
+// Without a GPU, too: the call from inside LibTorch fails, but it is seen.
+TEST(CudaWaits, AreCountedWhoeverCalls) {
+  const int64_t before = cuda_waits();
+  try {
+    c10::cuda::device_synchronize();
+  } catch (const c10::Error&) {
+  }
+  EXPECT_EQ(cuda_waits() - before, 1);
+}
+
+Tensor normal(at::IntArrayRef shape, at::ScalarType type = at::kBFloat16) {
+  return at::randn(shape, kGpu).to(type);
+}
+Tensor leaf(at::IntArrayRef shape, at::ScalarType type = at::kBFloat16) {
+  return normal(shape, type).requires_grad_();
+}
+
+void backward(const Tensor& y) { torch::autograd::backward({y}, {at::ones_like(y)}); }
+
+using Step = std::function<void()>;
+
+// What moe_layer does in training, in capacity mode.
+Step capacity_layer() {
+  const Tensor x = leaf({T, D}), router = leaf({E, D}, at::kFloat), w13 = leaf({E, 2 * F, D}),
+               w2 = leaf({E, D, F});
+  return [=] {
+    const RouterOutput routed = route(x, router, std::nullopt, std::nullopt, {.top_k = K, .sequence = S});
+    const Routes routes = capacity_routes(routed.ids_TK, E, S, expert_capacity(S, K, E, 1.25));
+    const Tensor y = expert_block(x, routed.weights_TK, routes, w13, w2);
+    torch::autograd::backward({y, routed.balance_loss, routed.z_loss}, {at::ones_like(y), {}, {}});
+  };
+}
+
+Step attention(AttentionSpan span) {
+  const Tensor qkv = leaf({B, S, 4 + 2 * 2, 64});
+  return [=] { backward(causal_attention(qkv, 4, 2, AttentionPath::flash, span)); };
+}
+
+std::vector<std::pair<std::string, Step>> steps() {
+  const Tensor x = leaf({B, S, D}), weight = leaf({D}, at::kFloat), table = leaf({512, D});
+  const Tensor tokens = at::randint(512, {B, S}, at::TensorOptions(kGpu).dtype(at::kLong));
+  const Tensor angles = rope_table(S, 64, 1e4, kGpu), qkv = leaf({B, S, 6, 64});
+  std::vector<std::pair<std::string, Step>> all = {
+      {"capacity layer", capacity_layer()},
+      {"rms norm", [=] { backward(rms_norm(x, weight, 1e-5)); }},
+      {"rope", [=] { backward(rope_(qkv * 1, 4, angles)); }},
+      {"embedding", [=] { backward(moelab::embedding(table, tokens)); }},
+      {"cross entropy",
+       [=] {
+         linear_cross_entropy(x.view({T, D}), table, tokens.view({T})).backward();
+       }},
+      {"attention", attention({})},
+      {"attention in a window", attention({1, 100})},
+      {"packed blocks", [=] {
+         const Tensor packed = pack_blocks(x.detach(), BlockCode::int8, 256);
+         unpack_blocks(packed, BlockCode::int8, 256, at::empty_like(x));
+       }}};
+  for (const test::UpdateRule& rule : test::update_rules()) {
+    const Tensor master = normal({64, 96}, at::kFloat), gradient = normal({64, 96});
+    test::UpdateRule::State state;
+    for (const Tensor& t : rule.make_state(64, 96)) state.push_back(t.to(kGpu));
+    all.emplace_back(rule.name,
+                     [=] { rule.step(master, gradient, state, std::nullopt, {.lr = 1e-3, .step = 1}); });
+  }
+  return all;
+}
+
+TEST(CudaWaits, NoOperatorHasAny) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  if (at::cuda::getCurrentDeviceProperties()->major < 9) {
+    GTEST_SKIP() << "before Hopper LibTorch's grouped products read their offsets on the host";
+  }
+  for (const auto& [name, step] : steps()) {
+    step();  // handles, workspaces and modules are made once
+    const int64_t before = cuda_waits();
+    step();
+    EXPECT_EQ(cuda_waits() - before, 0) << name;
+  }
+  const int64_t before = cuda_waits();
+  normal({1}).item<float>();
+  EXPECT_GT(cuda_waits() - before, 0);
+}
+
+}  // namespace
+}  // namespace moelab
+#endif

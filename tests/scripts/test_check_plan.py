@@ -1,0 +1,82 @@
+"""scripts/check_plan.py, with a program whose speeds are known."""
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_plan  # noqa: E402
+
+# Fits with at least one technique or two micro-batches. Each technique, and each halving, makes a step 10 % slower.
+FAKE = '''#!{python}
+import json, pathlib, sys
+TABLE = [("baseline", {{}}), ("a", {{"activations.checkpoint": "full"}}), ("b", {{"optim.name": "adam8bit"}}),
+         ("c", {{"activations.storage": "host"}}), ("d", {{"optim.name": "lion"}}), ("e", {{"model.dispatch": "dropless"}})]
+command, given = sys.argv[1], dict(word.split("=", 1) for word in sys.argv if "=" in word)
+if command == "techniques":
+    rows = [{{"name": name, "settings": settings, "parts": []}} for name, settings in TABLE]
+    print(json.dumps({{"techniques": rows}}))
+elif command == "plan":
+    pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text("train: {{micro_batch: 4, accumulation: 1}}\\n")
+else:
+    config = sys.argv[sys.argv.index("--config") + 1]
+    used = sum(given.get(key) == value for _, row in TABLE for key, value in row.items())
+    slow = used + {{"4": 0, "2": 1, "1": 2}}[given.get("train.micro_batch", "4")]
+    if command == "estimate":
+        sys.exit(0 if slow else 3)
+    folder = pathlib.Path(given["run.dir"])
+    folder.mkdir(exist_ok=True)
+    rate = {speed} if config.endswith(".yaml") else 1000 * 0.9 ** slow
+    (folder / "summary.json").write_text(json.dumps({{"peak_bytes": 1, "commit": "x", "machine": {{}}}}))
+    lines = [json.dumps({{"tokens_per_second": 1 if step < 2 else rate}}) for step in range(int(given["train.steps"]))]
+    (folder / "metrics.jsonl").write_text("\\n".join(lines))
+'''
+
+
+def run(tmp_path, speed: float, *arguments):
+    program = tmp_path / "moelab"
+    program.write_text(FAKE.format(python=sys.executable, speed=speed))
+    program.chmod(0o755)
+    return subprocess.run([sys.executable, ROOT / "scripts/check_plan.py", "--program", program, "--data", tmp_path, "--out",
+                           tmp_path / "out.jsonl", "--budgets", "1MiB", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("speed", "code", "says"), [(1000, 0, ": holds"), (860, 0, ": holds"), (850, 1, ": does not hold")])
+def test_within_five_percent_of_the_fastest_drawn(tmp_path, speed, code, says):
+    done = run(tmp_path, speed, "--samples", "5", "--rounds", "2")
+    assert done.returncode == code and done.stdout.strip().endswith(says), done.stderr
+    assert "the fastest of 5 drawn 900" in done.stdout
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(records) == 2 * 6
+    drawn = [" ".join(r["command"]) for r in records]
+    assert not any(word in line for line in drawn for word in ("host", "lion", "dropless"))
+    # each round is begun by another
+    assert [records[0]["case"], records[6]["case"]] == [check_plan.CHOICE, records[1]["case"]]
+
+
+def test_a_choice_within_the_noise_holds():
+    def rates(name, values):
+        return [{"budget": "1MiB", "case": name, "round": i, "rates": [v] * 5} for i, v in enumerate(values)]
+    slow, fast = rates(check_plan.CHOICE, [90, 120, 80]), rates("drawn", [100, 100, 100])
+    holds, text = check_plan.verdict(slow + fast)
+    assert holds and "ratio 0.900" in text
+    assert not check_plan.verdict(rates(check_plan.CHOICE, [90, 91, 90]) + fast)[0]
+
+
+def test_contradictions_are_not_drawn():
+    techniques = {"a": {"x": "1"}, "b": {"x": "2"}, "c": {"y": "1"}}
+    chance = random.Random(0)
+    drawn = [check_plan.draw(chance, techniques, 8) for _ in range(300)]
+    assert None in drawn
+    named = [set(one[0]) for one in drawn if one]
+    assert not any({"a", "b"} <= names for names in named) and any({"a", "c"} <= names for names in named)
+    assert {one[1]["train.micro_batch"] * one[1]["train.accumulation"] for one in drawn if one} == {8}
+
+
+def test_nothing_that_fits_is_an_error(tmp_path):
+    done = run(tmp_path, 1, "--samples", "0")
+    assert done.returncode == 2

@@ -1,0 +1,137 @@
+"""`moelab techniques --pairs` and `moelab fits` as programs: beside what `moelab estimate` says of the same runs."""
+import json
+
+import programs
+import pytest
+
+SHORT = ["train.sequence=64", "train.steps=2", "eval.batches=0", "run.threads=1"]
+
+
+def moelab(*words, code: int = 0):
+    done = programs.run([programs.moelab(), *words])
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict:
+    return {row["name"]: row for row in json.loads(moelab("techniques", "--json").stdout)["techniques"]}
+
+
+@pytest.fixture(scope="module")
+def predictions() -> dict:
+    return json.loads(moelab("techniques", "--pairs", "--json", "--config", "moe-pico", *SHORT).stdout)
+
+
+def estimate(*settings: str) -> dict:
+    return json.loads(programs.run([programs.moelab(), "estimate", "--json", *settings]).stdout)
+
+
+def test_every_two_techniques_are_there_once(predictions, rows):
+    singles = [name for name, row in rows.items() if not row["parts"] and name != "baseline"]
+    named = [tuple(case["techniques"]) for case in predictions["cases"]]
+    pairs = [(one, two) for i, one in enumerate(singles) for two in singles[i + 1:]]
+    assert len(pairs) == len(singles) * (len(singles) - 1) // 2
+    assert named == [(), *((name,) for name in singles), *pairs]
+    assert (predictions["schema"], predictions["model"]) == (1, "moe-pico")
+
+
+def test_what_contradicts_itself_is_refused_with_a_reason(predictions, rows):
+    reason = {}
+    for case in predictions["cases"]:
+        settings = [rows[name]["settings"] for name in case["techniques"]]
+        contradicts = len(settings) == 2 and any(settings[1].get(key, value) != value
+                                                 for key, value in settings[0].items())
+        if case["status"] == "refused":
+            assert set(case) == {"techniques", "status", "reason"} and case["reason"].count("\n") == 0
+            reason[tuple(case["techniques"])] = case["reason"]
+        else:
+            assert case["status"] == "ok" and case["peak"] > case["activations"] >= 0, case
+        assert case["status"] == "refused" or not contradicts, case
+    assert reason["bf16", "fp16"] == "both set precision.compute"
+    assert "in_backward" in reason["accumulation", "step_in_backward"]
+    assert all(len(names) == 2 for names in reason), "single techniques stand alone"
+
+
+@pytest.mark.parametrize("names", [[], ["bf16"], ["bf16", "recompute_full"], ["int8_activations", "host_optimizer"],
+                                   ["accumulation", "nvme_optimizer"]])
+def test_a_prediction_is_the_estimate_of_those_settings(predictions, rows, names):
+    settings = dict(rows["baseline"]["settings"])
+    for name in names:
+        settings |= rows[name]["settings"]
+    run = estimate("--config", "moe-pico", *SHORT, *(f"{key}={value}" for key, value in settings.items()))
+    case = next(case for case in predictions["cases"] if case["techniques"] == names)
+    assert (case["peak"], case["activations"]) == (run["peak_bytes"], run["peak_bytes_by_kind"]["activations"])
+    assert (case["host"], case["nvme"]) == (run["host_bytes"], run["nvme_bytes"])
+
+
+def test_predictions_as_text_begin_with_the_smallest():
+    text = moelab("techniques", "--pairs", "--config", "moe-pico", *SHORT).stdout.splitlines()
+    peaks = [line for line in text[1:] if "refused" not in line]
+    assert any("  baseline" in line for line in peaks) and "both set" in text[-1]
+    units = {"KiB": 1 / 1024, "MiB": 1}
+    sizes = [float(line.split()[0]) * units[line.split()[1]] for line in peaks]
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["techniques", "--pairs", "train.stesp=3"], "did you mean train.steps?"),
+    (["techniques", "--pairs", "--config", "moe-pic"], "did you mean moe-pico?"),
+    (["techniques", "--config", "moe-pico"], "--pairs"),
+    (["fits", "--config", "moe-pic"], "did you mean moe-pico?"),
+    (["fits", "--jsn"], "did you mean --json?"),
+])
+def test_mistakes_are_named(words, expected):
+    programs.expect_mistake(programs.run([programs.moelab(), *words]), expected)
+
+
+@pytest.fixture(scope="module")
+def fits() -> list[dict]:
+    answer = json.loads(moelab("fits", "--json", "--config", "moe-nano", "run.threads=1").stdout)
+    assert answer["schema"] == 1
+    return answer["rows"]
+
+
+def stack_settings(rows: dict, stack: str, **changes: int) -> list[str]:
+    settings = rows["baseline"]["settings"] | (rows[stack]["settings"] if stack != "baseline" else {})
+    settings |= {key.replace("__", "."): value for key, value in changes.items()}
+    return ["run.device=cuda", "run.threads=1", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def test_each_card_has_both_stacks_and_more_memory_never_fits_less(fits):
+    assert [(row["size"], row["stack"]) for row in fits] == [
+        (f"{size}GB", stack) for size in (8, 12, 16, 24, 40, 80) for stack in ("baseline", "recommended")]
+    for row in fits:
+        assert row["limit"] == int(row["size"][:-2]) << 30
+        share = row["peak"] / row["limit"]
+        assert row["status"] == ("green" if share <= 0.9 else "amber" if share <= 0.95 else "red"), row
+    for stack in ("baseline", "recommended"):
+        own = [row for row in fits if row["stack"] == stack]
+        for less, more in zip(own, own[1:]):
+            assert less["largest_layers"] <= more["largest_layers"] and less["largest_batch"] <= more["largest_batch"]
+            assert less["peak"] == more["peak"]
+
+
+@pytest.mark.parametrize("size, stack", [("8GB", "recommended"), ("24GB", "baseline")])
+def test_one_more_does_not_fit(fits, rows, size, stack):
+    row = next(row for row in fits if (row["size"], row["stack"]) == (size, stack))
+    room = 0.95 * row["limit"]
+    for key, value in (("model__layers", row["largest_layers"]), ("train__micro_batch", row["largest_batch"])):
+        peaks = [estimate("--config", row["model"], *stack_settings(rows, stack, **{key: count}))["peak_bytes"]
+                 for count in (value, value + 1)]
+        assert peaks[0] <= room < peaks[1], (key, value)
+
+
+def test_the_largest_model_fits_and_no_larger_one_does(fits, rows):
+    row = next(row for row in fits if (row["size"], row["stack"]) == ("24GB", "recommended"))
+    sizes = {}
+    for name in ("moe-nano", "moe-small", "moe-570m", "moe-740m", "olmoe-1b-7b"):
+        run = estimate("--config", name, *stack_settings(rows, "recommended"))
+        sizes[name] = (run["model"]["parameters"], run["peak_bytes"] <= 0.95 * row["limit"])
+    fitting = [name for name, (_, fits_it) in sizes.items() if fits_it]
+    assert row["largest_model"] == max(fitting, key=lambda name: sizes[name][0])
+
+
+def test_what_fits_as_text():
+    text = moelab("fits", "--config", "moe-570m", "run.threads=1").stdout
+    assert text.startswith("What fits") and text.count("recommended") == 6 and "moe-570m" in text

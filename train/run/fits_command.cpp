@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+
+#include "kernels/memory/report.h"
+#include "moe/settings/error.h"
+#include "train/config/convert.h"
+#include "train/plan/largest.h"
+#include "train/presets/parameter_count.h"
+#include "train/presets/presets.h"
+#include "train/run/commands.h"
+#include "train/run/dry_run.h"
+#include "train/run/open_run.h"
+#include "train/techniques/combinations.h"
+
+namespace moelab {
+namespace {
+
+constexpr const char* kLayers = "model.layers";
+constexpr const char* kBatch = "train.micro_batch";
+constexpr int64_t kMostLayers = 4096, kMostRows = 1 << 16;
+
+// A card of the presets: its nominal GiB under the name that guides give it.
+struct CardSize {
+  std::string name;  // 8GB
+  int64_t bytes = 0;
+};
+
+std::vector<CardSize> card_sizes() {
+  std::map<int64_t, std::string> sizes;
+  for (const Preset& preset : run_presets()) {
+    if (!preset.name.starts_with("gpu-")) continue;
+    for (const auto& [key, value] : preset.settings) {
+      Bytes limit;
+      if (key != "memory.limit" || !read_value({Value::Kind::argument, std::string(value), {}, 0}, {}, limit))
+        continue;
+      sizes[limit.count] = std::to_string(limit.count >> 30) + "GB";
+    }
+  }
+  std::vector<CardSize> cards;
+  for (const auto& [bytes, name] : sizes) cards.push_back({name, bytes});
+  return cards;
+}
+
+// One way to train, whatever the model: a row of the table of techniques.
+class Stack {
+ public:
+  Stack(const ModelCall& call, const Technique& row) : call_(call), row_(row) {}
+
+  std::string name() const { return std::string(row_.name); }
+
+  Settings settings(const std::string& model, const std::string& key = {}, int64_t value = 0) const {
+    Overrides settings = with_techniques(call_.overrides, {&row_});
+    if (!key.empty()) change(settings, key, std::to_string(value));
+    return load_settings(sources_of(model, settings));
+  }
+
+  // Bytes at the peak of a step; none where it is no valid run. Each is dry-run once.
+  std::optional<int64_t> peak(const std::string& model, const std::string& key = {}, int64_t value = 0) {
+    const auto id = std::tuple(model, key, value);
+    if (const auto known = peaks_.find(id); known != peaks_.end()) return known->second;
+    std::optional<int64_t> peak;
+    try {
+      peak = dry_run(settings(model, key, value)).peak;
+    } catch (const UserError&) {
+      peak.reset();
+    }
+    return peaks_[id] = peak;
+  }
+
+  // The largest value of `key` with which the model fits in `room` bytes. Peaks are all but straight lines.
+  int64_t largest(const std::string& model, const char* key, int64_t most, int64_t room) {
+    const std::optional<int64_t> one = peak(model, key, 1), two = peak(model, key, 2);
+    const auto fits = [&](int64_t value) {
+      const std::optional<int64_t> bytes = peak(model, key, value);
+      return bytes && *bytes <= room;
+    };
+    const int64_t slope = one && two ? std::max<int64_t>(*two - *one, 1) : 1;
+    return largest_fitting(one ? 1 + (room - *one) / slope : 1, most, fits);
+  }
+
+ private:
+  const ModelCall& call_;
+  const Technique& row_;
+  std::map<std::tuple<std::string, std::string, int64_t>, std::optional<int64_t>> peaks_;
+};
+
+struct FitRow {
+  CardSize card;
+  std::string stack;
+  std::string largest_model = {};  // empty: none fits
+  int64_t largest_layers = 0, largest_batch = 0;
+  std::string status = {};  // of the model as it is
+  int64_t peak = 0;
+};
+
+// As the thresholds of a run have it: what is aimed for, what lowers the batch, and more than that.
+std::string status_of(const MemorySettings& memory, int64_t peak, int64_t bytes) {
+  const double share = static_cast<double>(peak) / static_cast<double>(bytes);
+  return share <= memory.target ? "green" : share <= memory.critical ? "amber" : "red";
+}
+
+// Named models from the one with the most parameters down.
+std::vector<std::string> models_by_size() {
+  std::vector<std::pair<double, std::string>> models;
+  for (const Preset& preset : model_presets()) {
+    const std::string name(preset.name);
+    models.emplace_back(-approximate_parameter_count(load_settings({.config = name}).model), name);
+  }
+  std::sort(models.begin(), models.end());
+  std::vector<std::string> names;
+  for (const auto& model : models) names.push_back(model.second);
+  return names;
+}
+
+FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string>& models,
+           const CardSize& card) {
+  const MemorySettings memory = stack.settings(model).memory;
+  const auto room = static_cast<int64_t>(static_cast<double>(card.bytes) * memory.critical);
+  FitRow row{.card = card, .stack = stack.name()};
+  for (const std::string& name : models) {
+    const std::optional<int64_t> peak = stack.peak(name);
+    if (!peak || *peak > room) continue;
+    row.largest_model = name;
+    break;
+  }
+  row.largest_layers = stack.largest(model, kLayers, kMostLayers, room);
+  row.largest_batch = stack.largest(model, kBatch, kMostRows, room);
+  const std::optional<int64_t> peak = stack.peak(model);
+  if (!peak) throw UserError(model + " is no valid run under " + stack.name() + "; give another --config");
+  row.peak = *peak;
+  row.status = status_of(memory, row.peak, card.bytes);
+  return row;
+}
+
+nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
+  const nlohmann::ordered_json largest =
+      row.largest_model.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.largest_model);
+  return {{"size", row.card.name},
+          {"limit", row.card.bytes},
+          {"stack", row.stack},
+          {"largest_model", largest},
+          {"largest_layers", row.largest_layers},
+          {"of_model", model},
+          {"largest_batch", row.largest_batch},
+          {"model", model},
+          {"status", row.status},
+          {"peak", row.peak}};
+}
+
+void print_text(const std::vector<FitRow>& rows, const std::string& model) {
+  std::cout << fmt::format("What fits, by dry run; layers, rows and peak are {}'s\n\n", model);
+  std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}  {}\n", "", "", "largest model", "layers",
+                           "rows", "peak", "status");
+  for (const FitRow& row : rows) {
+    std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}  {}\n", row.card.name, row.stack,
+                             row.largest_model.empty() ? "none" : row.largest_model, row.largest_layers,
+                             row.largest_batch, human_bytes(row.peak), row.status);
+  }
+}
+
+}  // namespace
+
+int fits_command(const ModelCall& given) {
+  ModelCall call = given;
+  call.overrides.insert(call.overrides.begin(), "run.device=cuda");
+  const std::string model = call.config.empty() ? "moe-nano" : call.config;
+  std::array<Stack, 2> stacks = {Stack(call, *find_technique("baseline")),
+                                 Stack(call, *find_technique("recommended"))};
+  use_threads(stacks[0].settings(model));
+  const std::vector<std::string> models = models_by_size();
+  std::vector<FitRow> rows;
+  for (const CardSize& card : card_sizes())
+    for (Stack& stack : stacks) rows.push_back(fit(stack, model, models, card));
+  if (!call.json) {
+    print_text(rows, model);
+    return 0;
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const FitRow& row : rows) list.push_back(row_json(row, model));
+  std::cout << nlohmann::ordered_json{{"schema", 1}, {"rows", list}}.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace moelab

@@ -1,0 +1,106 @@
+// The training step that a CUDA graph can hold (StepGraph): whatever differs from one step to the next comes
+// in tensors that keep their places, and the device itself decides what the host decides in Trainer::update.
+// Where there are no graphs the same step is launched; it has the bits of Trainer::step's.
+#include <ATen/ATen.h>
+
+#include "kernels/live_step.h"
+#include "kernels/memory/cuda_stats.h"
+#include "train/run/flops.h"
+#include "train/run/trainer.h"
+
+namespace moelab {
+
+Trainer::GraphStep::GraphStep(c10::Device device) : graph(device), live(make_live_step(device)) {}
+
+StepReport Trainer::step_in_graph(int64_t step, StepReport report) {
+  GraphStep& g = *graph_;
+  fill_places(step, report);
+  report.lr = lr_;
+  report.loss_scale = loss_scale_.value();
+  // The loss head takes the scale from the host, once in thousands of steps another.
+  if (report.loss_scale != g.loss_scale) g.graph.forget();
+  g.loss_scale = report.loss_scale;
+  write_live_step(g.live, live_step(optimizer_.next_step(lr_), report.loss_scale));
+  g.graph.run([this] { run_step(); });
+  written_ = true;
+  read_outcome(report);
+  if (!report.skipped) optimizer_.count_step();
+  loss_scale_.update(report.skipped);
+  return report;
+}
+
+// Reads the step's batches into their places: copies from the loader's memory, queued before the graph.
+void Trainer::fill_places(int64_t step, StepReport& report) {
+  GraphStep& g = *graph_;
+  const int64_t A = settings_.train.accumulation, B = settings_.train.micro_batch;
+  report.micro_batch = B;
+  for (int64_t i = 0; i < A; ++i) {
+    const Batch batch = batches_(step, i * B, B);
+    if (!g.tokens_ABS.defined()) {
+      const auto places = batch.tokens.options().device(device_).pinned_memory(false);
+      g.tokens_ABS = at::empty({A, B, batch.tokens.size(1)}, places);
+      g.targets_ABS = at::empty_like(g.tokens_ABS);
+      g.losses_A3 = at::empty({A, 3}, places.dtype(at::kFloat));
+    }
+    g.tokens_ABS[i].copy_(batch.tokens, /*non_blocking=*/true);
+    g.targets_ABS[i].copy_(batch.targets, /*non_blocking=*/true);
+    report.tokens += batch.tokens.numel();
+    report.places += batch.tokens.numel();
+    report.pairs += attended_pairs(batch, settings_.attention.span());
+  }
+}
+
+void Trainer::run_step() {
+  GraphStep& g = *graph_;
+  const int64_t A = g.tokens_ABS.size(0);
+  model_.reset_routing_stats();
+  for (int64_t i = 0; i < A; ++i) {
+    const LossParts parts = forward({g.tokens_ABS[i], g.targets_ABS[i]});
+    backward(parts, static_cast<double>(A));
+    const at::NoGradGuard no_grad;
+    g.losses_A3[i].copy_(at::stack({parts.cross_entropy, parts.balance_loss, parts.z_loss}));
+  }
+  check_budget();
+  settle_and_update();
+}
+
+void Trainer::settle_and_update() {
+  const at::NoGradGuard no_grad;
+  const GraphStep& g = *graph_;
+  enter(Phase::step);
+  const int64_t held = device_memory(device_).allocated;
+  std::vector<at::Tensor> squares;
+  for (const Parameter& parameter : optimizer_.parameters())
+    squares.push_back(squared_norm_tensor(parameter.gradient()));
+  settle_step_(g.live, at::stack(squares), g.losses_A3.select(1, 0).sum(at::kDouble), settings_.optim.clip);
+  reserve();
+  const at::Tensor skipped = skipped_step(g.live).ne(0);
+  std::vector<at::Tensor> biases = model_.next_router_biases();
+  for (size_t i = 0; i < biases.size(); ++i)
+    biases[i] = at::where(skipped, model_.buffers()[i].tensor, biases[i]);
+  written_ = !g.graph.capturing();
+  optimizer_.step_live(g.live);
+  model_.set_router_biases(biases);
+  update_bytes_ = phase_peak(device_, Phase::step) - held;
+  gradients_.drop();
+}
+
+// Waits for the step.
+void Trainer::read_outcome(StepReport& report) {
+  const GraphStep& g = *graph_;
+  if (device_.is_meta()) return;
+  const LiveStep done = read_live_step(g.live);
+  report.gradient_norm = done.gradient_norm;
+  report.skipped = done.skipped != 0;
+  const at::Tensor losses = g.losses_A3.to(at::kCPU, at::kDouble);
+  const auto A = static_cast<double>(losses.size(0));
+  for (int64_t i = 0; i < losses.size(0); ++i) {
+    const auto loss = [&](int64_t part) { return losses[i][part].item<double>() / A; };
+    report.loss += loss(0);
+    report.balance_loss += loss(1);
+    report.z_loss += loss(2);
+  }
+  read_routing(report);
+}
+
+}  // namespace moelab
