@@ -13,7 +13,7 @@ TEST(ModelFlops, CountThePairsThatAttentionSees) {
   m.head_dim = 8;
   m.layers = 3;
   const auto flops = [&](const AttentionSettings& attention) {
-    const Batch batch{.tokens = at::zeros({2, 100}, at::kLong)};
+    const Batch batch{at::zeros({2, 100}, at::kLong), {}};
     return model_flops_per_token(m, attended_pairs(batch, attention.span()) / 200) * 100;
   };
   const double pair = 6 * 2 * 4 * 8 * 3, all = flops({});
@@ -32,7 +32,7 @@ TEST(AttendedPairs, AreThoseOfEachDocument) {
   documents[0].slice(0, 0, 5).fill_(0);
   documents[0].slice(0, 5, 9).fill_(5);
   documents[1].slice(0, 0, 6).fill_(0);
-  const Batch batch{.tokens = at::zeros({2, 9}, at::kLong), .documents = documents};
+  const Batch batch{at::zeros({2, 9}, at::kLong), {}, documents};
   EXPECT_EQ(attended_pairs(batch, {}), 5 * 6 / 2 + 4 * 5 / 2 + 6 * 7 / 2);
   EXPECT_EQ(attended_pairs(batch, {.block = 1, .blocks = 2}), (1 + 2 * 4) + (1 + 2 * 3) + (1 + 2 * 5));
 }
