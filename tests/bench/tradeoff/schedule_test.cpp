@@ -76,7 +76,7 @@ TEST(Schedule, APassRunsEveryGroupInARoundOfItsOwn) {
 TEST(Schedule, TheFirstPassStartsWithTheBaselineAndRoundsAreRotations) {
   for (int64_t pass = 1; pass <= 3; ++pass) {
     const std::vector<Slot> slots = schedule(one_group(10), pass);
-    if (pass == 1) EXPECT_EQ(slots.front().case_index, 0);
+    EXPECT_TRUE(pass > 1 || slots.front().case_index == 0);
     for (size_t i = 0; i < slots.size(); ++i)
       EXPECT_EQ(slots[(i + 1) % 10].case_index, (slots[i].case_index + 1) % 10);
   }
