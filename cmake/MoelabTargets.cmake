@@ -56,3 +56,15 @@ function(moelab_test name)
     moelab_use_pch(${name})
   endif()
 endfunction()
+
+# The texts of files travel inside a program: NAME.cpp.in, where @MOELAB_STEM@ stands for that of each STEM.ext, becomes
+# NAME.cpp in the folder of the build.
+function(moelab_embed name)
+  foreach(file ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    get_filename_component(stem ${file} NAME_WE)
+    string(TOUPPER MOELAB_${stem} variable)
+    file(READ ${file} ${variable})
+  endforeach()
+  configure_file(${name}.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp @ONLY)
+endfunction()

@@ -6,27 +6,20 @@
 
 #include "kernels/memory/ledger.h"
 #include "tests/moe/logits_tolerance.h"
-#include "tests/train/run/random_run.h"
+#include "tests/train/generate/texts.h"
 #include "tests/user_error.h"
 
 namespace moelab {
 namespace {
 
-constexpr int64_t kPositions = 40;
+using test::kPositions;
 
 // A model that was trained a little, so that its texts are not all alike.
 class GenerateBatch : public ::testing::TestWithParam<AttentionKernel> {
  protected:
-  static Settings settings() {
-    Settings s = test::small_settings();
-    s.optim.lr = 1e-2;
-    s.attention.kernel = GetParam();
-    s.attention.window = 6;
-    s.attention.block_size = 4;
-    s.attention.local_blocks = 2;
-    return s;
-  }
-  GenerateBatch() : settings_(settings()), trainer_(settings_, at::kCPU, test::random_batches(settings_)) {
+  GenerateBatch()
+      : settings_(test::settings_for_texts(GetParam())),
+        trainer_(settings_, at::kCPU, test::random_batches(settings_)) {
     for (int64_t step = 0; step < 4; ++step) trainer_.step(step);
   }
 
@@ -53,12 +46,7 @@ class GenerateBatch : public ::testing::TestWithParam<AttentionKernel> {
   Settings settings_;
   Trainer trainer_;
   DirectRunner direct_;
-  const std::vector<std::vector<int64_t>> prompts_ = {
-      {17, 3, 42, 8, 8},
-      {5},
-      {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
-      {60, 59},
-      {20, 30, 40}};
+  const std::vector<std::vector<int64_t>> prompts_ = test::prompts();
 };
 
 // Greedy and drawn, all at once, with texts that wait, and with prompts read in parts: the tokens are those

@@ -5,7 +5,7 @@
 
 #include "tests/cuda_device.h"
 #include "tests/moe/logits_tolerance.h"
-#include "tests/train/run/random_run.h"
+#include "tests/train/generate/texts.h"
 #include "train/generate/batch.h"
 
 // The pass that a CUDA graph holds beside the one that is launched: on a GPU captured and replayed, on the
@@ -13,7 +13,7 @@
 namespace moelab {
 namespace {
 
-constexpr int64_t kPositions = 40;
+using test::kPositions;
 
 struct Case {
   c10::DeviceType device;
@@ -26,15 +26,10 @@ class DecodeSteps : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override { MOELAB_NEEDS(c10::Device(GetParam().device)); }
   static Settings settings() {
-    Settings s = test::small_settings();
-    s.optim.lr = 1e-2;
+    Settings s = test::settings_for_texts(GetParam().kernel);
     s.model.kv_heads = GetParam().grouped ? 2 : 4;
     if (GetParam().bf16) s.precision.compute = ComputePrecision::bf16;
     if (GetParam().device == at::kCUDA && !GetParam().bf16) s.model.experts = 0;  // in fp32 they wait
-    s.attention.kernel = GetParam().kernel;
-    s.attention.window = 6;
-    s.attention.block_size = 4;
-    s.attention.local_blocks = 2;
     return resolve(s);
   }
   static c10::Device device() {
@@ -48,12 +43,7 @@ class DecodeSteps : public ::testing::TestWithParam<Case> {
   }
 
   DirectRunner direct_;
-  const std::vector<std::vector<int64_t>> prompts_ = {
-      {17, 3, 42, 8, 8},
-      {5},
-      {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
-      {60, 59},
-      {20, 30, 40}};
+  const std::vector<std::vector<int64_t>> prompts_ = test::prompts();
 };
 
 // Three texts of other lengths, at first one of them without a token: five tokens each, beside a cache of its
