@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -14,7 +15,11 @@
 #include "kernels/band_attention.h"
 #include "kernels/blocked_attention.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
 
 // Axes: B batch, S sequence, H query heads, K key/value heads, N = H + 2K packed heads, hd width of a head.
 namespace moelab {
@@ -31,8 +36,22 @@ struct Packed {
         v(qkv.narrow(2, heads + kv_heads, kv_heads)) {}
 };
 
-// On CUDA the flash kernel is for 16-bit types; fp32 goes to the memory-efficient one.
-bool is_cuda_flash(const Tensor& q) { return q.is_cuda() && q.scalar_type() != at::kFloat; }
+// On CUDA the flash kernel is for 16-bit types from Ampere on; the rest goes to the memory-efficient one.
+bool is_cuda_flash(const Tensor& q) {
+  if (!on_cuda(q) || q.scalar_type() == at::kFloat) return false;
+#ifdef MOELAB_WITH_CUDA
+  if (q.is_cuda()) return at::cuda::getDeviceProperties(q.device().index())->major >= 8;
+#endif
+  return true;
+}
+
+// Whether the library's kernel for the device takes the heads: on CUDA those of whole 16 bytes, flash up to
+// 256 wide.
+bool library_takes(const Tensor& qkv) {
+  const int64_t hd = qkv.size(3);
+  const bool whole = hd * static_cast<int64_t>(qkv.element_size()) % 16 == 0;
+  return !on_cuda(qkv) || (whole && (!is_cuda_flash(qkv) || hd <= 256));
+}
 
 Tensor empty_transposed(const Tensor& like_BHSd) {
   const auto s = like_BHSd.sizes();
@@ -50,14 +69,43 @@ Tensor library_scratch(const Tensor& q, const Tensor& k, bool backward) {
   return at::empty({threads * of_thread + (backward ? 4 * rows : 0)}, q.options().dtype(at::kByte));
 }
 
+// What library_forward allocates on meta. The memory-efficient kernel rounds a row of the logsumexp up.
+std::tuple<Tensor, Tensor> meta_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto fp32 = q.options().dtype(at::kFloat);
+  const int64_t B = q.size(0), H = q.size(1), S = q.size(2), group = H / k.size(1);
+  if (!meta_is_cuda()) {
+    const Tensor scratch = library_scratch(q, k, false);
+    return {empty_transposed(q), at::empty({B, S, H}, fp32).transpose(1, 2)};
+  }
+  if (is_cuda_flash(q)) return {empty_transposed(q), at::empty({B, H, S}, fp32)};
+  const Tensor repeated_k = k.repeat_interleave(group, 1), repeated_v = v.repeat_interleave(group, 1);
+  return {empty_transposed(q), at::empty({B, H, at::round_up<int64_t>(S, 32)}, fp32)};
+}
+
+// The same of library_backward. Both CUDA kernels (LibTorch 2.11) sum dq in fp32 and keep a number for each
+// row and head; flash has dk and dv of every query head before it sums those of a group.
+std::tuple<Tensor, Tensor, Tensor> meta_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                 const Tensor& v) {
+  if (!meta_is_cuda()) {
+    // the CPU's kernel reads the gradient in rows without gaps
+    const Tensor scratch = library_scratch(q, k, true), rows = grad.transpose(1, 2).contiguous();
+    return {empty_transposed(q), empty_transposed(k), empty_transposed(v)};
+  }
+  const bool flash = is_cuda_flash(q);
+  const int64_t B = q.size(0), H = q.size(1), hd = q.size(3);
+  const int64_t rows = at::round_up<int64_t>(q.size(2), flash ? 128 : 64),
+                width = at::round_up<int64_t>(hd, flash && hd <= 192 ? 32 : 64);
+  const Tensor dq = empty_transposed(q), dk = empty_transposed(k), dv = empty_transposed(v);
+  const Tensor scratch = at::empty({B, H, rows, 1 + width}, q.options().dtype(at::kFloat));
+  Tensor expanded;
+  if (flash && k.size(1) != H) expanded = at::empty({2, B, H, k.size(2), hd}, q.options());
+  return {dq, dk, dv};
+}
+
 // The library's kernel for the device: q (B, H, S, hd), k and v (B, K, S, hd), any strides but the last ->
 // result (B, H, S, hd), logsumexp (B, H, …) fp32 in the layout that the library's backward wants.
 std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
-  if (q.is_meta()) {
-    const auto fp32 = q.options().dtype(at::kFloat);
-    const Tensor scratch = library_scratch(q, k, false);
-    return {empty_transposed(q), at::empty({q.size(0), q.size(2), q.size(1)}, fp32).transpose(1, 2)};
-  }
+  if (q.is_meta()) return meta_forward(q, k, v);
   if (q.is_cpu()) return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
   if (is_cuda_flash(q)) {
     auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false);
@@ -72,11 +120,7 @@ std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, con
 std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
                                                     const Tensor& v, const Tensor& out,
                                                     const Tensor& logsumexp) {
-  if (q.is_meta()) {
-    // the CPU's kernel reads the gradient in rows without gaps
-    const Tensor scratch = library_scratch(q, k, true), rows = grad.transpose(1, 2).contiguous();
-    return {empty_transposed(q), empty_transposed(k), empty_transposed(v)};
-  }
+  if (q.is_meta()) return meta_backward(grad, q, k, v);
   if (q.is_cpu()) {
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, true);
   }
@@ -98,7 +142,7 @@ std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64
   const AttentionSpan span{block, blocks};
   const Tensor starts = documents.value_or(Tensor());
   if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span, starts);
-  if (documents || !span.covers(qkv.size(1))) {
+  if (documents || !span.covers(qkv.size(1)) || !library_takes(qkv)) {
     return band_attention_forward(qkv, heads, kv_heads, span, starts);
   }
   const Packed in(qkv, heads, kv_heads);
@@ -128,7 +172,7 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
   if (has_blocked_attention(qkv)) {
     return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
   }
-  if (documents || !span.covers(qkv.size(1))) {
+  if (documents || !span.covers(qkv.size(1)) || !library_takes(qkv)) {
     return band_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
   }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);

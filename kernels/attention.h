@@ -12,7 +12,8 @@ enum class AttentionPath { flash, materialised };
 // heads: query head h reads key and value head h / (heads / kv_heads) (grouped queries, arXiv 2305.13245).
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135); qkv, the result and one fp32 a row
 //   and head are saved; the gradient is one tensor of qkv's shape, keys and values summed over their group in
-//   fp32. By blocked_attention.h where that serves, by LibTorch's kernels elsewhere.
+//   fp32. By blocked_attention.h where that serves, elsewhere by LibTorch's kernels, and by band_attention.h
+//   for heads that those do not take.
 //   With a span (attention_span.h) time, memory and what is saved are linear in S; one that covers all of S
 //   has flash's bits.
 //   With `documents` a row holds several, and no token sees another's: (B, S) int32, on the CPU unless qkv is

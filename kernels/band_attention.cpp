@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 
 // Axes: B batch, S sequence, H query heads in K groups of G (one key/value head each), hd width of a head; of
 // a band R = G * queries rows and N keys.
@@ -92,6 +93,19 @@ void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, c
   store_rows(at::bmm(dscores, k).mul_(scale), dq_KGSd, band);
 }
 
+// On meta, the fp32 that the widest band holds at once: its scores and the keys or values beside them, in
+// backward twice, and rows.
+Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span, bool backward) {
+  const int64_t S = qkv.size(1), hd = qkv.size(3), times = backward ? 2 : 1;
+  const int64_t copied = qkv.scalar_type() == at::kFloat ? 0 : kv_heads * hd;
+  int64_t most = 0;
+  for (int64_t query = 0; query < S; query += kQueries) {
+    const int64_t queries = std::min(kQueries, S - query), keys = query + queries - span.first(query);
+    most = std::max(most, times * keys * (heads * queries + copied) + 2 * heads * queries * hd);
+  }
+  return at::empty({most}, qkv.options().dtype(at::kFloat));
+}
+
 // What AttentionSpan::first says of each query, (queries, 1): without documents where the queries are, so
 // that a GPU's host waits for no copy.
 Tensor first_seen(AttentionSpan span, const Tensor& queries) {
@@ -124,8 +138,12 @@ std::tuple<Tensor, Tensor> band_attention_forward(const Tensor& qkv, int64_t hea
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   Tensor out = at::empty({B, S, heads * hd}, qkv.options());
   Tensor lse = at::empty({B, heads, S}, qkv.options().dtype(at::kFloat));
-  if (qkv.is_meta()) return {out, lse};
+  if (qkv.is_meta() && !meta_is_cuda()) return {out, lse};
   const KindScope kind(Kind::scratch);
+  if (qkv.is_meta()) {
+    const Tensor scratch = band_scratch(qkv, heads, kv_heads, span, false);
+    return {out, lse};
+  }
   for (int64_t b = 0; b < B; ++b) {
     for_bands(span, row_of(documents, b), 0, S, qkv.device(), [&](const Band& band) {
       forward_band(band, Parts(qkv, b, heads, kv_heads), scale_of(qkv),
@@ -140,10 +158,14 @@ Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tens
                                int64_t heads, int64_t kv_heads, AttentionSpan span, const Tensor& documents) {
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   Tensor dqkv = at::empty_like(qkv);
-  if (qkv.is_meta()) return dqkv;
+  if (qkv.is_meta() && !meta_is_cuda()) return dqkv;
   const KindScope kind(Kind::scratch);
   const auto fp32 = qkv.options().dtype(at::kFloat);
   const Sums sums{at::empty({kv_heads, S, hd}, fp32), at::empty({kv_heads, S, hd}, fp32)};
+  if (qkv.is_meta()) {
+    const Tensor scratch = band_scratch(qkv, heads, kv_heads, span, true);
+    return dqkv;
+  }
   for (int64_t b = 0; b < B; ++b) {
     const Parts d(dqkv, b, heads, kv_heads);
     sums.dk.zero_();

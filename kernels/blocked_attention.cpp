@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 
 // Axes: B batch, S sequence, H query heads, K key/value heads, hd width of a head; of a block M queries and N
 // keys.
@@ -363,7 +364,8 @@ void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BF
 }  // namespace
 
 bool has_blocked_attention(const Tensor& qkv) {
-  return qkv.scalar_type() == at::kBFloat16 && (qkv.is_cpu() || qkv.is_meta()) && qkv.size(3) % kTile == 0 &&
+  const bool on_cpu = qkv.is_cpu() || (qkv.is_meta() && !meta_is_cuda());
+  return on_cpu && qkv.scalar_type() == at::kBFloat16 && qkv.size(3) % kTile == 0 &&
          blas::could_pack(at::kBFloat16);
 }
 

@@ -11,7 +11,7 @@
 namespace moelab {
 
 // Whether these functions take qkv: bf16, heads of a multiple of 32, and a CPU with AMX; the same for a meta
-// tensor, which stands for one of this machine's CPU.
+// tensor that stands for one of this machine's CPU (kernels/meta/stands_for.h).
 bool has_blocked_attention(const at::Tensor& qkv);
 
 // qkv (B, S, heads + 2 * kv_heads, hd) contiguous -> result (B, S, heads * hd) bf16 and the logsumexp of the

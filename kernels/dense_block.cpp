@@ -11,6 +11,7 @@
 #include "kernels/expert_block_cuda.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
 
 // Axes: T tokens, D width, F hidden width.
@@ -90,6 +91,31 @@ std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor
   return gradients;
 }
 
+// What the functions of kernels/expert_block_cuda.cpp allocate where meta stands for CUDA, in their order.
+Tensor product_on_cuda(Kind kind, const Tensor& a, Fp8Format format, const Tensor& b, bool fp8) {
+  const KindScope scope(kind);
+  return fp8 ? fp8_mm(a, format, b) : at::mm(a, b);
+}
+
+std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8) {
+  if (!meta_is_cuda()) return block_forward(x, w13, w2, fp8);
+  check(x, w13, w2);
+  const Tensor h = product_on_cuda(Kind::activation_experts, x, kForward, w13.t(), fp8),
+               act = hidden(x, w2.size(1));
+  return {product_on_cuda(KindScope::current(), act, kForward, w2.t(), fp8), h};
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor& dy, const Tensor& x, const Tensor& w13,
+                                                 const Tensor& w2, const Tensor& kept, bool fp8) {
+  if (!meta_is_cuda()) return block_backward(dy, x, w13, w2, kept, fp8);
+  constexpr auto rows = Kind::activation_experts, weights = Kind::gradients;
+  const Tensor h = kept.dim() == 2 ? kept : product_on_cuda(rows, x, kForward, w13.t(), fp8),
+               act = product_on_cuda(rows, dy, kGradient, w2, fp8);
+  return {product_on_cuda(KindScope::current(), h, kGradient, w13, fp8),
+          product_on_cuda(weights, h.t(), kGradient, x, fp8),
+          product_on_cuda(weights, dy.t(), kGradient, act, fp8)};
+}
+
 struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& w13,
                         const Tensor& w2, bool fp8, bool keep_hidden) {
@@ -126,8 +152,8 @@ TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("dense_block_backward", block_backward);
 }
 TORCH_LIBRARY_IMPL(moelab, Meta, m) {
-  m.impl("dense_block_forward", block_forward);
-  m.impl("dense_block_backward", block_backward);
+  m.impl("dense_block_forward", forward_meta);
+  m.impl("dense_block_backward", backward_meta);
 }
 #ifdef MOELAB_WITH_CUDA
 TORCH_LIBRARY_IMPL(moelab, CUDA, m) {

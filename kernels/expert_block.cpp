@@ -19,8 +19,10 @@
 #include "kernels/cpu/swiglu.h"
 #include "kernels/cpu/turns.h"
 #include "kernels/expert_block_cuda.h"
+#include "kernels/expert_block_cuda_meta.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows, M rows of the widest expert,
@@ -247,10 +249,11 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
   return {y, h};
 }
 
-std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weights, const Tensor&, const Tensor&,
-                                        const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest,
-                                        bool keep, bool fp8) {
+std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
+                                        const Tensor&, const Tensor& w13, const Tensor& w2, int64_t rows,
+                                        int64_t widest, bool keep, bool fp8) {
   const Shape s(x, weights, w13, w2);
+  if (meta_is_cuda()) return expert_block_forward_cuda_meta(x, row_TK, w13, w2, rows, keep, fp8);
   auto [y, h] = allocate_results(x, s, rows, keep);
   Scratch scratch(x, y, s, rows, widest, forward_pass(keep), fp8);
   return {y, h};
@@ -305,10 +308,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x,
-                                                         const Tensor& weights, const Tensor&, const Tensor&,
-                                                         const Tensor& w13, const Tensor& w2, const Tensor& h,
-                                                         int64_t rows, int64_t widest, bool fp8) {
+                                                         const Tensor& weights, const Tensor& row_TK,
+                                                         const Tensor&, const Tensor& w13, const Tensor& w2,
+                                                         const Tensor& h, int64_t rows, int64_t widest,
+                                                         bool fp8) {
   const Shape s(x, weights, w13, w2);
+  if (meta_is_cuda()) return expert_block_backward_cuda_meta(x, weights, row_TK, w13, w2, h, rows, fp8);
   auto gradients = allocate_gradients(x, weights, w13, w2);
   Scratch scratch(x, std::get<0>(gradients), s, rows, widest, backward_pass(h), fp8);
   return gradients;

@@ -2,6 +2,7 @@
 #ifdef MOELAB_WITH_CUDA
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -42,7 +43,8 @@ struct Call {
         E(w13.size(0)),
         F(w2.size(2)),
         R(rows),
-        even(group < T && E * group == R),  // by capacity; ragged groups may have all T tokens
+        // by capacity; ragged groups may have all T tokens, and are E * T rows where all take all
+        even(E * group == R && (group < T || K < E)),
         guard(x.device()),
         stream(c10::cuda::getCurrentCUDAStream()),
         element(cuda::element_of(x)),
@@ -61,10 +63,11 @@ struct Call {
     if (!even && !grouped()) host_offsets = offsets.cpu();
   }
 
-  // LibTorch's grouped products want rows of whole 16 bytes, and in fp8 take no gradients.
+  // LibTorch's grouped products, which want rows of whole 16 bytes. Before Hopper, and in other types, each
+  // reads the offsets on the host; on Blackwell experts without rows got gradients (its issue 172439).
   bool grouped() const {
-    const auto size = static_cast<int64_t>(x.element_size());
-    return !fp8 && R > 0 && D * size % 16 == 0 && F * size % 16 == 0;
+    return !fp8 && R > 0 && x.scalar_type() == at::kBFloat16 && D % 8 == 0 && F % 8 == 0 &&
+           at::cuda::getDeviceProperties(x.device().index())->major == 9;
   }
   const int32_t* route() const { return route_R.const_data_ptr<int32_t>(); }
 

@@ -5,9 +5,10 @@
 #include <tuple>
 
 // The CUDA side of the operators of kernels/expert_block.h, with their signatures. Where all experts have as
-// many rows (capacity) nothing waits for the device. Elsewhere products over experts are LibTorch's grouped
-// ones, which on Hopper and later wait for nothing in bf16 where D and F are multiples of 8; otherwise, and
-// in fp8, a product an expert, for which the host waits for the offsets once.
+// many rows (by capacity, unless it is of all tokens and each is sent to all experts) nothing waits for the
+// device. Elsewhere products over experts are LibTorch's grouped ones in bf16 on Hopper where D and F are
+// multiples of 8, and wait for nothing; otherwise, and in fp8, a product an expert, for which the host waits
+// for the offsets once.
 namespace moelab {
 
 std::tuple<at::Tensor, at::Tensor> expert_block_forward_cuda(

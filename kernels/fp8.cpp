@@ -10,6 +10,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
+
+#include "kernels/meta/stands_for.h"
 #ifdef MOELAB_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif
@@ -116,14 +118,23 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
   }
 };
 
+// What of fp8_codes is as large as x: not all operators that it calls have Meta kernels.
+Fp8Codes codes_on_meta(const Tensor& x, at::ScalarType type, Fp8Scale scale) {
+  const Tensor wide = x.to(at::kFloat), quotient = at::empty_like(wide);
+  const int64_t rows = x.size(0), columns = x.size(1);
+  const Tensor scales = scale == Fp8Scale::by_row ? at::empty({rows, 1}, wide.options())
+                                                  : at::empty({1, columns}, wide.options());
+  return {at::empty_like(x, x.options().dtype(type)), scales};
+}
+
 }  // namespace
 
 void fp8_round_out(const Tensor& to, const Tensor& x, Fp8Format format, Fp8Scale scale) {
   TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && to.is_contiguous() && to.sizes() == x.sizes() &&
                   to.scalar_type() == x.scalar_type(),
               "fp8_round: contiguous matrices of one shape and type, not ", x.sizes(), " and ", to.sizes());
-  if (x.is_meta()) return;
-  if (x.is_cuda()) {
+  if (x.is_meta() && !meta_is_cuda()) return;
+  if (x.is_cuda() || x.is_meta()) {
     const auto [codes, factor] = fp8_codes(x, format, scale);
     to.copy_(codes.to(at::kFloat).mul_(factor));
     return;
@@ -142,17 +153,19 @@ Tensor fp8_rounded(const Tensor& x, Fp8Format format, Fp8Scale scale) {
 }
 
 Fp8Codes fp8_codes(const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  const auto type = format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+  if (x.is_meta()) return codes_on_meta(x, type, scale);
   const Tensor most = x.abs().amax(scale == Fp8Scale::by_row ? 1 : 0, true).to(at::kDouble);
   const auto [fraction, exponent] = at::frexp(most / format_of(format).largest);
   const Tensor power = at::where(fraction == 0.5, exponent - 1, exponent).clamp_min(-126);
   const Tensor factor = (power.to(at::kInt) + 127).bitwise_left_shift(23).view(at::kFloat);  // 2^power
   const Tensor finite = at::where(most == 0, at::ones_like(factor), factor);
   const Tensor scales = at::where(most.isfinite(), finite, at::full_like(factor, NAN));
-  const auto type = format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
   return {x.to(at::kFloat).div(scales).to(type), scales};
 }
 
-bool has_fp8_products([[maybe_unused]] c10::Device device) {
+bool has_fp8_products(c10::Device device) {
+  if (device.is_meta()) return meta_is_cuda();
 #ifdef MOELAB_WITH_CUDA
   if (device.is_cuda()) {
     const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(device.index());
@@ -173,6 +186,7 @@ Tensor fp8_mm(const Tensor& a, Fp8Format format, const Tensor& b) {
   const bool whole = a.size(0) > 0 && a.size(1) > 0 && b.size(1) % 16 == 0;
   if (whole && a.scalar_type() == at::kBFloat16 && has_fp8_products(a.device())) {
     const Fp8Factors f = fp8_factors(a, format, b);
+    if (a.is_meta()) return at::empty({a.size(0), b.size(1)}, a.options());
     return at::_scaled_mm(f.a, f.b, f.scale_a, f.scale_b, {}, {}, at::kBFloat16);
   }
   const auto rounded = [](const Tensor& x, Fp8Format of, Fp8Scale scale, Fp8Scale across) {

@@ -40,7 +40,7 @@ struct Fp8Factors {
 };
 Fp8Factors fp8_factors(const at::Tensor& a_MK, Fp8Format format, const at::Tensor& b_KN);
 
-// GPUs of compute capability 8.9 and later.
+// GPUs of compute capability 8.9 and later, and meta where it stands for one (kernels/meta/stands_for.h).
 bool has_fp8_products(c10::Device device);
 
 // x (…, K) by weight (N, K) transposed, with gradients: both factors of all three products rounded by

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
 
 // Axes: T rows, K width of x, N width of the result.
@@ -87,7 +88,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 };
 
 bool is_blocked(const Tensor& x, const Tensor& w) {
-  const bool on_cpu = x.is_cpu() || x.is_meta();
+  const bool on_cpu = x.is_cpu() || (x.is_meta() && !meta_is_cuda());
   const bool packed = x.is_contiguous() && w.is_contiguous();
   return on_cpu && packed && x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 &&
          x.numel() >= kRowBlock * w.size(1) &&  // below, laying out the weights costs more than it saves

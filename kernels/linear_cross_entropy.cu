@@ -22,7 +22,7 @@ __device__ void put(__half* p, float x) { *p = __float2half_rn(x); }
 // The larger; a NaN stays, on either side.
 __device__ float larger(float a, float b) { return a != a || a >= b ? a : b; }
 
-// exp(a - b), 0 for an empty part even where both are -inf.
+// exp(a - b), 0 for an empty part or a logit of -inf even where both are -inf.
 __device__ float exp_difference(float a, float b) { return a == -CUDART_INF_F ? 0.0f : expf(a - b); }
 
 __device__ int64_t part_end(const CrossEntropyChunk& c) {
@@ -40,7 +40,7 @@ __global__ void partial_kernel(CrossEntropyChunk c, const T* logits, float* maxi
     for (int64_t v = blockIdx.y * kCrossEntropySplit + threadIdx.y; v < part_end(c); v += kRows) {
       const float logit = to_float(logits[v * c.tokens + token]);
       const float next = larger(top, logit);
-      sum = sum * exp_difference(top, next) + expf(logit - next);
+      sum = sum * exp_difference(top, next) + exp_difference(logit, next);
       top = next;
     }
   }

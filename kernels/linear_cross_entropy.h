@@ -41,8 +41,9 @@ ComparedLoss compared_cross_entropy(const at::Tensor& x_TD, const at::Tensor& we
                                     const at::Tensor& targets_T, const ReferenceHead& reference,
                                     double gradient_scale = 1);
 
-// Tokens whose logits exist at a time: as many as fit 16 MiB with `element_size` bytes a logit, at least 16,
-// and spread evenly over the chunks.
-int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size);
+// Tokens whose logits exist at a time: as many as fit 16 MiB, on a GPU 48, with `element_size` bytes a logit,
+// at least 16, and spread evenly over the chunks.
+int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size,
+                                   bool gpu = false);
 
 }  // namespace moelab

@@ -96,8 +96,7 @@ Tensor skipped_step(const Tensor& live) {
 
 Tensor squared_norm_tensor(const Tensor& x) {
   if (!x.is_cuda()) return at::full({}, squared_norm(x), x.options().dtype(at::kDouble));
-  const Tensor norm = at::linalg_vector_norm(x, 2, std::nullopt, false, at::kDouble);
-  return norm.mul(norm);
+  return cuda_squared_norm(x);
 }
 
 void settle_step_(const Tensor& live, const Tensor& squares, const Tensor& loss, double clip) {

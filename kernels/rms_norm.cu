@@ -34,7 +34,7 @@ __global__ void forward_kernel(NormRows s, const T* x, const float* weight, floa
     const T* in = x + row_offset(s, row);
     float squares = 0;
     for (int64_t i = threadIdx.x; i < s.width; i += kThreads) squares += to_float(in[i]) * to_float(in[i]);
-    const float rstd = rsqrtf(block_sum(squares) / s.width + eps);
+    const float rstd = 1 / sqrtf(block_sum(squares) / s.width + eps);  // rsqrtf is off by two last places
     for (int64_t i = threadIdx.x; i < s.width; i += kThreads) {
       y[row * s.width + i] = from_float<T>(to_float(in[i]) * rstd * weight[i]);
     }

@@ -71,12 +71,22 @@ double squared_norm_meta(const Tensor& x) {
 #ifdef MOELAB_WITH_CUDA
 double squared_norm_cuda(const Tensor& x) {
   check(x);
-  const double norm = at::linalg_vector_norm(x, 2, std::nullopt, false, at::kDouble).item<double>();
-  return norm * norm;
+  return cuda_squared_norm(x).item<double>();
 }
 #endif
 
 }  // namespace
+
+// In parts: LibTorch copies a 16-bit or fp32 tensor whole to fp64 before it takes the norm in that.
+Tensor cuda_squared_norm(const Tensor& x) {
+  constexpr int64_t kElements = int64_t{1} << 22;
+  std::vector<Tensor> squares;
+  for (const Tensor& part : x.view(-1).split(kElements)) {
+    const Tensor norm = at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble);
+    squares.push_back(norm.mul(norm));
+  }
+  return squares.size() == 1 ? squares.front() : at::stack(squares).sum();
+}
 
 double squared_norm(const Tensor& x) {
   static const auto op = operator_handle<double(const Tensor&)>("moelab::squared_norm");

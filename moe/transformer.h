@@ -99,6 +99,7 @@ class Transformer {
   const ModelSettings& settings() const { return model_; }
   c10::Device device() const { return options_.device; }
   c10::ScalarType compute() const { return options_.compute; }
+  bool fp8() const { return options_.fp8; }
 
  private:
   struct Hidden {

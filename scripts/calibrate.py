@@ -24,7 +24,8 @@ from tradeoff.records import Record, ReportError, read_records
 
 PLAN = pathlib.Path(__file__).parents[1] / "train/plan"
 STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time
-SWEEPS = 3000  # of the coordinates; far more than it takes
+SWEEPS = 3000  # of the coordinates at most; far more than it takes
+SETTLED = 1e-13  # a sweep that changes no cost by more was the last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,11 @@ def least_squares(rows: np.ndarray) -> np.ndarray:
     target = rows.sum(axis=0) + STIFFNESS
     x = np.ones(rows.shape[1])
     for _ in range(SWEEPS):
+        before = x.copy()
         for j in range(len(x)):
             x[j] = max(0.0, x[j] + (target[j] - normal[j] @ x) / normal[j, j])
+        if np.abs(x - before).max() < SETTLED:
+            break
     return x
 
 
@@ -126,7 +130,7 @@ def main() -> None:
         machine = machine_of(records)
         entry = {"records": [str(path) for path in arguments.records]} | calibrate(
             read_cases(records, arguments.program), devices[arguments.device]["nanoseconds"], machine)
-    except ReportError as error:
+    except (ReportError, OSError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         sys.exit(2)
     for note in notes:

@@ -69,7 +69,10 @@ def words(settings: dict) -> list[str]:
 
 
 def call(*command) -> subprocess.CompletedProcess:
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    try:
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    except OSError as error:
+        sys.exit(f"check_estimates: {command[0]}: {error.strerror}")
 
 
 def measure(program: pathlib.Path, shared: list[str], settings: dict, folder: pathlib.Path) -> dict | None:
@@ -95,6 +98,8 @@ def measure(program: pathlib.Path, shared: list[str], settings: dict, folder: pa
 
 def compare_run(program: pathlib.Path, run: pathlib.Path) -> bool:
     """Prints how far a finished run's peaks lie from an estimate of its settings; whether that is near enough."""
+    if not (run / "summary.json").is_file():
+        sys.exit(f"check_estimates: --run {run}: no summary.json; give the folder of a run that has ended")
     summary = json.loads((run / "summary.json").read_text())
     predicted = call(program, "estimate", "--json", "--config", run / "config.yaml")
     if predicted.returncode not in (0, 3):
@@ -144,6 +149,9 @@ def main() -> None:
         parser.error("--data and --out, or --run, are needed")
     if arguments.draws < 1:
         parser.error("--draws: at least 1")
+    if not arguments.data.is_dir():
+        parser.error(f"--data {arguments.data}: no folder; scripts/prepare_data.py makes one")
+    call(arguments.program, "--version")  # a mistake is found before the old records are gone
     shared = [f"data.path={arguments.data}", f"run.device={arguments.device}"]
     chance, records, seen = random.Random(arguments.seed), [], set()
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w", encoding="utf-8") as out:

@@ -32,7 +32,10 @@ def words(settings: dict) -> list[str]:
 
 
 def call(*command) -> subprocess.CompletedProcess:
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    try:
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    except OSError as error:
+        sys.exit(f"check_plan: {command[0]}: {error.strerror}")
 
 
 def of_plan(technique: dict) -> dict:
@@ -149,14 +152,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
     parser.add_argument("--steps", type=int, default=8, help="steps of a run, two of them warm-up (default: 8)")
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="file of records, written anew")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="file of records, written anew once all are made")
     arguments = parser.parse_args()
     if arguments.steps < 3 or arguments.samples < 1 or arguments.rounds < 1:
         parser.error("--steps: at least 3; --samples and --rounds: at least 1")
     table = json.loads(call(arguments.program, "techniques", "--json").stdout)["techniques"][1:]
     techniques = {t["name"]: of_plan(t) for t in table if of_plan(t)}
     all_hold = True
-    with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w", encoding="utf-8") as out:
+    draft = pathlib.Path(f"{arguments.out}.new")
+    with tempfile.TemporaryDirectory() as scratch, open(draft, "w", encoding="utf-8") as out:
         for limit in arguments.budgets.split(","):
             budget = Budget(arguments, limit, pathlib.Path(scratch))
             choice = budget.choice()
@@ -171,6 +175,7 @@ def main() -> None:
             holds, text = verdict(records)
             all_hold &= holds
             print(text, flush=True)
+    draft.replace(arguments.out)
     sys.exit(0 if all_hold else 1)
 
 

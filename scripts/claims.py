@@ -16,19 +16,20 @@ import yaml
 
 from tradeoff import claims, dry_claims, figures
 from tradeoff.records import ReportError, files_of, read_records
+from tradeoff.words import percent, times
 
 CLAIMS = pathlib.Path(__file__).resolve().parents[1] / "bench" / "tradeoff" / "claims.yaml"
 VERDICTS = ("holds", "holds when", "does not hold", "its own arithmetic is wrong", "not measurable here")
 # Why a claim is out of reach, by the beginning of its id; the first that fits.
 REASONS = {
-    "nemo.model_parallelism": "needs several devices", "vibee.zero": "needs several devices", "ava.zero": "needs several devices",
-    "vibee.fits_70b": "needs several devices", "vibee.fits_405b": "needs several devices",
+    "nemo.model_parallelism": "needs several devices", "ava.zero": "needs several devices", "vibee.fits_405b": "needs several devices",
     "verl.reshard_after_forward": "needs several devices", "verl.profile_multi": "needs several devices",
     "vibee.checkpoint_none": "the reference that the others are held against",
     "vibee.offload_none": "the reference that the others are held against",
     "nemo.preset": "a preset that sharding is part of; no figure is claimed",
     "verl.inference_memory_share": "no figure of the effect is claimed",
-    "verl.host_allocator": "no figure of the effect is claimed",
+    "verl.host_allocator": "no figure of the effect is claimed", "verl.dynamic_batch_size": "no figure of the effect is claimed",
+    "verl.rollout_limits": "advice; no figure is claimed", "verl.profile": "a profile's settings; no effect is claimed",
     "ava.thresholds": "a choice of thresholds, no effect is claimed; profiles of memory.profile have them",
     "ava.threshold_actions": "what a program does; tests of the memory manager hold it",
     "ava.dashboard": "a way to print; tests of the monitor hold it",
@@ -41,6 +42,21 @@ REASONS = {
 }
 NO_FIGURE = "no figure is claimed that could be held against a measurement"
 NO_CASE = "no record of a case that says"
+HOW = (
+    "Figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest to the largest round; "
+    "alone where all agree), against the naive baseline. A saving is stated of the memory that the claim names, then of "
+    "activations, of state (weights, masters, gradients, optimizer) and of the whole peak, which is meant where the claim names "
+    "none. Claims of bytes alone are held against dry runs of the training step, or against a closed formula. Extra arithmetic is "
+    "held against step time unless it is counted. On a CPU host memory is the device's own: offload to it has no time to be "
+    "judged by.")
+RULE = (
+    "A figure holds in a case if all of its measured interval lies within what is claimed (a single figure is a range of no "
+    "width), widened on both sides by a tenth of its end, and by 2 percentage points at least. **holds**: all figures of the claim "
+    "do, in every case that measures it. **holds when**: they do in the cases that are named, or in the parts of the claim. **does "
+    "not hold**: in no case all of them; those that hold alone are named, and those that are there in another size, from half of "
+    "the claim to twice the claim. A verdict is of the models and the machine measured here.")
+
+UNITS = {"_percent": " %", "_gb": " GB", "_mb": " MB"}
 
 
 @dataclasses.dataclass
@@ -53,18 +69,74 @@ class Row:
     note: str = ""
 
 
+def shown(value: object) -> str:
+    if isinstance(value, list):
+        is_range = len(value) == 2 and all(isinstance(end, (int, float)) for end in value) and value[0] < value[1]
+        return (" to " if is_range else ", ").join(map(shown, value))
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1e6 else f"{value:g}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def figure_text(name: str, value: object) -> str:
+    """("memory_saved_percent", [60, 80]) as "memory saved 60 to 80 %"."""
+    ending = next((end for end in UNITS if name.endswith(end)), "")
+    return f"{name.removesuffix(ending).replace('_', ' ')} {shown(value)}{UNITS.get(ending, '')}"
+
+
 def claimed_text(entry: dict) -> str:
-    def shown(value: object) -> str:
-        if isinstance(value, list):
-            return (" to " if len(value) == 2 and all(isinstance(v, (int, float)) for v in value) else ", ").join(map(shown, value))
-        return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
-    return ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in entry.get("figures", {}).items())
+    return ", ".join(figure_text(name, value) for name, value in entry.get("figures", {}).items())
 
 
-def interval_text(finding: claims.Finding, model: str) -> str:
-    measured = finding.measured
-    return (f"{finding.claim.measure} {measured.value:.0f} % ({measured.low:.0f} to {measured.high:.0f} %)"
-            f"{' of ' + finding.claim.of if finding.claim.of else ''}: {finding.case.name} on {model}")
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What one case of a sweep says of one claim: a finding for each of the figures that it measures."""
+
+    sweep: figures.Sweep
+    case: figures.Case
+    findings: list[claims.Finding] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name} on {self.sweep.title}"
+
+    @property
+    def holds(self) -> bool:
+        return all(finding.verdict == "confirmed" for finding in self.findings)
+
+    @property
+    def text(self) -> str:
+        saved = [finding for finding in self.findings if finding.claim.measure == "memory saved"]
+        said = [saved_text(saved)] if saved else []
+        said += dict.fromkeys(f"{f.claim.measure} {percent(f.measured)}" for f in self.findings
+                              if f.claim.measure != "memory saved")
+        return f"{self.name}: {'; '.join(said)}"
+
+
+def saved_text(findings: list[claims.Finding]) -> str:
+    """Of the memory that the claim names, then of the others."""
+    every = {finding.claim.of: finding.measured for finding in findings if finding.claim.of} | claims.savings(findings[0].case)
+    return "saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in every.items())
+
+
+def by_figure(findings: list[tuple[str, claims.Finding]]) -> str:
+    """[(case, finding)] as "memory saved 50 % in CASE, CASE; …"."""
+    cases: dict[str, list[str]] = {}
+    for name, finding in findings:
+        cases.setdefault(finding.claim.figure, []).append(name)
+    return "; ".join(f"{figure} in {', '.join(names)}" for figure, names in cases.items())
+
+
+def what_holds(measurements: list[Measurement]) -> str:
+    """Of a claim that no case confirms in all of its figures."""
+    findings = [(one.name, finding) for one in measurements for finding in one.findings]
+    alone = by_figure([(name, f) for name, f in findings if f.verdict == "confirmed"])
+    other = dict.fromkeys(f"{f.claim.figure} ({claims.direction(f.claim, f.measured) or 'wide interval'})"
+                          for _, f in findings if f.verdict == "partly")
+    return "; ".join([*([f"holds alone: {alone}"] if alone else []),
+                      *([f"in another size: {', '.join(other)}"] if other else [])])
 
 
 def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
@@ -73,25 +145,52 @@ def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
     return None if state is None else state["optimizer"] / state["count"] + 4
 
 
+def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[tuple[float, str, figures.Interval]]:
+    """(sequence, model, speed over flash attention's) wherever a sweep follows both over sequences."""
+    points = []
+    for sweep in sweeps:
+        case, flash = sweep.case(name), sweep.case("flash_attention")
+        pairs = figures.paired(case.runs, flash.runs) if case and flash and case.family == "crossover" else []
+        if pairs:
+            speed = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])
+            points.append((case.any.sequence, sweep.model, speed))
+    return sorted(points, key=lambda point: point[:2])
+
+
 class Judge:
     def __init__(self, sweeps: list[figures.Sweep], techniques: list[claims.Technique], claimed: list[claims.Claim],
                  states: dict, dry: dict):
         self.sweeps, self.states, self.dry = sweeps, states, dry
-        self.techniques = techniques
-        self.findings = [(sweep.title, finding) for sweep in sweeps for finding in claims.judge(claimed, techniques, sweep)]
+        self.techniques, self.claimed = techniques, claimed
+        self.findings = [(sweep, finding) for sweep in sweeps for finding in claims.judge(claimed, techniques, sweep)]
 
     def row(self, entry: dict) -> Row:
-        row = self.by_dry_run(entry) or self.by_state(entry) or self.by_sweep(entry) or self.unmeasured(entry)
+        row = (self.by_dry_run(entry) or self.by_state(entry) or self.by_crossover(entry) or self.by_sweep(entry)
+               or self.unmeasured(entry))
         if entry.get("arithmetic"):
             row.verdict, row.note = VERDICTS[3], entry["arithmetic"]
         return row
 
+    def measurements(self, claim: str) -> list[Measurement]:
+        found: dict[tuple, Measurement] = {}
+        for sweep, finding in self.findings:
+            if finding.claim.id == claim and finding.measured:
+                key = id(sweep), finding.case.name
+                found.setdefault(key, Measurement(sweep, finding.case)).findings.append(finding)
+        return list(found.values())
+
     def by_dry_run(self, entry: dict) -> Row | None:
-        runs = self.dry.get(entry["id"])
-        if runs is None:
+        dry, runs = dry_claims.DRY_CLAIMS.get(entry["id"]), self.dry.get(entry["id"], {})
+        if dry is None or runs.keys() != dry.runs.keys():
             return None
-        found, holds = dry_claims.DRY_CLAIMS[entry["id"]].judge(runs, entry["figures"])
-        return make_row(entry, f"{found} (dry run)", VERDICTS[0] if holds else VERDICTS[2])
+        found, parts = dry.judge(runs, entry["figures"])
+        how = f"dry run: {dry_claims.settings_of(entry['id'])}" if runs else "by formula"
+        measured = "; ".join([f"{found} ({how})", *(one.text for one in self.measurements(entry["id"]))])
+        good = [part for part, holds in parts.items() if holds]
+        if len(good) == len(parts):
+            return make_row(entry, measured, VERDICTS[0])
+        note = f"taken for {', '.join(good)} alone" if good else ""
+        return make_row(entry, measured, VERDICTS[1] if good else VERDICTS[2], note)
 
     def by_state(self, entry: dict) -> Row | None:
         if "bytes_per_parameter" not in entry.get("figures", {}):
@@ -108,19 +207,34 @@ class Judge:
                                     VERDICTS[0] if holds else VERDICTS[2])
         return None
 
+    def by_crossover(self, entry: dict) -> Row | None:
+        """Whether sparse attention is faster than flash attention beyond the sequence that the claim names."""
+        if entry["id"] != "ava.sparse_attention":
+            return None
+        points, start = beside_flash(self.sweeps, "block_sparse"), entry["figures"]["from_sequence"]
+        beyond = [speed for sequence, _, speed in points if sequence > start]
+        if not beyond:
+            return None
+        measured = "speed over flash attention's: " + ", ".join(
+            f"{times(speed)} at {sequence:,.0f} tokens on {model}" for sequence, model, speed in points)
+        if not all(speed.low > 1 for speed in beyond):
+            return make_row(entry, measured, VERDICTS[2])
+        first = min(sequence for sequence, _, speed in points if speed.low > 1)
+        return make_row(entry, measured, VERDICTS[0], f"already from {first:,.0f} tokens on" if first < start else "")
+
     def by_sweep(self, entry: dict) -> Row | None:
-        found = [(model, f) for model, f in self.findings if f.claim.id == entry["id"] and f.measured]
+        found = self.measurements(entry["id"])
         if not found:
             return None
-        good = [(model, f) for model, f in found if f.verdict == "confirmed"]
-        measured = "; ".join(interval_text(f, model) for model, f in found)
-        if len(good) == len(found):
-            return make_row(entry, measured, VERDICTS[0])
-        if good:
-            when = "; ".join(f"{f.claim.figure}: {f.case.name} on {model}" for model, f in good)
-            return make_row(entry, measured, VERDICTS[1], when)
-        near = [f"{f.claim.figure} ({claims.direction(f.claim, f.measured) or 'spread'})" for _, f in found if f.verdict == "partly"]
-        return make_row(entry, measured, VERDICTS[2], f"in part, in another size: {', '.join(near)}" if near else "")
+        measured = "; ".join(one.text for one in found)
+        good = [one.name for one in found if one.holds]
+        if not good:
+            return make_row(entry, measured, VERDICTS[2], what_holds(found))
+        judged = {finding.claim.figure for one in found for finding in one.findings}
+        limits = [", ".join(good)] if len(good) < len(found) else []
+        limits += [f"{claim.figure} is not measured here" for claim in self.claimed
+                   if claim.id == entry["id"] and claim.figure not in judged]
+        return make_row(entry, measured, VERDICTS[1] if limits else VERDICTS[0], "; ".join(limits))
 
     def unmeasured(self, entry: dict) -> Row:
         reason = next((why for begin, why in REASONS.items() if entry["id"].startswith(begin)), None)
@@ -137,11 +251,7 @@ def cell(text: str) -> str:
 
 def markdown(rows: list[Row], guides: dict[str, str], sources: list[str]) -> str:
     counts = ", ".join(f"{verdict} {sum(row.verdict == verdict for row in rows)}" for verdict in VERDICTS)
-    lines = ["# What guides claim, and what was measured", "",
-             f"{len(rows)} claims: {counts}.", "",
-             "A sweep's figures are the median over rounds with their interval, against the naive baseline: memory as the claim "
-             "names it (activations, attention, weights and activations), the whole peak where it names none; state in bytes "
-             "a parameter; dry runs of the training step where the claim is of bytes alone. " + claims.RULE, "",
+    lines = ["# What guides claim, and what was measured", "", f"{len(rows)} claims: {counts}.", "", HOW, "", RULE, "",
              "Measured: " + "; ".join(sources) + "."]
     for guide, title in guides.items():
         lines += ["", f"## {title}", "", "| claim | claimed | measured | verdict |", "| --- | --- | --- | --- |"]

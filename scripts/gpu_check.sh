@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
-readonly STEPS=(environment tests sanitizer kernels peers estimates presets sweep)
+readonly STEPS=(environment tests sanitizer kernels peers throughput estimates presets sweep)
 
 usage() {
   cat <<'TEXT'
@@ -15,7 +15,7 @@ usage: scripts/gpu_check.sh [--minutes N] [--device cuda|cpu] [--out DIR] [STEP 
              one that finds no time left is named in the table
   --device   cpu: the same steps without a GPU, the presets as miniatures
   --out      folder of the records (default results/<name of the GPU>)
-  STEP       some of: environment tests sanitizer kernels peers estimates presets sweep (default: all, in this order)
+  STEP       some of: environment tests sanitizer kernels peers throughput estimates presets sweep (default: all, so)
 
 It runs the programs of the newest build, or of the bundle that scripts/gpu_bundle.sh made. Exit code 1: a step failed.
 
@@ -122,6 +122,21 @@ peers() {
   "$python" -c 'import safetensors, transformers' 2>/dev/null || skip "$python has no transformers and safetensors"
   "$python" bench/peers/hf_moe_layer.py --program "$build/bin/bench_moe_layer" --device "$device" --rounds 3 \
     --iterations 5 --out "$out/peers.jsonl"
+}
+
+# A model of 7B parameters on one card, its steps launched and as one CUDA graph: tokens a second and peak, in the
+# summaries.
+throughput() {
+  local graphs failed=0 modes=(none step) miniature=()
+  [[ $device == cuda ]] || modes=(none) miniature=(--scale 1/64)
+  for graphs in "${modes[@]}"; do
+    "$build/bin/moelab" train --config olmoe-1b-7b "${miniature[@]}" "run.device=$device" precision.compute=bf16 \
+      optim.name=adamw_compact activations.checkpoint=full "memory.cuda_graphs=$graphs" train.micro_batch=8 train.steps=12 \
+      eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-olmoe" "data.path=$data" || failed=1
+    [[ ! -f $out/run-olmoe/summary.json ]] || mv "$out/run-olmoe/summary.json" "$out/olmoe-graphs-$graphs.json"
+    rm -rf "$out/run-olmoe"
+  done
+  return "$failed"
 }
 
 estimates() {

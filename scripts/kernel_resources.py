@@ -100,7 +100,8 @@ def main() -> None:
     commands = arguments.build / "compile_commands.json"
     if not commands.is_file():
         parser.error(f"--build {arguments.build}: no compile_commands.json in it")
-    sources = [entry for entry in json.loads(commands.read_text()) if entry["file"].endswith(".cu")]
+    sources = [entry for entry in json.loads(commands.read_text()) if entry["file"].endswith(".cu")
+               and pathlib.Path(entry["file"]).parts[-3:-1] != ("bench", "kernels")]  # what ours are measured beside
     if not sources:
         parser.error(f"--build {arguments.build}: built without CUDA")
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

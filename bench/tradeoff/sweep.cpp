@@ -54,9 +54,7 @@ std::string outcome_text(const Json& record) {
   return text.str();
 }
 
-}  // namespace
-
-std::vector<std::vector<size_t>> SweepPart::groups() const {
+std::vector<std::vector<size_t>> groups_in(const std::vector<Case>& cases) {
   std::vector<size_t> against;
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto reference = std::find_if(cases.begin(), cases.end(),
@@ -66,6 +64,8 @@ std::vector<std::vector<size_t>> SweepPart::groups() const {
   return groups_of(against);
 }
 
+}  // namespace
+
 Sweep::Sweep(const SweepOptions& options, std::vector<SweepPart> parts, const Provenance& provenance,
              RecordStore& store, std::ostream& progress)
     : options_(options),
@@ -73,9 +73,10 @@ Sweep::Sweep(const SweepOptions& options, std::vector<SweepPart> parts, const Pr
       provenance_(provenance),
       store_(store),
       progress_(progress) {
-  for (const SweepPart& part : parts_) {
+  for (SweepPart& part : parts_) {
+    part.groups = groups_in(part.cases);
     for (int64_t pass = 1; pass <= part.rounds; ++pass) {
-      const size_t all = schedule(part.groups(), pass).size();
+      const size_t all = schedule(part.groups, pass).size();
       planned_ += all;
       done_ += all - pending(part, pass).size();
     }
@@ -121,7 +122,7 @@ bool Sweep::run_part(const SweepPart& part) {
 
 // What is left to run of a pass.
 std::vector<Slot> Sweep::pending(const SweepPart& part, int64_t pass) const {
-  std::vector<Slot> slots = pass > part.rounds ? slots_of_noisy(part, pass) : schedule(part.groups(), pass);
+  std::vector<Slot> slots = pass > part.rounds ? slots_of_noisy(part, pass) : schedule(part.groups, pass);
   std::erase_if(slots, [&](const Slot& slot) {
     return store_.has(key(part, part.cases[slot.case_index], slot.round));
   });
@@ -136,7 +137,7 @@ std::vector<Slot> Sweep::slots_of_noisy(const SweepPart& part, int64_t pass) con
       wanted.insert({one.name, one.against});
   // what a stack is held against is held against the baseline in turn
   if (!wanted.empty()) wanted.insert(part.cases.front().name);
-  const int64_t round = (pass - 1) * static_cast<int64_t>(part.groups().size()) + 1;
+  const int64_t round = (pass - 1) * static_cast<int64_t>(part.groups.size()) + 1;
   std::vector<Slot> slots;
   for (size_t i = 0; i < part.cases.size(); ++i)
     if (wanted.contains(part.cases[i].name))
@@ -150,7 +151,7 @@ std::vector<double> Sweep::ratios(const SweepPart& part, const Case& one, int64_
                                     [&](const Case& other) { return other.name == one.against; });
   std::vector<double> ratios;
   if (against == part.cases.end()) return ratios;
-  const int64_t rounds = passes * static_cast<int64_t>(part.groups().size());
+  const int64_t rounds = passes * static_cast<int64_t>(part.groups.size());
   for (int64_t round = 1; round <= rounds; ++round) {
     const auto reference = store_.step_ms(key(part, *against, round)),
                own = store_.step_ms(key(part, one, round));
@@ -161,7 +162,7 @@ std::vector<double> Sweep::ratios(const SweepPart& part, const Case& one, int64_
 
 // Whether the last of the extra rounds, with this record, ends as it began.
 bool Sweep::stays_noisy(const SweepPart& part, const Case& one, int64_t round, const Json& record) const {
-  const int64_t pass = (round - 1) / static_cast<int64_t>(part.groups().size()) + 1;
+  const int64_t pass = (round - 1) / static_cast<int64_t>(part.groups.size()) + 1;
   if (pass <= part.rounds || pass < part.rounds + options_.extra_rounds || one.against.empty()) return false;
   std::vector<double> all = ratios(part, one, pass - 1);
   for (const Case& other : part.cases) {

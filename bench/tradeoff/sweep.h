@@ -28,9 +28,7 @@ struct SweepPart {
   std::string name;  // as PlanPart
   int64_t rounds = 0;
   std::vector<Case> cases;
-
-  // groups_of() them.
-  std::vector<std::vector<size_t>> groups() const;
+  std::vector<std::vector<size_t>> groups = {};  // groups_of() the cases; a Sweep makes them
 };
 
 // Part after part, runs every case as often as it has rounds, each in a process of its own, but for runs that

@@ -6,6 +6,7 @@
 #include "kernels/memory/block_cache.h"
 #include "kernels/memory/ledger.h"
 #ifdef MOELAB_WITH_CUDA
+#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -26,6 +27,9 @@ Ledger& ledger_of(c10::Device device) {
 #ifdef MOELAB_WITH_CUDA
 namespace caching = c10::cuda::CUDACachingAllocator;
 
+// LibTorch makes the allocator with the first tensor; asked before, it throws.
+void make_allocator() { at::globalContext().lazyInitDevice(c10::kCUDA); }
+
 // The limits asked for, in bytes: the allocator keeps a fraction only, which would round.
 struct CudaLimits {
   std::mutex mutex;
@@ -45,6 +49,7 @@ int64_t cuda_total(c10::Device device) {
 }
 
 DeviceMemory cuda_memory(c10::Device device) {
+  make_allocator();
   const auto stats = caching::getDeviceStats(device.index());
   const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& allocated = stats.allocated_bytes[all];
@@ -57,6 +62,7 @@ DeviceMemory cuda_memory(c10::Device device) {
 }
 
 void set_cuda_limit(c10::Device device, int64_t bytes) {
+  make_allocator();
   const double share = bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(cuda_total(device)) : 1.0;
   caching::setMemoryFraction(std::min(share, 1.0), device.index());
   CudaLimits& limits = cuda_limits();
@@ -83,7 +89,10 @@ int64_t phase_peak(c10::Device device, Phase phase) {
 
 void reset_peaks(c10::Device device) {
 #ifdef MOELAB_WITH_CUDA
-  if (device.is_cuda()) return caching::resetPeakStats(device.index());
+  if (device.is_cuda()) {
+    make_allocator();
+    return caching::resetPeakStats(device.index());
+  }
 #endif
   ledger_of(device).reset_peaks();
 }

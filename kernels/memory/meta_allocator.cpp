@@ -42,6 +42,10 @@ void install_meta_allocator() {
 
 void observe_meta_blocks(BlockObserver* told) { observer = told; }
 
+void note_captured_graph() {
+  if (BlockObserver* const told = observer) told->graph_captured();
+}
+
 BlockInfo* meta_block(const c10::DataPtr& data) {
   return data.get_deleter() == &free_record ? static_cast<BlockInfo*>(data.get_context()) : nullptr;
 }

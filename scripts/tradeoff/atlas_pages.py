@@ -86,15 +86,11 @@ def leave_one_out_blocks(sweep: Sweep) -> list:
 # Pairs.
 
 
-def share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:+.1f} %"
-
-
 def log_time_text(interval: Interval | None) -> str:
     if interval is None:
         return "not measured"
     low, value, high = (100 * end for end in (interval.low, interval.value, interval.high))
-    return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
+    return f"{value:+z.1f} % ({low:+z.1f} to {high:+z.1f})"
 
 
 def pair_point(pair: atlas.Pair) -> Point:
@@ -105,7 +101,7 @@ def pair_point(pair: atlas.Pair) -> Point:
     facts = ["peak memory: not known" if math.isnan(pair.memory) else
              f"peak memory: saves {signed_bytes(pair.memory)} beyond the sum of each ({how})",
              f"step time, beyond the product of each: {log_time_text(pair.log_time)}"]
-    return Point(title, facts, pair.case.any.command if pair.case else "")
+    return Point(title, facts, pair.case.command if pair.case else "")
 
 
 def pair_row(pair: atlas.Pair) -> list[str]:
@@ -149,13 +145,15 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
 
 def crossing_text(crossing: atlas.Crossing) -> str:
     """Where its speed passes that without it."""
-    xs, ratios = zip(*((x, case.speed_ratio.value) for x, case in crossing.points))
+    xs, speeds = zip(*((x, case.speed_ratio) for x, case in crossing.points))
+    ratios = [speed.value for speed in speeds]
     ends = f"from {crossovers.amount(xs[0])} to {crossovers.amount(xs[-1])}"
-    passes = atlas.passes_one(xs, ratios)
-    if not passes:
-        return f"`{crossing.label}`: {'faster' if ratios[0] > 1 else 'no faster'} at all measured, {ends}."
-    at = " and ".join(crossovers.amount(x) for x in passes)
-    return f"`{crossing.label}`: {'faster' if ratios[0] > 1 else 'no faster'} at first, turns at about {at} (measured {ends})."
+    first, everywhere = ("faster", "faster everywhere") if ratios[0] > 1 else ("not faster", "not faster anywhere")
+    passes = " and ".join(crossovers.amount(x) for x in atlas.passes_one(xs, ratios))
+    unsure = [crossovers.amount(x) for x, speed in zip(xs, speeds) if speed.low <= 1 <= speed.high]
+    doubt = f" At {', '.join(unsure)} the interval spans 1." if unsure else ""
+    return (f"`{crossing.label}`: {first} at first, which turns at about {passes} (measured {ends}).{doubt}" if passes else
+            f"`{crossing.label}`: {everywhere}, measured {ends}.{doubt}")
 
 
 def crossover_rows(crossings: list[atlas.Crossing]) -> list[list[str]]:
@@ -192,7 +190,8 @@ def fit_run_row(case: Case) -> list[str]:
     if not case.runs:
         return failed_row(case, 6)
     limit, peak = case.runs[-1].limit, case.peak.value
-    return [case.name, case.any.model, human_bytes(limit), f"{human_bytes(peak)} ({peak / limit:.0%})",
+    memory, share = (human_bytes(limit), f" ({peak / limit:.0%})") if limit > 0 else ("–", "")
+    return [case.name, case.any.model, memory, human_bytes(peak) + share,
             f"{case.speed.value:,.0f}", rounds_of(case)]
 
 
@@ -201,7 +200,7 @@ def fit_runs(sweeps: list[Sweep]) -> list:
     if not of_cards:
         return []
     rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
-    commands = [f"# {case.name}\n{case.any.command}" for sweep in of_cards for case in sweep.cases]
+    commands = [f"# {case.name}\n{case.command}" for sweep in of_cards for case in sweep.cases]
     return [Heading(3, "Presets, trained within their limits"),
             Table("Each in its own memory, or in a miniature of it; a preset that asks for more than its limit ends out of "
                   f"memory. {provenance(of_cards[0])}", ["preset", "model", "memory", "peak", "tokens/s", "rounds"], rows,

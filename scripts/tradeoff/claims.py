@@ -26,6 +26,11 @@ MEMORY_OF = {
     "attention memory": ("activations.attention",),
     "weights and activations": ("parameters", "master", "activations"),
 }
+# The kinds of memory that a saving is stated of besides the whole peak, whatever the claim names.
+BESIDE = {
+    "activation memory": MEMORY_OF["activation memory"],
+    "state": ("parameters", "master", "gradients", "optimizer"),
+}
 KEYS = {"id", "text", "figures", "arithmetic"}  # of a claim
 RULE = (
     "A claimed range (a single figure is a range of no width) is widened on both sides by a tenth of its "
@@ -34,7 +39,7 @@ RULE = (
     "(widened alike): the effect is there, in another size. **refuted**: neither. **not measured**: no case "
     "of the sweep says. A verdict is of the model and the machine measured here. Memory saved is of the kind"
     " of memory that the claim names, or of the whole peak where it names none; a claim of extra arithmetic "
-    "is held against step time.")
+    "is held against step time. On a CPU host memory is the device's own, and offload to it has no time to be judged by.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +108,7 @@ def read_claims(path: pathlib.Path) -> list[Claim]:
     try:
         return [claim for entry in content["claims"]
                 for claim in claims_of(entry, content["guides"][entry["id"].partition(".")[0]])]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ReportError(f"{path}: a claim has an id of a known guide, a text, figures and arithmetic: {error}") from None
 
 
@@ -152,6 +157,12 @@ def measure(claim: Claim, case: Case) -> Interval | None:
     return ratio and ratio.through(lambda share: 100 * (1 - share))
 
 
+def savings(case: Case) -> dict[str, Interval]:
+    """Percent of the baseline's memory that is saved, of each kind in BESIDE and of the whole peak."""
+    ratios = {of: ratio_of_kinds(case, kinds) for of, kinds in BESIDE.items()} | {"the whole peak": case.peak_ratio}
+    return {of: ratio.through(lambda share: 100 * (1 - share)) for of, ratio in ratios.items() if ratio}
+
+
 def find(claim: Claim, case: Case | None) -> Finding:
     measured = measure(claim, case) if case else None
     return Finding(claim, case, measured, verdict(claim.low, claim.high, measured) if measured else "not measured")
@@ -163,6 +174,12 @@ def added(case: Case, sweep: Sweep) -> set[str]:
     return set(case.techniques) - set(baseline.techniques if baseline else ())
 
 
+def says(claim: Claim, case: Case, sweep: Sweep) -> bool:
+    """Whether the case can say anything of the claim: no copy between host and device crosses a bus on a CPU."""
+    offloads = any(name.startswith("host_") for name in case.techniques)
+    return claim.measure == "memory saved" or not offloads or bool(sweep.machine.get("gpu"))
+
+
 def judge(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> list[Finding]:
     """A finding for each case that measures a claim, i.e. adds to its baseline the technique that it's about, or all
     the parts of that, and nothing else; one that isn't measured for a claim that no case measures."""
@@ -171,7 +188,7 @@ def judge(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> lis
         rows = [row for row in techniques if claim.id in row.claims]
         about = [{row.name} for row in rows] + [set(row.parts) for row in rows if row.parts]
         cases = [case for case in sweep.cases
-                 if case.baseline and case.family != "ladder" and added(case, sweep) in about]
+                 if case.baseline and case.family != "ladder" and added(case, sweep) in about and says(claim, case, sweep)]
         findings += [find(claim, case) for case in cases or [None]]
     return findings
 

@@ -2,6 +2,8 @@
 import dataclasses
 import itertools
 import math
+import pathlib
+import re
 import statistics
 
 import numpy as np
@@ -61,6 +63,11 @@ class Case:
     def noisy(self) -> bool:
         return any(run.noisy for run in self.runs)
 
+    @property
+    def command(self) -> str:
+        """To repeat its last run by hand; the folder that a sweep lends its runs is gone."""
+        return re.sub(r" run\.dir=\S+", "", self.any.command)
+
 
 @dataclasses.dataclass
 class Sweep:
@@ -77,7 +84,8 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        return f"{self.model} ({self.part})" if self.part else self.model
+        model = pathlib.PurePath(self.model).stem  # of a file of settings, its name
+        return f"{model} ({self.part})" if self.part else model
 
     def case(self, name: str) -> Case | None:
         return next((case for case in self.cases if case.name == name), None)

@@ -118,7 +118,8 @@ def claim_blocks(findings: list[Finding]) -> list:
         blocks.append(Table("What guides say of these techniques, and what this sweep measured against the baseline.",
                             headings, rows, ("case", "claimed", "measured", "verdict")))
     blocks.append(Text("The rule. " + RULE))
-    silent = dict.fromkeys(f"`{finding.claim.id}`" for finding in findings if not finding.case)
+    said = {finding.claim.id for finding in about}
+    silent = dict.fromkeys(f"`{finding.claim.id}`" for finding in findings if finding.claim.id not in said)
     if silent:
         blocks.append(Text(f"**not measured**, for want of a case in this sweep: {', '.join(silent)}."))
     return blocks
@@ -130,7 +131,7 @@ def settings_blocks(sweep: Sweep) -> list:
             Table("Settings in which each case differs from what it is held against.",
                   ["case", "against", "settings"], rows, ("against", "settings")),
             Text(f"The commands of the last round, at commit `{sweep.commit}` on {machine_text(sweep.machine)}:"),
-            Commands([f"# {case.name}\n{case.any.command}" for case in sweep.cases])]
+            Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])]
 
 
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Companions) -> list:

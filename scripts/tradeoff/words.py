@@ -56,7 +56,7 @@ def signed(value: float) -> str:
 
 
 def percent(interval: Interval) -> str:
-    low, value, high = (f"{end:.0f}" for end in (interval.low, interval.value, interval.high))
+    low, value, high = (f"{end:z.0f}" for end in (interval.low, interval.value, interval.high))
     return f"{value} %" if low == high else f"{value} % ({low} to {high})"
 
 
@@ -94,4 +94,4 @@ def case_point(case: Case, sweep: Sweep) -> Point:
         peak += f"; {times(case.peak_ratio)} the peak of {against}"
         loss += f": {loss_change(case)} against {against}"
     facts = [speed, peak, loss, f"{rounds_of(case)} rounds; settings: {changes(case, sweep) or 'those of its baseline'}"]
-    return Point(case.name, facts, case.any.command)
+    return Point(case.name, facts, case.command)

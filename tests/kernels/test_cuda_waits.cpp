@@ -53,12 +53,12 @@ void backward(const Tensor& y) { torch::autograd::backward({y}, {at::ones_like(y
 using Step = std::function<void()>;
 
 // What moe_layer does in training, in capacity mode.
-Step capacity_layer() {
-  const Tensor x = leaf({T, D}), router = leaf({E, D}, at::kFloat), w13 = leaf({E, 2 * F, D}),
-               w2 = leaf({E, D, F});
+Step capacity_layer(at::ScalarType type, double factor) {
+  const Tensor x = leaf({T, D}, type), router = leaf({E, D}, at::kFloat), w13 = leaf({E, 2 * F, D}, type),
+               w2 = leaf({E, D, F}, type);
   return [=] {
     const RouterOutput routed = route(x, router, std::nullopt, std::nullopt, {.top_k = K, .sequence = S});
-    const Routes routes = capacity_routes(routed.ids_TK, E, S, expert_capacity(S, K, E, 1.25));
+    const Routes routes = capacity_routes(routed.ids_TK, E, S, expert_capacity(S, K, E, factor));
     const Tensor y = expert_block(x, routed.weights_TK, routes, w13, w2);
     torch::autograd::backward({y, routed.balance_loss, routed.z_loss}, {at::ones_like(y), {}, {}});
   };
@@ -74,7 +74,8 @@ std::vector<std::pair<std::string, Step>> steps() {
   const Tensor tokens = at::randint(512, {B, S}, at::TensorOptions(kGpu).dtype(at::kLong));
   const Tensor angles = rope_table(S, 64, 1e4, kGpu), qkv = leaf({B, S, 6, 64});
   std::vector<std::pair<std::string, Step>> all = {
-      {"capacity layer", capacity_layer()},
+      {"capacity layer", capacity_layer(at::kBFloat16, 1.25)},
+      {"capacity of all tokens", capacity_layer(at::kFloat, double{E} / K)},
       {"rms norm", [=] { backward(rms_norm(x, weight, 1e-5)); }},
       {"rope", [=] { backward(rope_(qkv * 1, 4, angles)); }},
       {"embedding", [=] { backward(moelab::embedding(table, tokens)); }},

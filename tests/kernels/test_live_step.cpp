@@ -199,7 +199,7 @@ TEST_P(LiveSteps, TheNormIsSquaredNorms) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, LiveSteps, ::testing::Values(at::kCPU, at::kCUDA), [](const auto& info) {
-  return std::string(info.param == at::kCUDA ? "cuda" : "cpu");
+  return std::string(info.param == at::kCUDA ? "Cuda" : "Cpu");
 });
 
 }  // namespace

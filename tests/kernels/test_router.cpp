@@ -23,7 +23,8 @@ Outputs reference(const at::Tensor& x, const at::Tensor& w, const at::Tensor& id
   at::Tensor weights = scores.gather(1, ids.clamp_min(0).to(at::kLong)) * chosen;
   if (o.normalise) weights = weights / weights.sum(1, true);
   const at::Tensor mean = (scores / scores.sum(1, true)).view({B, o.sequence, E}).mean(1);
-  at::Tensor counts = at::zeros({T, E}, at::kDouble).scatter_add(1, ids.clamp_min(0).to(at::kLong), chosen);
+  at::Tensor counts =
+      at::zeros({T, E}, chosen.options()).scatter_add(1, ids.clamp_min(0).to(at::kLong), chosen);
   counts = counts.view({B, o.sequence, E}).sum(1);
   const at::Tensor fraction = counts / counts.sum(1, true);
   return {weights, (fraction * mean).sum(1).mul(E).mean(), at::logsumexp(logits, {1}).pow(2).mean()};
@@ -78,7 +79,7 @@ TEST_P(Router, LossGradientsAgreeWithFiniteDifferences) {
     };
     // even routing makes the balance loss constant: nothing to differentiate
     if (balance && GetParam().choice == RouterChoice::expert) continue;
-    EXPECT_TRUE(test::finite_difference_check(loss, w, 1e-2, 1e-2)) << (balance ? "balance" : "z");
+    EXPECT_TRUE(test::finite_difference_check(loss, w, 3e-2, 1e-2)) << (balance ? "balance" : "z");
   }
 }
 

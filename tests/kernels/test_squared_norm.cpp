@@ -1,5 +1,7 @@
+#include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/cases/squared_norm.h"
 #include "tests/kernels/reference.h"
 
@@ -74,6 +76,27 @@ TEST(SquaredNorm, MetaIsZeroAndAllocatesNothing) {
   meta_ledger().reset_peaks();
   EXPECT_EQ(squared_norm(x), 0);
   EXPECT_EQ(meta_ledger().peak(), meta_ledger().allocated());
+}
+
+TEST(SquaredNorm, OfCudaIsTheSameInParts) {
+  at::manual_seed(3);
+  for (const int64_t count : {0, 5, (1 << 22) + 5}) {
+    const Tensor x = at::randn({count}).to(at::kBFloat16);
+    const double want = squared_norm(x);
+    EXPECT_NEAR(cuda_squared_norm(x).item<double>(), want, 1e-10 * want) << count;
+  }
+}
+
+// In fp64 it would be four times as large.
+TEST(SquaredNormCuda, MakesNoCopyOfTheWhole) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  const c10::Device gpu(c10::kCUDA, 0);
+  constexpr int64_t kCount = (int64_t{1} << 26) + 3;
+  const Tensor x = at::ones({kCount}, at::TensorOptions(gpu).dtype(at::kBFloat16));
+  const int64_t before = device_memory(gpu).allocated;
+  reset_peaks(gpu);
+  EXPECT_NEAR(squared_norm(x), static_cast<double>(kCount), 1e-3);
+  EXPECT_LE(device_memory(gpu).peak - before, int64_t{64} << 20);
 }
 
 TEST(SquaredNorm, RefusesOtherTensors) {

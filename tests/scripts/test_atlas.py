@@ -130,7 +130,9 @@ def test_crossovers_by_sequence_and_by_model(whole):
         (512, pytest.approx(0.5)), (1024, pytest.approx(1)), (2048, pytest.approx(2))]
     assert (by_model.label, by_model.axis, [x for x, _ in by_model.points]) == ("recompute_full", "parameters", [1e6, 4e8])
     text = markdown(atlas_pages.crossover_blocks(whole[0]))
-    assert "`recompute_full`: no faster at all measured, from 1M to 400M." in text
+    assert "`recompute_full`: not faster anywhere, measured from 1M to 400M.\n" in text
+    assert "`flash_attention`: not faster at first, which turns at about 1,024 (measured from 512 to 2,048). At 1,024 the " \
+        "interval spans 1." in text
 
 
 @pytest.mark.parametrize("xs, ratios, expected", [

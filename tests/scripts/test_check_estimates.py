@@ -25,6 +25,16 @@ def test_the_verdict_names_median_worst_and_states_that_differ():
     assert text.splitlines()[3] == "  +3.000% of 1,000 bytes  a=b"
 
 
+def test_a_mistake_leaves_the_old_records_alone(tmp_path):
+    out = tmp_path / "estimates.jsonl"
+    out.write_text("as it was")
+    for program, data, words in (("/none", tmp_path, "/none: No such file"), (sys.executable, "/none", "--data /none")):
+        run = subprocess.run([sys.executable, ROOT / "scripts/check_estimates.py", "--program", program, "--data", data,
+                              "--out", out], capture_output=True, text=True, check=False)
+        assert run.returncode != 0 and words in run.stderr and "Traceback" not in run.stderr, run.stderr
+        assert out.read_text() == "as it was"
+
+
 def test_drawn_configurations_are_predicted(make_shards, tmp_path):
     program = os.environ.get("MOELAB_PROGRAM")
     if not program:

@@ -80,3 +80,10 @@ def test_contradictions_are_not_drawn():
 def test_nothing_that_fits_is_an_error(tmp_path):
     done = run(tmp_path, 1, "--samples", "0")
     assert done.returncode == 2
+
+
+def test_a_mistake_leaves_the_old_records_alone(tmp_path):
+    (tmp_path / "out.jsonl").write_text("as it was")
+    done = run(tmp_path, 1000, "--budgets", "/none/1MiB")
+    assert done.returncode == 1 and "plan --memory /none/1MiB" in done.stderr
+    assert (tmp_path / "out.jsonl").read_text() == "as it was"

@@ -1,5 +1,6 @@
 """Numbers are never typed: what lies under results/ is what its records say."""
 import functools
+import itertools
 import os
 import pathlib
 import re
@@ -53,3 +54,11 @@ def test_records_have_a_report(folder):
         assert (folder / "report.md").exists()
     if (folder / "dry_runs.json").exists():
         assert (folder / "claims.md").exists()
+
+
+def test_the_readmes_table_is_the_reports():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| case |"))
+    rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
+    report_lines = (ROOT / "results/xeon-2-cores/report.md").read_text().splitlines()
+    assert len(rows) > 10 and [row for row in rows if row not in report_lines] == []

@@ -319,6 +319,7 @@ def test_the_projects_claims_and_techniques_can_be_read(tmp_path):
 
 
 GUIDES_WITH_A_SLIP = "schema: 1\nguides: {a: A}\nclaims: [{id: a.b, text: t, arithmetics: wrong}]"
+GUIDES_WITHOUT_A_NUMBER = "schema: 1\nguides: {a: A}\nclaims: [{id: a.b, text: t, figures: {slowdown_percent: half}}]"
 TABLE_WITH_A_SLIP = '{"schema": 1, "techniques": [{"name": "all", "parts": ["bf17"], "claims": []}]}'
 
 
@@ -327,7 +328,7 @@ def test_broken_claims_and_techniques_are_refused(tmp_path):
     bad = tmp_path / "bad"
     for content, option in (("schema: 2", "--claims"), ("a: [", "--claims"), ("schema: 1\nclaims: [{}]", "--claims"),
                             ("[]", "--techniques"), ("{", "--techniques"), (GUIDES_WITH_A_SLIP, "--claims"),
-                            (TABLE_WITH_A_SLIP, "--techniques")):
+                            (GUIDES_WITHOUT_A_NUMBER, "--claims"), (TABLE_WITH_A_SLIP, "--techniques")):
         bad.write_text(content)
         assert str(bad) in refused(path, "--out", tmp_path / "out", option, bad)
 

@@ -57,6 +57,7 @@ class AwayTensor : public StoredTensor {
   int64_t bytes_;
   size_t block_ = 0;
   at::Tensor memory_;  // what was fetched
+  int64_t version_ = 0;
 };
 
 }  // namespace moelab

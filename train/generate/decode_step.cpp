@@ -14,9 +14,8 @@ bool DecodeStep::fits(const Transformer& model) {
   const ModelSettings& m = model.settings();
   if (!model.device().is_cuda() || m.dense()) return true;
 #ifdef MOELAB_WITH_CUDA
-  const int architecture = at::cuda::getDeviceProperties(model.device().index())->major;
-  return (architecture == 9 || architecture == 10) && model.compute() == at::kBFloat16 &&
-         m.d_model % 8 == 0 && m.d_expert % 8 == 0;
+  return at::cuda::getDeviceProperties(model.device().index())->major == 9 && !model.fp8() &&
+         model.compute() == at::kBFloat16 && m.d_model % 8 == 0 && m.d_expert % 8 == 0;
 #else
   return false;
 #endif

@@ -22,8 +22,8 @@ class DecodeStep {
   };
 
   // Whether the pass can be captured on the model's device: a mixture of experts only where their products
-  // wait for nothing (kernels/expert_block_cuda.h), bf16 on Hopper and Blackwell with widths that are
-  // multiples of 8. Always true elsewhere than on CUDA.
+  // wait for nothing (kernels/expert_block_cuda.h): bf16 on Hopper, not fp8, with widths that are multiples
+  // of 8. Always true elsewhere than on CUDA.
   static bool fits(const Transformer& model);
 
   // All are kept by reference and stay where they are, the model's weights too; `cache` has a sequence for

@@ -1,6 +1,7 @@
 #include "train/graph/step_graph.h"
 
 #ifdef MOELAB_WITH_CUDA
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
@@ -28,13 +29,16 @@ void order(c10::cuda::CUDAStream earlier, c10::cuda::CUDAStream later) {
 }
 
 // A capture that `work` threw out of. An invalid one makes LibTorch's end throw before it has closed the
-// pool.
+// pools, whose filters refer to the graph.
 void break_off(at::cuda::CUDAGraph& graph, c10::DeviceIndex device, at::cuda::MempoolId_t pool) {
   try {
     graph.capture_end();
   } catch (const c10::Error&) {
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool);
     c10::cuda::CUDACachingAllocator::releasePool(device, pool);
+    at::HostAllocator* const host = at::getHostAllocator(at::kCUDA);
+    host->end_allocate_to_pool(pool);
+    host->release_pool(pool);
   }
 }
 
@@ -79,7 +83,7 @@ void StepGraph::launch(const std::function<void()>& work) {
 void StepGraph::capture(const std::function<void()>& work) {
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   c10::cuda::CUDACachingAllocator::emptyCache();  // what the launches used, which the graph's pool cannot
-  auto graph = std::make_unique<at::cuda::CUDAGraph>();
+  auto graph = std::make_unique<at::cuda::CUDAGraph>(/*keep_graph=*/true);  // made executable below alone
   const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
   graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   capturing_ = true;
@@ -92,6 +96,7 @@ void StepGraph::capture(const std::function<void()>& work) {
   }
   capturing_ = false;
   graph->capture_end();
+  graph->instantiate();
   cuda_->graph = std::move(graph);
 }
 

@@ -54,6 +54,11 @@ void CachingAllocator::freed(const void* block) {
   live_.erase(known);
 }
 
+void CachingAllocator::graph_captured() {
+  const std::lock_guard lock(mutex_);
+  take_out_free_segments();
+}
+
 // The smallest that is large enough. With max_split a block past it serves requests past it alone, and no
 // request that would leave 20 MiB of it idle.
 CachingAllocator::Blocks::iterator CachingAllocator::find_free(int64_t size, bool small) {
@@ -67,7 +72,7 @@ CachingAllocator::Blocks::iterator CachingAllocator::find_free(int64_t size, boo
 }
 
 void CachingAllocator::reserve(int64_t bytes) {
-  if (options_.limit > 0 && reserved_ + bytes > options_.limit) give_back_free_segments();
+  if (options_.limit > 0 && reserved_ + bytes > options_.limit) reserved_ -= take_out_free_segments();
   reserved_ += bytes;
   reserved_peak_ = std::max(reserved_peak_, reserved_);
 }
@@ -100,19 +105,22 @@ CachingAllocator::Blocks::iterator CachingAllocator::grow(int64_t size, bool sma
   return blocks_.insert({address, {bytes, segment, true, small}}).first;
 }
 
-void CachingAllocator::give_back_free_segments() {
+// Their bytes.
+int64_t CachingAllocator::take_out_free_segments() {
+  int64_t bytes = 0;
   for (auto it = blocks_.begin(); it != blocks_.end();) {
     const Block& block = it->second;
     const auto next = std::next(it);
     const bool whole = block.free && it->first == block.segment &&
                        (next == blocks_.end() || next->second.segment != block.segment);
     if (whole) {
-      reserved_ -= block.size;
+      bytes += block.size;
       pool(block.small).erase({block.size, it->first});
       blocks_.erase(it);
     }
     it = next;
   }
+  return bytes;
 }
 
 bool CachingAllocator::splits(const Block& block, int64_t size) const {

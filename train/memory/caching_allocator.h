@@ -34,6 +34,9 @@ class CachingAllocator final : public BlockObserver {
   void allocated(const void* block, size_t bytes) override;
   // Of an unknown block, made before the model was asked: nothing.
   void freed(const void* block) override;
+  // A graph has a pool of its own: segments that are free stay reserved and serve nothing else. (Without
+  // expandable segments; with them the pools are not told apart here.)
+  void graph_captured() override;
 
   int64_t reserved() const { return reserved_; }
   int64_t reserved_peak() const { return reserved_peak_; }
@@ -50,7 +53,7 @@ class CachingAllocator final : public BlockObserver {
   Blocks::iterator find_free(int64_t size, bool small);
   Blocks::iterator make_segment(int64_t size, bool small);
   Blocks::iterator grow(int64_t size, bool small);
-  void give_back_free_segments();
+  int64_t take_out_free_segments();
   void take(Blocks::iterator block, int64_t size);
   void put(Blocks::iterator block);
   bool splits(const Block& block, int64_t size) const;

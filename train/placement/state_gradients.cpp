@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
@@ -19,6 +20,17 @@ Home gradient_home(const PlacementSettings& settings, c10::Device device) {
 // 0 for one that is in memory no more.
 double squared_norm_of(const Parameter& parameter) {
   return parameter.gradient().defined() ? squared_norm(parameter.gradient()) : 0;
+}
+
+// Of all together, on a CUDA device: the host waits once, not for each.
+double squared_norm_there(const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> squares;
+  for (const Parameter& parameter : parameters)
+    if (parameter.gradient().defined()) squares.push_back(cuda_squared_norm(parameter.gradient()));
+  if (squares.empty()) return 0;
+  const at::Tensor all = at::stack(squares).cpu();
+  const auto* const square = all.const_data_ptr<double>();
+  return std::accumulate(square, square + all.numel(), 0.0);
 }
 
 // LibTorch would make a whole copy of `part` in the sum's type first. On meta one block stands for all.
@@ -150,6 +162,8 @@ void GradientStore::to_file(size_t index, Stored& stored) {
 }
 
 double GradientStore::norm() {
+  if (home_ == Home::device && device_.is_cuda())
+    return std::sqrt(squared_norm_there(optimizer_.parameters()));
   copies_.finish();
   double sum = 0;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
@@ -160,7 +174,8 @@ double GradientStore::norm() {
 }
 
 void GradientStore::drop() {
-  copies_.finish();
+  // on the device nothing is copied, and a graph that is being captured may wait for no stream
+  if (home_ != Home::device) copies_.finish();
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     Parameter& parameter = optimizer_.parameters()[i];
     parameter.value.mutable_grad().reset();

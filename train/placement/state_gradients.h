@@ -32,7 +32,8 @@ class GradientStore {
 
   // Takes what autograd has accumulated for the parameter at `index`, once a micro-batch. Throws IoError.
   void take(size_t index);
-  // The L2 norm of all together, once all are taken; the same bits in every home. 0 on meta.
+  // The L2 norm of all together, once all are taken; the same bits in every home, but for the order of the
+  // sums on a CUDA device and on its host. 0 on meta.
   double norm();
   // Forgets all gradients; memory and file stay for the next step's.
   void drop();

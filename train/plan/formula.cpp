@@ -9,8 +9,10 @@
 namespace moelab {
 namespace {
 
-constexpr double kLogitChunk = 16 << 20;   // see kernels/linear_cross_entropy.cpp
 constexpr double kScaled = 1 + 4.0 / 256;  // bytes of a coded element with its share of a scale
+
+// See kernels/linear_cross_entropy.cpp.
+double logit_chunk(const Settings& s) { return s.run.device == DeviceChoice::cuda ? 48 << 20 : 16 << 20; }
 
 double rule_bytes(const OptimSettings& optim) {
   switch (optim.name) {
@@ -118,7 +120,7 @@ PeakFormula peak_formula(const Settings& s) {
   const bool summed = s.train.accumulation > 1 && !gathered;
   f.activations = as_stored(s, saved_bytes(s));
   const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;
-  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min<double>(logits, kLogitChunk);
+  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min(logits, logit_chunk(s));
   const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
   f.working =
       repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;

@@ -23,7 +23,12 @@ std::vector<KnownFormula> known_formulas(const Settings& s) {
        "experts, recomputation and storage; it has a feed-forward of 4 D with GELU, dropout masks and the "
        "scores that flash attention never holds"},
       {"four tensors a layer", "B S D L 4 x bytes", 4 * bytes * B * S * D * L, Of::activations,
-       "the feed-forward's inner width, queries, keys and values, and the experts"}};
+       "the feed-forward's inner width, queries, keys and values, and the experts"},
+      {"scores", "B H S^2 L x bytes", bytes * B * H * S * S * L, Of::attention,
+       "queries, keys, values and what is made of them; flash attention and recomputation, which keep no "
+       "scores"},
+      {"flash attention", "B S D L x bytes", bytes * B * S * D * L, Of::attention,
+       "that queries, keys, values and output are four of these, and recomputation, which keeps none"}};
 }
 
 }  // namespace moelab

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 #ifdef MOELAB_WITH_CUDA
+#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/memory_snapshot.h>
 
@@ -35,7 +36,8 @@ void write(const fs::path& path, const std::string& text) {
 // From now on the allocator remembers who asked for each block, and writes what it holds at the moment that
 // it refuses one: once the error has unwound the step, the blocks that filled the device are gone.
 void start_history(const fs::path& on_refusal) {
-  constexpr size_t kEntries = 100'000;  // the newest; some 100 MB of the host's memory
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // there is no allocator to watch before
+  constexpr size_t kEntries = 100'000;             // the newest; some 100 MB of the host's memory
   const std::optional<std::string> all = "all";
   torch::cuda::_record_memory_history(all, all, "all", kEntries);
   c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver([on_refusal](int64_t, size_t, size_t, size_t) {

@@ -112,6 +112,9 @@ class Parser {
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
     if (text.command == Command::train)
       sub.add_option("--resume", result_.resume, "go on from a checkpoint")->type_name("latest|PATH");
+    if (text.command == Command::estimate)
+      sub.add_option("--ranks", result_.ranks, "also what each of so many ranks would hold under ZeRO")
+          ->check(CLI::Range(1, 1 << 20));
     if (text.command == Command::eval)
       sub.add_option("--checkpoint", result_.checkpoint,
                      "what to evaluate; default: the newest of checkpoint.dir")

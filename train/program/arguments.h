@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@ struct Arguments {
   std::string resume;      // train: latest or a path; empty: start anew
   std::string checkpoint;  // eval: a path; empty: the newest of checkpoint.dir
   bool json = false;       // estimate, techniques
+  int64_t ranks = 1;       // estimate
   std::string from, to;    // import_model, export_model: folders
   GenerateCall generate;   // generate: all of it; `settings` are then unread
   PlanCall plan;

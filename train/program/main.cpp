@@ -43,7 +43,7 @@ int run(const Arguments& arguments, const std::string& command) {
     case Command::estimate:
       break;
   }
-  return estimate_command(arguments.settings, arguments.json);
+  return estimate_command(arguments.settings, arguments.json, arguments.ranks);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ int train_command(const Settings& settings, const TrainOptions& options, const s
 // `checkpoint`: the folder of one; empty: the newest of checkpoint.dir.
 int eval_command(const Settings& settings, const std::string& checkpoint, const std::string& command_line);
 
-int estimate_command(const Settings& settings, bool json);
+// `ranks` above 1: also what each of so many would hold, if they sharded its state.
+int estimate_command(const Settings& settings, bool json, int64_t ranks);
 
 // A model before any technique is chosen for it.
 struct ModelCall {

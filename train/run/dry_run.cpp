@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "kernels/memory/block_observer.h"
 #include "kernels/meta/aten_meta.h"
+#include "kernels/meta/stands_for.h"
 #include "train/sample/sample_plan.h"
 
 namespace moelab {
@@ -31,6 +33,7 @@ Batch meta_rows(const TrainSettings& train, int64_t rows) {
 DryRun dry_run(const Settings& settings) {
   install_allocators();
   install_meta_kernels();
+  const MetaStandsFor runs_on(settings.run.device == DeviceChoice::cuda ? c10::kCUDA : c10::kCPU);
   Ledger &device = meta_ledger(), &host = meta_ledger(Home::host), &nvme = meta_ledger(Home::nvme);
   const int64_t before = device.allocated(), host_before = host.allocated();
   device.enter_phase(Phase::init);
@@ -43,6 +46,7 @@ DryRun dry_run(const Settings& settings) {
   // The second step finds what the first one left: moments, cached tables. A run of one step has no rate for
   // another, so it takes the first again.
   trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
+  if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {
     trainer.evaluate([&](int64_t) { return meta_batch(settings.eval.micro_batch, settings.train.sequence); },
                      1);

@@ -8,8 +8,9 @@
 
 namespace moelab {
 
-// What a training run will hold at its peak, predicted by running its first steps on the meta device: the
-// same code, no data, no arithmetic. Tensor bytes; scratch inside library products is not in it.
+// What a training run will hold at its peak, predicted by running its first steps on the meta device, which
+// stands for settings.run.device: the same code, no data, no arithmetic. Tensor bytes; scratch inside library
+// products is not in it.
 struct DryRun {
   int64_t peak = 0;
   std::array<int64_t, kPhases> phase_peak{};

@@ -19,6 +19,7 @@
 #include "train/run/dry_run.h"
 #include "train/run/open_run.h"
 #include "train/run/progress.h"
+#include "train/run/rank_state.h"
 
 namespace moelab {
 namespace {
@@ -28,9 +29,24 @@ int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
   const auto& state = run.state;
   if (of == KnownFormula::Of::peak) return run.peak;
   if (of == KnownFormula::Of::state) return state.parameters + state.gradients + state.optimizer;
+  const std::string kind = of == KnownFormula::Of::attention ? "activations.attention" : "activations";
   for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak))
-    if (name == "activations") return bytes;
+    if (name == kind) return bytes;
   return 0;
+}
+
+const char* name_of(KnownFormula::Of of) {
+  switch (of) {
+    case KnownFormula::Of::peak:
+      return "peak";
+    case KnownFormula::Of::state:
+      return "state";
+    case KnownFormula::Of::activations:
+      return "activations";
+    case KnownFormula::Of::attention:
+      break;
+  }
+  return "attention";
 }
 
 nlohmann::ordered_json formulas_json(const Settings& settings, const DryRun& run) {
@@ -49,11 +65,8 @@ void print_formulas(const Settings& settings, const DryRun& run) {
   std::cout << "\nclosed formulas beside the dry run\n";
   for (const KnownFormula& known : known_formulas(settings)) {
     const int64_t dry = dry_bytes(run, known.of);
-    const char* of = known.of == KnownFormula::Of::peak    ? "peak"
-                     : known.of == KnownFormula::Of::state ? "state"
-                                                           : "activations";
     std::cout << fmt::format("  {:<24}{:>12}  {}: {}; the dry run has {}\n", known.name,
-                             human_bytes(static_cast<int64_t>(known.bytes)), of, known.formula,
+                             human_bytes(static_cast<int64_t>(known.bytes)), name_of(known.of), known.formula,
                              human_bytes(dry));
     std::cout << fmt::format("  {:<38}leaves out {}\n", "", known.leaves_out);
   }
@@ -88,13 +101,40 @@ Estimate estimate(const Settings& settings) {
   return {run, allocator.reserved_peak()};
 }
 
-void print_json(const Settings& settings, const Estimate& estimate) {
+nlohmann::ordered_json ranks_json(const DryRun& run, int64_t ranks) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const RankState& state : rank_states(run, ranks)) {
+    rows.push_back({{"zero", state.stage},
+                    {"parameters", state.weights},
+                    {"gradients", state.gradients},
+                    {"optimizer", state.optimizer},
+                    {"peak_bytes", state.peak}});
+  }
+  return rows;
+}
+
+void print_ranks(const Settings& settings, const DryRun& run, int64_t ranks) {
+  std::cout << fmt::format("\none of {} ranks at the peak, by formula: moelab does not shard yet\n", ranks);
+  std::cout << fmt::format("  {:<12}{:>12}{:>12}{:>24}{:>12}\n", "", "weights", "gradients",
+                           "optimizer and masters", "peak");
+  for (const RankState& state : rank_states(run, ranks)) {
+    const int64_t limit = settings.memory.limit.count;
+    const char* verdict = limit == 0 ? "" : state.peak <= limit ? "  fits" : "  does NOT fit";
+    const std::string name = state.stage == 0 ? "not sharded" : fmt::format("ZeRO-{}", state.stage);
+    std::cout << fmt::format("  {:<12}{:>12}{:>12}{:>24}{:>12}{}\n", name, human_bytes(state.weights),
+                             human_bytes(state.gradients), human_bytes(state.optimizer),
+                             human_bytes(state.peak), verdict);
+  }
+  std::cout << "  buffers of the exchange come on top, and the block's weights that ZeRO-3 gathers\n";
+}
+
+void print_json(const Settings& settings, const Estimate& estimate, int64_t ranks) {
   const DryRun& run = estimate.run;
   nlohmann::ordered_json phases, kinds;
   for (size_t i = 0; i < kPhases; ++i)
     phases[std::string(phase_name(static_cast<Phase>(i)))] = run.phase_peak[i];
   for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak)) kinds[name] = bytes;
-  const nlohmann::ordered_json out = {
+  nlohmann::ordered_json out = {
       {"schema", 1},
       {"model", {{"preset", settings.model.preset}, {"parameters", parameter_count(settings.model)}}},
       {"peak_bytes", run.peak},
@@ -110,10 +150,11 @@ void print_json(const Settings& settings, const Estimate& estimate) {
       {"memory_limit_bytes", settings.memory.limit.count},
       {"formulas", formulas_json(settings, run)},
       {"step_work", work_json(settings)}};
+  if (ranks > 1) out["ranks"] = {{"count", ranks}, {"by_stage", ranks_json(run, ranks)}};
   std::cout << out.dump(2) << "\n";
 }
 
-void print_text(const Settings& settings, const Estimate& estimate) {
+void print_text(const Settings& settings, const Estimate& estimate, int64_t ranks) {
   const DryRun& run = estimate.run;
   const ModelSettings& m = settings.model;
   const std::string compute = value_text(settings.precision.compute);
@@ -156,6 +197,7 @@ void print_text(const Settings& settings, const Estimate& estimate) {
                                                     : "4 P");
   state("optimizer", run.state.optimizer, state_formula(settings.optim).c_str());
   print_formulas(settings, run);
+  if (ranks > 1) print_ranks(settings, run, ranks);
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
                              run.peak <= settings.memory.limit.count ? "fits" : "does NOT fit",
@@ -165,10 +207,10 @@ void print_text(const Settings& settings, const Estimate& estimate) {
 
 }  // namespace
 
-int estimate_command(const Settings& settings, bool json) {
+int estimate_command(const Settings& settings, bool json, int64_t ranks) {
   use_threads(settings);
   const Estimate predicted = estimate(settings);
-  json ? print_json(settings, predicted) : print_text(settings, predicted);
+  json ? print_json(settings, predicted, ranks) : print_text(settings, predicted, ranks);
   const int64_t needed = std::max(predicted.run.peak, predicted.reserved);
   const bool fits = settings.memory.limit.count == 0 || needed <= settings.memory.limit.count;
   return fits ? 0 : 3;

@@ -82,6 +82,12 @@ void round_masters(Transformer& model, const PrecisionSettings& precision) {
   for (const Parameter& parameter : model.parameters()) round_as_stored(parameter, precision);
 }
 
+void StepReport::count(const Batch& batch, const AttentionSpan& span) {
+  tokens += batch.documents.defined() ? batch.filled : batch.tokens.numel();
+  places += batch.tokens.numel();
+  pairs += attended_pairs(batch, span);
+}
+
 Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches)
     : settings_(settings),
       device_(device),
@@ -230,9 +236,7 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
     report.balance_loss += value_of(parts.balance_loss) / parts_of_step;
     report.z_loss += value_of(parts.z_loss) / parts_of_step;
     if (reference_) *report.reference_kl += value_of(parts.reference_kl) / parts_of_step;
-    report.tokens += packed ? batch.filled : batch.tokens.numel();
-    report.places += batch.tokens.numel();
-    report.pairs += attended_pairs(batch, settings_.attention.span());
+    report.count(batch, settings_.attention.span());
   }
   check_budget();
   read_routing(report);  // before the update: it allocates
@@ -276,7 +280,7 @@ void Trainer::read_routing(StepReport& report) const {
   report.load_max_over_mean = 0;
   const auto layers = static_cast<double>(settings_.model.layers);
   for (const RoutingStats& stats : model_.routing_stats()) {
-    const at::Tensor load = stats.load_E.to(at::kDouble);
+    const at::Tensor load = stats.load_E.to(at::kCPU, at::kDouble);
     const double total = std::max(1.0, load.sum().item<double>());
     const at::Tensor share = load / total;
     report.load_max_over_mean += share.max().item<double>() * static_cast<double>(share.numel()) / layers;

@@ -43,6 +43,8 @@ struct StepReport {
   int64_t places = 0;             // for tokens, padding included
   double pairs = 0;               // of a query and a key that attention compares
 
+  // Adds a micro-batch's tokens, places and pairs.
+  void count(const Batch& batch, const AttentionSpan& span);
   // The share of places that tokens fill.
   double fill() const { return static_cast<double>(tokens) / static_cast<double>(places); }
 };

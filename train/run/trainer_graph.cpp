@@ -5,7 +5,6 @@
 
 #include "kernels/live_step.h"
 #include "kernels/memory/cuda_stats.h"
-#include "train/run/flops.h"
 #include "train/run/trainer.h"
 
 namespace moelab {
@@ -44,9 +43,7 @@ void Trainer::fill_places(int64_t step, StepReport& report) {
     }
     g.tokens_ABS[i].copy_(batch.tokens, /*non_blocking=*/true);
     g.targets_ABS[i].copy_(batch.targets, /*non_blocking=*/true);
-    report.tokens += batch.tokens.numel();
-    report.places += batch.tokens.numel();
-    report.pairs += attended_pairs(batch, settings_.attention.span());
+    report.count(batch, settings_.attention.span());
   }
 }
 

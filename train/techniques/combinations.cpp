@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "moe/settings/error.h"
 #include "train/config/assign.h"
 
 namespace moelab {
@@ -13,6 +14,16 @@ Changes changes_of(const Technique& technique) {
   Changes changes;
   for (const auto& [key, value] : technique.settings) changes.emplace(key, value);
   return changes;
+}
+
+bool are_refused(const Technique& a, const Technique& b) {
+  if (!clash(a, b).empty()) return true;
+  try {
+    load_settings(sources_of("moe-micro", with_techniques({}, {&a, &b})));
+    return false;
+  } catch (const UserError&) {
+    return true;
+  }
 }
 
 }  // namespace
@@ -74,5 +85,19 @@ std::string clash(const Changes& a, const Changes& b) {
 }
 
 std::string clash(const Technique& a, const Technique& b) { return clash(changes_of(a), changes_of(b)); }
+
+Exclusions exclusions() {
+  Exclusions excluded;
+  for (const Technique& row : techniques()) excluded[row.name];
+  const std::vector<const Technique*> singles = single_techniques();
+  for (size_t i = 0; i < singles.size(); ++i) {
+    for (size_t j = i + 1; j < singles.size(); ++j) {
+      if (!are_refused(*singles[i], *singles[j])) continue;
+      excluded[singles[i]->name].push_back(singles[j]->name);
+      excluded[singles[j]->name].push_back(singles[i]->name);
+    }
+  }
+  return excluded;
+}
 
 }  // namespace moelab

@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,5 +36,10 @@ using Changes = std::map<std::string, std::string>;  // key -> value
 // the other has not. Empty: they are one.
 std::string clash(const Changes& a, const Changes& b);
 std::string clash(const Technique& a, const Technique& b);
+
+// Of each row of the table by its name, the single techniques that cannot stand beside it: they clash, or
+// their settings together are refused. None for rows that are no single technique.
+using Exclusions = std::map<std::string_view, std::vector<std::string_view>>;
+Exclusions exclusions();
 
 }  // namespace moelab

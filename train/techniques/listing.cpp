@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "train/techniques/claims.h"
+#include "train/techniques/combinations.h"
 #include "train/techniques/techniques.h"
 
 namespace moelab {
@@ -13,6 +14,11 @@ const Claim& claim_of(std::string_view id) {
   if (const Claim* claim = find_claim(id)) return *claim;
   throw std::logic_error("techniques: no claim " + std::string(id));
 }
+
+constexpr const char* kAbout =
+    "Each technique changes the settings of the first row. Claims are what published guides say.\n"
+    "bytes: P parameters; of a micro-batch T tokens in sequences of S, width D, H heads, E experts of\n"
+    "width F, K a token, C rows each for a sequence, R in all; activations have 4 bytes if nothing is said\n";
 
 std::string settings_line(const Preset::Pairs& settings) {
   std::string line;
@@ -42,6 +48,12 @@ std::string claim_lines(std::string_view id) {
   return lines;
 }
 
+std::string excludes_line(const std::vector<std::string_view>& names) {
+  std::string line;
+  for (const std::string_view name : names) line += (line.empty() ? "" : ", ") + std::string(name);
+  return line.empty() ? "" : "  not beside: " + line + "\n";
+}
+
 Json claim_json(std::string_view id) {
   const Claim& claim = claim_of(id);
   return {{"id", claim.id},
@@ -51,23 +63,26 @@ Json claim_json(std::string_view id) {
           {"arithmetic", claim.arithmetic.empty() ? Json(nullptr) : Json(claim.arithmetic)}};
 }
 
-Json technique_json(const Technique& technique) {
+Json technique_json(const Technique& technique, const Exclusions& excluded) {
   Json settings = Json::object(), stated = Json::array();
   for (const auto& [key, value] : technique.settings) settings[std::string(key)] = value;
   for (const std::string_view id : technique.claims) stated.push_back(claim_json(id));
   return {{"name", technique.name},     {"title", technique.title}, {"settings", settings},
-          {"trades", technique.trades}, {"parts", technique.parts}, {"claims", stated}};
+          {"trades", technique.trades}, {"bytes", technique.bytes}, {"excludes", excluded.at(technique.name)},
+          {"parts", technique.parts},   {"claims", stated}};
 }
 
 }  // namespace
 
 std::string techniques_text() {
-  std::string text =
-      "Each technique changes the settings of the first row. Claims are what published guides say.\n";
+  std::string text = kAbout;
+  const Exclusions excluded = exclusions();
   for (const Technique& technique : techniques()) {
     text += "\n" + std::string(technique.name) + ": " + std::string(technique.title) + "\n";
     text += "  " + settings_line(technique.settings) + "\n";
     text += "  " + std::string(technique.trades) + "\n";
+    text += "  bytes: " + std::string(technique.bytes) + "\n";
+    text += excludes_line(excluded.at(technique.name));
     for (const std::string_view id : technique.claims) text += claim_lines(id);
   }
   return text;
@@ -75,7 +90,8 @@ std::string techniques_text() {
 
 std::string techniques_json() {
   Json rows = Json::array();
-  for (const Technique& technique : techniques()) rows.push_back(technique_json(technique));
+  const Exclusions excluded = exclusions();
+  for (const Technique& technique : techniques()) rows.push_back(technique_json(technique, excluded));
   return Json{{"schema", 1}, {"techniques", rows}}.dump(2) + "\n";
 }
 

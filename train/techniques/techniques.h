@@ -13,6 +13,7 @@ struct Technique {
   std::string_view title;
   Preset::Pairs settings;                // what it changes in the baseline's settings
   std::string_view trades;               // one sentence
+  std::string_view bytes;                // what it takes or saves, in the letters of techniques_text()
   std::vector<std::string_view> claims;  // ids in bench/tradeoff/claims.yaml
   std::vector<std::string_view> parts =
       {};  // the techniques that it puts together; empty: it is a single one
@@ -31,8 +32,8 @@ Preset::Pairs over_baseline(const Technique& technique);
 // Pairs with `changes` made to them: a known key gets the new value, others follow at the end.
 Preset::Pairs changed(Preset::Pairs pairs, const Preset::Pairs& changes);
 
-// The table for people, and as JSON of schema 1 (techniques with name, title, settings, trades, parts,
-// claims).
+// The table for people, and as JSON of schema 1 (techniques with name, title, settings, trades, bytes,
+// excludes, parts, claims).
 std::string techniques_text();
 std::string techniques_json();
 

@@ -52,6 +52,12 @@ inline LinearCrossEntropyInput make_input(const LinearCrossEntropyCase& c) {
   return {x.to(c.dtype), weight.to(c.dtype), targets};
 }
 
+// Of what is summed, in terms as test::tolerance counts them: a GPU's library cuts such sums otherwise for
+// every shape. An error in a logit, a sum of D terms of that size, is one of an exponent.
+inline int64_t summed_terms(const LinearCrossEntropyCase& c) {
+  return c.T + c.V + static_cast<int64_t>(static_cast<double>(c.D) * c.logit_rms * c.logit_rms);
+}
+
 // Forward computes both gradients: three products of the logits' size. Read x, weight and targets; written dx
 // and the sum of dW in fp32.
 inline Work forward_work(const LinearCrossEntropyCase& c) {

@@ -40,6 +40,7 @@ TEST(HostMemory, BeginsWhereAskedAndCountsOnTheHost) {
 TEST(HostMemoryCuda, IsPinnedAndNotRoundedUp) {
   MOELAB_NEEDS_CUDA();
   install_allocators();
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // before that LibTorch calls nothing pinned
   Ledger& host = cpu_ledger(Home::host);
   const int64_t before = host.allocated();
   for (const int64_t bytes : {1, 5000, (1 << 20) + 1}) {

@@ -62,6 +62,16 @@ TEST(FetchAhead, ABlockAndTheOneBeforeComeOnce) {
   EXPECT_EQ(taken(log), "f wait:f ");
 }
 
+// LibTorch fills new memory then, which counts as a change to it.
+TEST(FetchAhead, WithDeterministicAlgorithmsToo) {
+  const auto ahead = std::make_shared<FetchAhead>(true);
+  std::string log;
+  Recorded tensor(ahead, "a", log);
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  EXPECT_NO_THROW(tensor.fetched());
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
 TEST(FetchAhead, WithoutItEachReadsItsOwn) {
   const auto ahead = std::make_shared<FetchAhead>(false);
   std::string log;

@@ -84,6 +84,15 @@ TEST_P(DecodeSteps, LogitsAreThoseOfTheLaunchedPass) {
   EXPECT_EQ(own[0].length(), part[0].length());
 }
 
+// In fp8 the host waits for the experts' offsets on every card.
+TEST(DecodeStepsCuda, DoNotFitExpertsInFp8) {
+  MOELAB_NEEDS_CUDA();
+  Settings s = test::settings_for_texts(AttentionKernel::flash);
+  s.precision.compute = ComputePrecision::fp8;
+  const Transformer model(s.model, s.attention, compute_options(s.precision, c10::Device(at::kCUDA, 0)));
+  EXPECT_FALSE(DecodeStep::fits(model));
+}
+
 // All at once, with texts that wait, and with prompts read in parts.
 TEST_P(DecodeSteps, TextsAreThoseOfTheLaunchedPass) {
   if (GetParam().bf16) GTEST_SKIP() << "two logits may be the same in bf16";
@@ -135,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, DecodeSteps,
                                            Case{at::kCUDA, AttentionKernel::block_sparse, true},
                                            Case{at::kCUDA, AttentionKernel::flash, true, true}),
                          [](const auto& info) {
-                           return std::string(info.param.device == at::kCUDA ? "cuda" : "cpu") + "_" +
+                           return std::string(info.param.device == at::kCUDA ? "Cuda" : "Cpu") + "_" +
                                   std::string(enum_names(info.param.kernel)[size_t(info.param.kernel)]) +
                                   (info.param.grouped ? "_grouped" : "") + (info.param.bf16 ? "_bf16" : "");
                          });

@@ -104,6 +104,19 @@ TEST(CachingAllocator, AtTheLimitCachedSegmentsAreGivenBack) {
   EXPECT_EQ(allocator.reserved_peak(), 50 * kMiB);
 }
 
+TEST(CachingAllocator, WhatAGraphHasUsedServesNothingElse) {
+  CachingAllocator allocator;
+  allocator.allocated(id(0), 30 * kMiB);
+  allocator.allocated(id(1), 40 * kMiB);
+  allocator.freed(id(1));
+  allocator.graph_captured();
+  allocator.allocated(id(2), 40 * kMiB);
+  EXPECT_EQ(allocator.reserved(), 110 * kMiB);
+  allocator.freed(id(0));  // it lay there before the graph, and goes on to serve
+  allocator.allocated(id(3), 30 * kMiB);
+  EXPECT_EQ(allocator.reserved(), 110 * kMiB);
+}
+
 TEST(CachingAllocator, ConfigurationIsRead) {
   const CachingOptions options = caching_options("max_split_size_mb:128,expandable_segments:True,other:1");
   EXPECT_EQ(options.max_split, static_cast<int64_t>(128 * kMiB));

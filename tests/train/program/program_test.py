@@ -80,6 +80,17 @@ class Program(unittest.TestCase):
         self.expect_mistake(["train", "--preset", "gpu-9gb"], "did you mean gpu-8gb?")
         self.expect_mistake(["train", "--device", "gpu"], "expected one of auto, cpu, cuda, got gpu")
         self.expect_mistake(["estimate", "--scale", "2"], "run.scale: expected a number")
+        self.expect_mistake(["estimate", "--ranks", "0"], "--ranks")
+
+    def test_estimate_of_ranks(self):
+        result = self.run_program("estimate", "--json", "--config", "moe-pico", "--ranks", "4")
+        found = json.loads(result.stdout)
+        stages = found["ranks"]["by_stage"]
+        self.assertEqual((found["ranks"]["count"], [row["zero"] for row in stages]), (4, [0, 1, 2, 3]))
+        self.assertEqual(stages[0]["peak_bytes"], found["peak_bytes"])
+        self.assertEqual(stages[3]["optimizer"], stages[0]["optimizer"] // 4)
+        self.assertNotIn("ranks", json.loads(self.run_program("estimate", "--json", "--config", "moe-pico").stdout))
+        self.assertIn("ZeRO-3", self.run_program("estimate", "--config", "moe-pico", "--ranks", "4").stdout)
 
     def test_mistakes_in_settings(self):
         for command in COMMANDS:

@@ -99,7 +99,7 @@ TEST(DryRun, PredictsWhatStorageHoldsElsewhere) {
 }
 
 TEST(DryRun, PublishedShapesNeedNoMachineToHoldThem) {
-  for (const char* name : {"dense-7b", "mixtral-8x7b", "dense-405b"}) {
+  for (const char* name : {"dense-7b", "dense-70b", "dense-405b", "olmoe-1b-7b", "mixtral-8x7b"}) {
     const Settings s = load_settings({.config = name, .overrides = {"precision.compute=bf16"}});
     const DryRun run = dry_run(s);
     EXPECT_GT(run.peak, run.state.parameters + run.state.optimizer) << name;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kernels/memory/block_observer.h"
 #include "kernels/memory/ledger.h"
 #include "tests/train/run/random_run.h"
 #include "train/config/load.h"
@@ -42,6 +43,38 @@ TEST(Estimates, FeedEveryBlockToAnObserver) {
   EXPECT_EQ(allocator.active(), 0) << "what was allocated has come back";
   EXPECT_GE(allocator.reserved_peak(), run.peak);
   EXPECT_LT(allocator.reserved_peak(), run.peak + (int64_t{64} << 20));
+}
+
+// Between CUDA's kernels other tensors lie than between the CPU's.
+TEST(Estimates, AreOfTheDeviceThatRuns) {
+  install_allocators();
+  const auto forward = [](const char* device) {
+    Settings s = narrow({std::string("run.device=") + device});
+    s.model.d_expert = 256;
+    return dry_run(s).phase_peak[static_cast<size_t>(Phase::forward)];
+  };
+  const int64_t cpu = forward("cpu");
+  EXPECT_NE(forward("cuda"), cpu);
+  EXPECT_EQ(forward("cpu"), cpu);
+}
+
+// The memory of a captured step is its graph's: an evaluation finds none of it.
+TEST(Estimates, TellTheObserverOfAGraph) {
+  struct Counting : BlockObserver {
+    void allocated(const void*, size_t) override {}
+    void freed(const void*) override {}
+    void graph_captured() override { ++graphs; }
+    int graphs = 0;
+  };
+  for (const auto graphs : {CudaGraphs::none, CudaGraphs::step}) {
+    Settings s = narrow({"precision.compute=bf16"});
+    s.memory.cuda_graphs = graphs;  // refused on the CPU
+    Counting observer;
+    observe_meta_blocks(&observer);
+    dry_run(s);
+    observe_meta_blocks(nullptr);
+    EXPECT_EQ(observer.graphs, graphs == CudaGraphs::step ? 1 : 0);
+  }
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST_P(GraphStep, StopsBeforeAStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, GraphStep, ::testing::Values(at::kCPU, at::kCUDA), [](const auto& info) {
-  return std::string(info.param == at::kCUDA ? "cuda" : "cpu");
+  return std::string(info.param == at::kCUDA ? "Cuda" : "Cpu");
 });
 
 // A refusal in the middle leaves the step as it was.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/user_error.h"
 
 namespace moelab {
@@ -38,6 +40,21 @@ TEST(Combinations, SinglesAreTheRowsThatAreNoneTogether) {
   EXPECT_TRUE(technique_names(techniques().front()).empty());
   EXPECT_EQ(technique_names(*find_technique("int8_recompute")),
             (std::vector<std::string>{"recompute_full", "int8_activations"}));
+}
+
+TEST(Combinations, ExclusionsAreOfSinglesBothWays) {
+  const Exclusions excluded = exclusions();
+  const auto has = [&](std::string_view row, std::string_view other) {
+    const std::vector<std::string_view>& names = excluded.at(row);
+    return std::find(names.begin(), names.end(), other) != names.end();
+  };
+  EXPECT_EQ(excluded.size(), techniques().size());
+  for (const auto& [name, others] : excluded)
+    for (const std::string_view other : others) EXPECT_TRUE(has(other, name)) << name << " " << other;
+  EXPECT_TRUE(has("bf16", "fp16"));                      // both set a key
+  EXPECT_TRUE(has("accumulation", "step_in_backward"));  // the settings are refused
+  EXPECT_FALSE(has("flash_attention", "recompute_full"));
+  EXPECT_TRUE(excluded.at("baseline").empty() && excluded.at("recommended").empty());
 }
 
 TEST(Combinations, TwoClashOverAKeyOrWhenOneIsAllOfTheOther) {

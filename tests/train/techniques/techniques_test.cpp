@@ -54,6 +54,7 @@ TEST_P(Row, IsDescribed) {
   EXPECT_FALSE(technique.title.empty());
   EXPECT_TRUE(technique.trades.ends_with('.')) << technique.trades;
   EXPECT_FALSE(technique.settings.empty());
+  EXPECT_FALSE(technique.bytes.empty());
 }
 
 TEST(Techniques, TheFirstIsTheBaselineAndNamesAreUnique) {

@@ -1,0 +1,175 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "kernels/attention.h"
+#include "kernels/expert_block.h"
+#include "kernels/fp8.h"
+#include "kernels/linear.h"
+#include "kernels/linear_cross_entropy.h"
+#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/meta/aten_meta.h"
+#include "kernels/meta/stands_for.h"
+#include "tests/cuda_device.h"
+#include "tests/kernels/cases/expert_block.h"
+#include "tests/kernels/reference.h"
+
+// What operators hold on meta that stands for CUDA, beside the sizes of what their CUDA sides make, and
+// beside a GPU.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using test::MoeCase;
+const c10::Device kGpu(c10::kCUDA, 0), kMetaDevice(c10::kMeta);
+
+// The most that is held while `run` lasts, beside what was held before.
+template <class Run>
+int64_t peak_of(c10::Device device, const Run& run) {
+  install_allocators();
+  install_meta_kernels();
+  const int64_t before = device_memory(device).allocated;
+  reset_peaks(device);
+  run();
+  return device_memory(device).peak - before;
+}
+
+// Of forward and backward in bf16.
+int64_t expert_block_peak(c10::Device device, const MoeCase& c) {
+  install_allocators();
+  const test::MoeInput in = make_input(c, at::kBFloat16);
+  const auto leaf = [&](const Tensor& t) { return t.to(device).detach().requires_grad_(); };
+  const Tensor x = leaf(in.x), weights = leaf(in.weights), w13 = leaf(in.w13), w2 = leaf(in.w2),
+               dy = in.dy.to(device);
+  Routes routes = in.routes;
+  routes.row_TK = routes.row_TK.to(device);
+  routes.offsets_E1 = routes.offsets_E1.to(device);
+  return peak_of(device,
+                 [&] { torch::autograd::backward({expert_block(x, weights, routes, w13, w2)}, {dy}); });
+}
+
+const MoeCase kDropless{"", 2, 64, 32, 4, 2, 48, 0}, kCapacity{"", 2, 64, 32, 4, 2, 48, 1.25};
+
+TEST(MetaStandsForCuda, ExpertBlockHoldsRowsOfAllExperts) {
+  for (const MoeCase& c : {kDropless, kCapacity}) {
+    const int64_t T = c.tokens(), R = c.rows(), weight = 2 * c.E * c.D * c.F;
+    const int64_t y = 2 * T * c.D, wide = 2 * R * c.D, act = 2 * R * c.F, h = 2 * act;
+    const int64_t forward = 4 * R + h + act + wide + y;
+    const int64_t backward =
+        y + h + 8 * R + 4 * T * c.K + std::max(wide + act + weight, 3 * weight + wide + y);
+    const int64_t as_cpu = expert_block_peak(kMetaDevice, c);
+    {
+      const MetaStandsFor gpu(c10::kCUDA);
+      EXPECT_EQ(expert_block_peak(kMetaDevice, c), std::max(forward, backward));
+    }
+    EXPECT_EQ(expert_block_peak(kMetaDevice, c), as_cpu);
+    EXPECT_FALSE(meta_is_cuda());
+  }
+}
+
+TEST(MetaStandsForCuda, ExpertBlockIsPredictedOnAGpu) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  for (const double capacity_factor : {0.0, 1.25}) {
+    const MoeCase c{"", 2, 2048, 1024, 8, 2, 1024, capacity_factor};
+    expert_block_peak(kGpu, c);  // for the workspaces that LibTorch makes once
+    const auto measured = static_cast<double>(expert_block_peak(kGpu, c));
+    const MetaStandsFor gpu(c10::kCUDA);
+    EXPECT_NEAR(static_cast<double>(expert_block_peak(kMetaDevice, c)) / measured, 1, 0.03)
+        << capacity_factor;
+  }
+}
+
+Tensor meta(at::IntArrayRef sizes, at::ScalarType type = at::kBFloat16) {
+  install_allocators();
+  return at::empty(sizes, at::TensorOptions(c10::kMeta).dtype(type));
+}
+
+TEST(MetaStandsForCuda, LinearPacksNothing) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  const Tensor x = meta({128, 64}), w = meta({96, 64});
+  EXPECT_EQ(peak_of(kMetaDevice, [&] { moelab::linear(x, w); }), 2 * 128 * 96);
+}
+
+// Codes of both factors, and what the larger one takes while it is coded: a copy, two in fp32, the codes.
+TEST(MetaStandsForCuda, Fp8ProductsHoldTheirFactorsCodes) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  constexpr int64_t M = 128, K = 64, N = 32;
+  const Tensor x = meta({M, K}), w = meta({N, K});
+  const int64_t codes = M * K + 4 * M;
+  EXPECT_EQ(peak_of(kMetaDevice, [&] { fp8_linear(x, w); }),
+            std::max({11 * M * K + 4 * M, codes + 11 * N * K + 4 * N, codes + N * K + 4 * N + 2 * M * N}));
+}
+
+int64_t attention_peak(c10::Device device, at::ScalarType type, int64_t S, int64_t heads, int64_t kv_heads,
+                       int64_t hd) {
+  install_allocators();
+  const auto options = at::TensorOptions(device).dtype(type);
+  const Tensor qkv = at::zeros({2, S, heads + 2 * kv_heads, hd}, options).requires_grad_(),
+               dy = at::zeros({2, S, heads * hd}, options);
+  return peak_of(device, [&] {
+    torch::autograd::backward({causal_attention(qkv, heads, kv_heads, AttentionPath::flash)}, {dy});
+  });
+}
+
+// The result, its logsumexp, the gradient, the library's dq, dk and dv, and what those are summed in.
+TEST(MetaStandsForCuda, FlashSumsDqInFp32) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  constexpr int64_t S = 200, H = 4, K = 2, hd = 40;
+  const int64_t out = 2 * 2 * S * H * hd, lse = 4 * 2 * S * H, dqkv = 2 * 2 * S * (H + 2 * K) * hd;
+  EXPECT_EQ(attention_peak(kMetaDevice, at::kBFloat16, S, H, K, hd),
+            out + lse + 2 * dqkv + 4 * 2 * H * 256 * (64 + 1) + 2 * out);
+}
+
+// Heads of 24 bytes are no library kernel's; 100 queries are one band.
+TEST(MetaStandsForCuda, BandsHoldTheirScores) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  constexpr int64_t S = 100, H = 4, K = 2, hd = 6;
+  const int64_t out = 4 * 2 * S * H * hd, lse = 4 * 2 * S * H, dqkv = 4 * 2 * S * (H + 2 * K) * hd;
+  EXPECT_EQ(attention_peak(kMetaDevice, at::kFloat, S, H, K, hd),
+            out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * S * S * H + 2 * S * H * hd));
+}
+
+TEST(MetaStandsForCuda, AttentionIsPredictedOnAGpu) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    attention_peak(kGpu, type, 2048, 16, 4, 128);
+    const auto measured = static_cast<double>(attention_peak(kGpu, type, 2048, 16, 4, 128));
+    const MetaStandsFor gpu(c10::kCUDA);
+    EXPECT_NEAR(static_cast<double>(attention_peak(kMetaDevice, type, 2048, 16, 4, 128)) / measured, 1, 0.03)
+        << type;
+  }
+}
+
+TEST(MetaStandsForCuda, CrossEntropysChunksAreLargerAndBounded) {
+  constexpr int64_t T = 4096, D = 768, V = 50304;
+  EXPECT_EQ(linear_cross_entropy_chunk(T, V, 2, true), 464);
+  const MetaStandsFor gpu(c10::kCUDA);
+  const Tensor x = meta({T, D}).requires_grad_(), weight = meta({V, D}).requires_grad_(),
+               targets = meta({T}, at::kLong);
+  Tensor loss;
+  const int64_t peak = peak_of(kMetaDevice, [&] { loss = linear_cross_entropy(x, weight, targets); });
+  EXPECT_LE(peak - (4 * V * D + 2 * T * D), 64 << 20);
+}
+
+// Three chunks and five slabs, which the cases of other tests are too small for on a GPU.
+TEST(CrossEntropyCuda, SumsOverChunks) {
+  MOELAB_NEEDS_CUDA();
+  constexpr int64_t T = 1100, D = 512, V = 50021;
+  at::manual_seed(5);
+  const Tensor x = at::randn({T, D}).to(at::kBFloat16), weight = (at::randn({V, D}) / 23).to(at::kBFloat16),
+               targets = at::randint(V, {T}, at::kLong);
+  const auto gradients = [&](c10::Device device) {
+    const Tensor x_there = x.to(device).detach().requires_grad_(),
+                 weight_there = weight.to(device).detach().requires_grad_();
+    torch::autograd::backward({linear_cross_entropy(x_there, weight_there, targets.to(device))}, {});
+    return std::vector{x_there.grad().cpu(), weight_there.grad().cpu()};
+  };
+  const auto want = gradients(at::kCPU), got = gradients(kGpu);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(test::close_to(got[i], want[i], 1e-2, 1)) << i;
+}
+
+}  // namespace
+}  // namespace moelab
