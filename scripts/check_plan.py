@@ -6,7 +6,7 @@ turns for a few steps. The choice holds when its speed is within 5 % of the fast
 95 % interval of their ratio.
 
 example: scripts/check_plan.py --program build/dev/bin/moelab --data data/python-stdlib --out plans.jsonl \
-  --budgets 250MiB,400MiB,800MiB
+  --budgets 320MiB,450MiB,800MiB
 """
 import argparse
 import json
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of shards")
     parser.add_argument("--model", default="moe-micro", help="named model or YAML file (default: moe-micro)")
-    parser.add_argument("--budgets", required=True, help="for example 250MiB,400MiB,800MiB")
+    parser.add_argument("--budgets", required=True, help="for example 320MiB,450MiB,800MiB")
     parser.add_argument("--samples", type=int, default=8, help="combinations drawn for a budget (default: 8)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
     parser.add_argument("--steps", type=int, default=8, help="steps of a run, two of them warm-up (default: 8)")

@@ -131,8 +131,8 @@ throughput() {
   [[ $device == cuda ]] || modes=(none) miniature=(--scale 1/64)
   for graphs in "${modes[@]}"; do
     "$build/bin/moelab" train --config olmoe-1b-7b "${miniature[@]}" "run.device=$device" precision.compute=bf16 \
-      optim.name=adamw_compact activations.checkpoint=full "memory.cuda_graphs=$graphs" train.micro_batch=8 train.steps=12 \
-      eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-olmoe" "data.path=$data" || failed=1
+      model.dispatch=capacity optim.name=adamw_compact activations.checkpoint=full "memory.cuda_graphs=$graphs" \
+      train.micro_batch=8 train.steps=12 eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-olmoe" "data.path=$data" || failed=1
     [[ ! -f $out/run-olmoe/summary.json ]] || mv "$out/run-olmoe/summary.json" "$out/olmoe-graphs-$graphs.json"
     rm -rf "$out/run-olmoe"
   done
