@@ -13,6 +13,14 @@
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
+
+// Before Hopper, and in other types, each such product reads the offsets on the host; on Blackwell experts
+// without rows got gradients (LibTorch's issue 172439).
+bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t D, int64_t F) {
+  return type == at::kBFloat16 && D % 8 == 0 && F % 8 == 0 &&
+         at::cuda::getDeviceProperties(device.index())->major == 9;
+}
+
 namespace {
 
 using at::Tensor;
@@ -63,12 +71,7 @@ struct Call {
     if (!even && !grouped()) host_offsets = offsets.cpu();
   }
 
-  // LibTorch's grouped products, which want rows of whole 16 bytes. Before Hopper, and in other types, each
-  // reads the offsets on the host; on Blackwell experts without rows got gradients (its issue 172439).
-  bool grouped() const {
-    return !fp8 && R > 0 && x.scalar_type() == at::kBFloat16 && D % 8 == 0 && F % 8 == 0 &&
-           at::cuda::getDeviceProperties(x.device().index())->major == 9;
-  }
+  bool grouped() const { return !fp8 && R > 0 && has_grouped_products(x.device(), x.scalar_type(), D, F); }
   const int32_t* route() const { return route_R.const_data_ptr<int32_t>(); }
 
   Tensor gather(const Tensor& from_TD) const {

@@ -11,6 +11,10 @@
 // for the offsets once.
 namespace moelab {
 
+// Whether products over experts of width D and hidden width F are LibTorch's grouped ones: bf16 on Hopper,
+// where they wait for nothing, with rows of whole 16 bytes.
+bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t D, int64_t F);
+
 std::tuple<at::Tensor, at::Tensor> expert_block_forward_cuda(
     const at::Tensor& x_TD, const at::Tensor& weights_TK, const at::Tensor& row_TK,
     const at::Tensor& offsets_E1, const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, int64_t rows,

@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/expert_block_cuda.h"
 #include "kernels/rope.h"
-#ifdef MOELAB_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 
 // Axes: B texts, P places of the cache, V vocabulary.
 namespace moelab {
@@ -14,8 +12,7 @@ bool DecodeStep::fits(const Transformer& model) {
   const ModelSettings& m = model.settings();
   if (!model.device().is_cuda() || m.dense()) return true;
 #ifdef MOELAB_WITH_CUDA
-  return at::cuda::getDeviceProperties(model.device().index())->major == 9 && !model.fp8() &&
-         model.compute() == at::kBFloat16 && m.d_model % 8 == 0 && m.d_expert % 8 == 0;
+  return !model.fp8() && has_grouped_products(model.device(), model.compute(), m.d_model, m.d_expert);
 #else
   return false;
 #endif
