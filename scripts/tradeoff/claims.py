@@ -26,10 +26,11 @@ MEMORY_OF = {
     "attention memory": ("activations.attention",),
     "weights and activations": ("parameters", "master", "activations"),
 }
+STATE = ("parameters", "master", "gradients", "optimizer")
 # The kinds of memory that a saving is stated of besides the whole peak, whatever the claim names.
 BESIDE = {
     "activation memory": MEMORY_OF["activation memory"],
-    "state": ("parameters", "master", "gradients", "optimizer"),
+    "state": STATE,
 }
 KEYS = {"id", "text", "figures", "arithmetic"}  # of a claim
 RULE = (

@@ -5,11 +5,11 @@ import pathlib
 import subprocess
 from collections.abc import Callable
 
+from .claims import STATE
 from .records import ReportError
 
 SCHEMA = 1
 GB = 1e9
-STATE = ("parameters", "master", "gradients", "optimizer")
 # What was found, in words, and which parts of the claim hold; the part "" is all of it.
 Judged = tuple[str, dict[str, bool]]
 
