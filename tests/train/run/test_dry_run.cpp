@@ -161,7 +161,7 @@ TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
   const auto routing = static_cast<size_t>(Kind::routing),
              buffers = static_cast<size_t>(Kind::capacity_buffers);
   EXPECT_GT(onehot[routing], 20 * capacity[routing]);
-  EXPECT_GT(onehot[buffers], 4 * capacity[buffers]);
+  EXPECT_GE(onehot[buffers], 4 * capacity[buffers]) << "each of the four layers keeps its rows";
 }
 
 // On a GPU what lies on the host comes back a block ahead: that block, and the one that backward is in,
