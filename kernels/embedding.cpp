@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
 
 #ifdef MOELAB_WITH_CUDA
@@ -99,7 +100,26 @@ Tensor backward_cpu(const Tensor& grad, const Tensor& tokens, int64_t V) {
   return out.dweight;
 }
 
+// ATen's CUDA side sorts the ids too and sums in fp32; but up to this many it adds to the result, in the
+// result's type.
+constexpr int64_t kAddedInPlace = 3072;
+
+// What backward_cuda takes: a copy of few terms in fp32 and their sum in that; of more, ATen's sorted ids
+// with their places, and fp32 sums of at most 10 terms each.
+Tensor backward_cuda_meta(const Tensor& grad, const Tensor& tokens, int64_t V) {
+  const int64_t T = tokens.numel(), D = grad.size(-1);
+  const auto fp32 = grad.options().dtype(at::kFloat);
+  if (T <= kAddedInPlace) {
+    const Tensor terms = grad.to(at::kFloat), sum = at::empty({V, D}, fp32);
+    return sum.to(grad.scalar_type());
+  }
+  const Tensor dweight = at::empty({V, D}, grad.options()), ids = at::empty({2, T}, tokens.options()),
+               sums = at::empty({T / 10 + std::min(T, V), (D + 31) / 32 * 32}, fp32);
+  return dweight;
+}
+
 Tensor backward_meta(const Tensor& grad, const Tensor& tokens, int64_t vocabulary) {
+  if (meta_is_cuda()) return backward_cuda_meta(grad, tokens, vocabulary);
   return BackwardOutputs(grad, tokens, vocabulary).dweight;
 }
 
@@ -113,9 +133,6 @@ Tensor forward_cuda(const Tensor& weight, const Tensor& tokens) {
   return out;
 }
 
-// ATen's sorts the ids too, and sums in fp32; but up to this many it adds to the result, in the result's
-// type.
-constexpr int64_t kAddedInPlace = 3072;
 Tensor backward_cuda(const Tensor& grad, const Tensor& tokens, int64_t vocabulary) {
   const Tensor terms = tokens.numel() <= kAddedInPlace ? grad.to(at::kFloat) : grad;
   return at::embedding_dense_backward(terms, tokens, vocabulary, /*padding_idx=*/-1,

@@ -16,8 +16,8 @@ namespace moelab {
 
 // Before Hopper, and in other types, each such product reads the offsets on the host; on Blackwell experts
 // without rows got gradients (LibTorch's issue 172439).
-bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t D, int64_t F) {
-  return type == at::kBFloat16 && D % 8 == 0 && F % 8 == 0 &&
+bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F) {
+  return type == at::kBFloat16 && E < 1024 && D % 8 == 0 && F % 8 == 0 &&
          at::cuda::getDeviceProperties(device.index())->major == 9;
 }
 
@@ -71,7 +71,7 @@ struct Call {
     if (!even && !grouped()) host_offsets = offsets.cpu();
   }
 
-  bool grouped() const { return !fp8 && R > 0 && has_grouped_products(x.device(), x.scalar_type(), D, F); }
+  bool grouped() const { return !fp8 && R > 0 && has_grouped_products(x.device(), x.scalar_type(), E, D, F); }
   const int32_t* route() const { return route_R.const_data_ptr<int32_t>(); }
 
   Tensor gather(const Tensor& from_TD) const {

@@ -7,13 +7,13 @@
 // The CUDA side of the operators of kernels/expert_block.h, with their signatures. Where all experts have as
 // many rows (by capacity, unless it is of all tokens and each is sent to all experts) nothing waits for the
 // device. Elsewhere products over experts are LibTorch's grouped ones in bf16 on Hopper where D and F are
-// multiples of 8, and wait for nothing; otherwise, and in fp8, a product an expert, for which the host waits
-// for the offsets once.
+// multiples of 8 and experts fewer than 1024, and wait for nothing; otherwise, and in fp8, a product an
+// expert, for which the host waits for the offsets once.
 namespace moelab {
 
-// Whether products over experts of width D and hidden width F are LibTorch's grouped ones: bf16 on Hopper,
-// where they wait for nothing, with rows of whole 16 bytes.
-bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t D, int64_t F);
+// Whether products over E experts of width D and hidden width F are LibTorch's grouped ones: bf16 on Hopper,
+// where they wait for nothing, with rows of whole 16 bytes and fewer than 1024 experts.
+bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F);
 
 std::tuple<at::Tensor, at::Tensor> expert_block_forward_cuda(
     const at::Tensor& x_TD, const at::Tensor& weights_TK, const at::Tensor& row_TK,

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
 #include "kernels/vec.h"
 
@@ -63,8 +64,12 @@ double squared_norm_cpu(const Tensor& x) {
   return sum;
 }
 
+// LibTorch copies a 16-bit or fp32 tensor whole to fp64 before it takes the norm in that; so in parts.
+constexpr int64_t kCudaElements = int64_t{1} << 22;
+
 double squared_norm_meta(const Tensor& x) {
   check(x);
+  if (meta_is_cuda()) at::empty({std::min(x.numel(), kCudaElements)}, x.options().dtype(at::kDouble));
   return 0;
 }
 
@@ -77,11 +82,9 @@ double squared_norm_cuda(const Tensor& x) {
 
 }  // namespace
 
-// In parts: LibTorch copies a 16-bit or fp32 tensor whole to fp64 before it takes the norm in that.
 Tensor cuda_squared_norm(const Tensor& x) {
-  constexpr int64_t kElements = int64_t{1} << 22;
   std::vector<Tensor> squares;
-  for (const Tensor& part : x.view(-1).split(kElements)) {
+  for (const Tensor& part : x.view(-1).split(kCudaElements)) {
     const Tensor norm = at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble);
     squares.push_back(norm.mul(norm));
   }

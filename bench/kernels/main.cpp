@@ -19,7 +19,7 @@
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/files/proc_file.h"
-#include "train/run/run_record.h"
+#include "train/run/build_commit.h"
 #ifdef MOELAB_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/embedding.h"
 #include "kernels/expert_block.h"
 #include "kernels/fp8.h"
 #include "kernels/linear.h"
@@ -13,6 +14,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/aten_meta.h"
 #include "kernels/meta/stands_for.h"
+#include "kernels/squared_norm.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/expert_block.h"
 #include "tests/kernels/reference.h"
@@ -152,6 +154,28 @@ TEST(MetaStandsForCuda, CrossEntropysChunksAreLargerAndBounded) {
   Tensor loss;
   const int64_t peak = peak_of(kMetaDevice, [&] { loss = linear_cross_entropy(x, weight, targets); });
   EXPECT_LE(peak - (4 * V * D + 2 * T * D), 64 << 20);
+}
+
+// Up to 3072 ids their terms and the sum in fp32; of more, sorted ids, their places and partial sums.
+TEST(MetaStandsForCuda, EmbeddingsSumInFp32) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  constexpr int64_t D = 64, V = 1000;
+  const auto peak = [&](int64_t T) {
+    const Tensor weight = meta({V, D}).requires_grad_(), tokens = meta({T}, at::kLong), dy = meta({T, D});
+    return peak_of(kMetaDevice,
+                   [&] { torch::autograd::backward({moelab::embedding(weight, tokens)}, {dy}); });
+  };
+  const int64_t dweight = 2 * V * D, y = 2 * D;
+  EXPECT_EQ(peak(100), 100 * (y + 4 * D) + 3 * dweight);
+  EXPECT_EQ(peak(4096), 4096 * (y + 16) + 4 * (409 + V) * D + dweight);
+}
+
+TEST(MetaStandsForCuda, NormsAreTakenInPartsOf32MiB) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  for (const int64_t n : {1000, 5 << 20}) {
+    const Tensor x = meta({n});
+    EXPECT_EQ(peak_of(kMetaDevice, [&] { squared_norm(x); }), std::min<int64_t>(8 * n, 32 << 20));
+  }
 }
 
 // Three chunks and five slabs, which the cases of other tests are too small for on a GPU.

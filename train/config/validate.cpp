@@ -181,6 +181,9 @@ void check_captured_step(const Settings& s) {
   refuse(!s.model.dense() && s.model.dispatch != Dispatch::capacity,
          named("model.dispatch", s.model.dispatch) + ", but a graph holds fixed shapes",
          "model.dispatch=capacity");
+  refuse(!s.model.dense() && s.model.experts_per_token == s.model.experts && s.model.capacity_factor >= 1,
+         "all tokens at all experts, whose rows are counted on the host",
+         "model.experts_per_token below model.experts");
   refuse(s.activations.storage == ActivationStorage::host || s.activations.storage == ActivationStorage::nvme,
          named("activations.storage", s.activations.storage) + ", which a graph cannot reach",
          "activations.storage=keep");

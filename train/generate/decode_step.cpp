@@ -12,7 +12,8 @@ bool DecodeStep::fits(const Transformer& model) {
   const ModelSettings& m = model.settings();
   if (!model.device().is_cuda() || m.dense()) return true;
 #ifdef MOELAB_WITH_CUDA
-  return !model.fp8() && has_grouped_products(model.device(), model.compute(), m.d_model, m.d_expert);
+  return !model.fp8() &&
+         has_grouped_products(model.device(), model.compute(), m.experts, m.d_model, m.d_expert);
 #else
   return false;
 #endif

@@ -1,8 +1,8 @@
 #include <iostream>
 
 #include "train/huggingface/convert.h"
+#include "train/run/build_commit.h"
 #include "train/run/commands.h"
-#include "train/run/run_record.h"
 
 namespace moelab {
 

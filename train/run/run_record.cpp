@@ -17,6 +17,7 @@
 #include "train/files/proc_file.h"
 #include "train/presets/parameter_count.h"
 #include "train/profile/inspector.h"
+#include "train/run/build_commit.h"
 #include "train/run/flops.h"
 #include "train/watch/metric_scalars.h"
 
@@ -99,14 +100,6 @@ int64_t data_bytes(const Settings& s) {
 }
 
 }  // namespace
-
-std::string build_commit() {
-#ifdef MOELAB_COMMIT
-  return MOELAB_COMMIT;
-#else
-  return "unknown";
-#endif
-}
 
 RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
                      int64_t first_step)

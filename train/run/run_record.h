@@ -85,7 +85,4 @@ class RunRecord {
   double final_loss_;
 };
 
-// The commit that the program was built from, "unknown" outside of a git checkout.
-std::string build_commit();
-
 }  // namespace moelab

@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "train/config/print.h"
+#include "train/run/build_commit.h"
 #include "train/run/open_run.h"
 #include "train/run/resume.h"
-#include "train/run/run_record.h"
 
 namespace moelab {
 namespace {

@@ -257,6 +257,9 @@ INSTANTIATE_TEST_SUITE_P(
             "model.dispatch=capacity, or memory.cuda_graphs=none"},
         BadOverride{{"memory.cuda_graphs=both", "run.device=cuda", "model.dispatch=onehot"},
                     "set model.dispatch=capacity, or memory.cuda_graphs=decode"},
+        BadOverride{
+            {"memory.cuda_graphs=step", "run.device=cuda", "model.experts=2", "model.capacity_factor=1"},
+            "memory.cuda_graphs=step with all tokens at all experts"},
         BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "activations.storage=host"},
                     "memory.cuda_graphs=step with activations.storage=host, which a graph cannot reach"},
         BadOverride{{"memory.cuda_graphs=step", "run.device=cuda", "activations.storage=nvme",
