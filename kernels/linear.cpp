@@ -33,7 +33,7 @@ struct Scratch {
                         x.options().dtype(at::kByte));
   }
   PackedRight right(int64_t K, int64_t N) const { return {words.mutable_data_ptr<int32_t>(), K, N}; }
-  BlockedProducts products() const { return {workers.mutable_data_ptr(), widest, false}; }
+  BlockedProducts products() const { return {workers.mutable_data_ptr(), widest}; }
 };
 
 // Forward and backward serve the CPU and meta, where nothing is computed.

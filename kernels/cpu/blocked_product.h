@@ -68,7 +68,7 @@ inline void prefetch_rows(const at::BFloat16* rows, int64_t stride, int64_t n, i
   }
 }
 
-// Runs products on all cores, or on the one that it is called on.
+// Runs products on all cores, or, made within a parallel region, on the one that it is called on.
 class BlockedProducts {
  public:
   // What one core needs: a block of results, and one of a left operand.
@@ -79,9 +79,9 @@ class BlockedProducts {
   // `widest`: columns of the widest result.
   static int64_t worker_bytes(int64_t widest) { return kPanel * (std::max(widest, kPanel) * 4 + kDepth * 2); }
 
-  // `memory`: worker_bytes a core, or once when only the calling one works, as within a parallel region.
-  BlockedProducts(void* memory, int64_t widest, bool one_core)
-      : memory_(static_cast<std::byte*>(memory)), widest_(widest), one_core_(one_core) {}
+  // `memory`: worker_bytes for each core that works.
+  BlockedProducts(void* memory, int64_t widest)
+      : memory_(static_cast<std::byte*>(memory)), widest_(widest), one_core_(at::in_parallel_region()) {}
 
   // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n.
   template <class Run>

@@ -19,8 +19,8 @@ namespace moelab::expert_block_detail {
 using at::Tensor;
 constexpr int64_t kMaxLanes = 4;  // each has scratch of its own
 
-// On a few cores experts go side by side, a core each, and nothing waits inside of a product; on many cores
-// one after another, all cores in each.
+// On a few cores most experts go side by side, a core each, and nothing waits inside of a product; on many
+// cores one after another, all cores in each, for which the first lane has room.
 inline int64_t lane_count(int64_t experts) {
   const int64_t threads = at::get_num_threads();
   return threads <= std::min(kMaxLanes, experts) ? threads : 1;
@@ -63,7 +63,7 @@ struct Scratch {
     Tensor gradient_M2F;       // with fp8: room for the gradient of the pre-activation
     Tensor across, workers;    // of blocked products
 
-    bool fp8 = false, alone = true;  // alone: no other lane runs beside it
+    bool fp8 = false;
 
     // The factors of a product; with fp8 rounded, rows where they lie.
     void round(const Tensor& rows, Fp8Format format, Fp8Scale scale) const {
@@ -113,18 +113,16 @@ struct Scratch {
     return lane;
   }
 
-  static Lane blocked_lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass, bool alone) {
+  static Lane blocked_lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass, Tensor workers) {
     const bool backward = is_backward(pass);
     const int64_t rows = round_up(widest, kRowBlock);
     Lane lane;
-    lane.alone = alone;
     lane.rows_MD = rows_buffer(x, rows, s.D, Kind::capacity_buffers);
     if (backward) lane.across = rows_buffer(x, rows + kTile, s.D, Kind::capacity_buffers);
     lane.act_MF = rows_buffer(x, rows, s.F, Kind::activation_experts);
     if (!keeps_hidden(pass)) lane.h_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
     lane.weight = rows_buffer(x, 2 * s.F, s.D, Kind::activation_experts);
-    lane.workers = at::empty({alone ? at::get_num_threads() : 1, BlockedProducts::worker_bytes(s.D)},
-                             x.options().dtype(at::kByte));
+    lane.workers = std::move(workers);
     make_scales(lane, x, widest, backward);
     return lane;
   }
@@ -139,9 +137,14 @@ struct Scratch {
   Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass,
           bool fp8) {
     const int64_t count = lane_count(s.E);
+    const bool blocked = is_blocked(x, s, fp8);
+    Tensor workers;  // a row a core: all cores work from the first lane's on
+    if (blocked)
+      workers = at::empty({at::get_num_threads(), BlockedProducts::worker_bytes(s.D)},
+                          x.options().dtype(at::kByte));
     for (int64_t i = 0; i < count; ++i) {
-      lanes.push_back(is_blocked(x, s, fp8) ? blocked_lane(x, s, widest, pass, count == 1)
-                                            : lane(x, s, widest, pass, fp8));
+      lanes.push_back(blocked ? blocked_lane(x, s, widest, pass, workers.slice(0, i))
+                              : lane(x, s, widest, pass, fp8));
     }
     {
       KindScope scope(Kind::routing);

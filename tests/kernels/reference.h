@@ -94,6 +94,15 @@ inline ::testing::AssertionResult close_to(const at::Tensor& got, const at::Tens
   return close_to(got, want, tolerance.relative_norm, tolerance.worst_in_rms * largest / 5);
 }
 
+// The error may pass that of the plain formulation by a tenth, or lie below the rounding of the result and of
+// sums of so many terms.
+inline ::testing::AssertionResult no_worse(const at::Tensor& got, const at::Tensor& plain,
+                                           const at::Tensor& want, int64_t terms = 1) {
+  const double allowed =
+      std::max(1.1 * relative_error(plain, want), tolerance(got.scalar_type(), terms).relative_norm);
+  return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
+}
+
 // Same bits: shape, dtype and every element (so two NaN of the same bits are equal, 0 and -0 are not).
 inline ::testing::AssertionResult bitwise_equal(const at::Tensor& got_any, const at::Tensor& want_any) {
   if (got_any.sizes() != want_any.sizes() || got_any.dtype() != want_any.dtype()) {

@@ -11,6 +11,7 @@ namespace {
 using at::Tensor;
 using test::bitwise_equal;
 using test::close_to;
+using test::no_worse;
 
 using Case = test::LinearCrossEntropyCase;
 using Inputs = test::LinearCrossEntropyInput;
@@ -54,15 +55,6 @@ Results plain(const Inputs& in, const ReferenceHead& reference, at::ScalarType t
   const Tensor objective = loss + reference.weight * divergence;
   (objective * scale).backward();
   return {objective.detach(), loss.detach(), divergence.detach(), x.grad(), weight.grad()};
-}
-
-// The error may pass that of the plain formulation by a tenth, or lie below the rounding of the result and of
-// sums of so many terms.
-::testing::AssertionResult no_worse(const Tensor& got, const Tensor& plain, const Tensor& want,
-                                    int64_t terms = 1) {
-  const double allowed = std::max(1.1 * test::relative_error(plain, want),
-                                  test::tolerance(got.scalar_type(), terms).relative_norm);
-  return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
 }
 
 class ComparedCrossEntropyCases : public ::testing::TestWithParam<Case> {};

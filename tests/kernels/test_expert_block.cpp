@@ -62,7 +62,6 @@ TEST_P(ExpertBlock, AgreesWithFloat64InFp32) {
 TEST_P(ExpertBlock, RecomputesItsHiddenStateToTheSameBits) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const bool fp8 : {false, true}) {
-      if (fp8 && GetParam().device.is_cuda()) continue;  // CUDA has no fp8 products
       const MoeInput in = test::make_input(GetParam(), type);
       const auto with = [&](bool keep_hidden) {
         return run(in, type, at::kFloat, [&](auto& x, auto& weights, auto& w13, auto& w2) {
@@ -110,6 +109,40 @@ TEST_P(ExpertBlock, IsNotWorseThanTheLoopInBf16) {
         << name;
   }
 }
+
+class ExpertBlockRounding : public ::testing::TestWithParam<c10::Device> {
+  void SetUp() override { MOELAB_NEEDS(GetParam()); }
+};
+
+// A pre-activation kept in bf16 and results in bf16, all else in float64: no operator that keeps it so has
+// smaller errors, and in dw2 this alone is more than 3e-3. Ours come with bf16 between the products.
+TEST_P(ExpertBlockRounding, IsLittleMoreThanThatOfWhatIsKept) {
+  MoeCase c{"", 1, 512, 128, 4, 2, 256, 0};
+  c.device = GetParam();
+  const MoeInput in = test::make_input(c, at::kBFloat16);
+  const auto in_float64 = [&](const auto& kept) {
+    return run(in, at::kDouble, at::kDouble, [&](auto& x, auto& weights, auto& w13, auto& w2) {
+      return test::reference_experts(x, weights, in.ids, in.routes.row_TK, w13, w2, kept);
+    });
+  };
+  const Results want = in_float64(nullptr), got = run_block(in, in.routes),
+                least = in_float64([](const at::Tensor&h) {
+                  return h + (h.detach().to(at::kBFloat16).to(at::kDouble) - h.detach());
+                });
+  for (size_t i = 0; i < 5; ++i) {
+    const auto [name, reference] = want.named()[i];
+    const at::Tensor mine = got.named()[i].second;
+    const double floor = test::relative_error(least.named()[i].second.to(mine.scalar_type()), reference);
+    EXPECT_LE(test::relative_error(mine, reference), 1.7 * floor) << name;
+    if (name == std::string("dw2")) {
+      EXPECT_GT(floor, 3e-3);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ExpertBlockRounding,
+                         ::testing::Values(c10::Device(c10::kCPU), c10::Device(c10::kCUDA, 0)),
+                         [](const auto& info) { return info.param.is_cuda() ? "Cuda" : "Cpu"; });
 
 TEST_P(ExpertBlock, AgreesWithFloat64InFp16) {
   const MoeInput in = test::make_input(GetParam(), at::kHalf);

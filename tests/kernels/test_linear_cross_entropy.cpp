@@ -12,6 +12,7 @@ namespace {
 using at::Tensor;
 using test::bitwise_equal;
 using test::close_to;
+using test::no_worse;
 using test::relative_error;
 using test::ThreadScope;
 
@@ -47,15 +48,6 @@ Results ours(const Inputs& in, double scale = 1, double gradient_scale = 1) {
     return linear_cross_entropy(x, weight, targets, gradient_scale);
   };
   return differentiate(in, in.x.scalar_type(), fused, scale);
-}
-
-// The error may pass that of the plain formulation by a tenth, or lie below the rounding of the result and of
-// sums of so many terms.
-::testing::AssertionResult no_worse(const Tensor& got, const Tensor& plain, const Tensor& want,
-                                    int64_t terms = 1) {
-  const double allowed =
-      std::max(1.1 * relative_error(plain, want), test::tolerance(got.scalar_type(), terms).relative_norm);
-  return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
 }
 
 class LinearCrossEntropyCases : public ::testing::TestWithParam<Case> {

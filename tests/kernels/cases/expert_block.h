@@ -70,6 +70,7 @@ inline const std::vector<MoeCase>& moe_cases() {
         {"blocked_tails", 2, 75, 160, 4, 2, 96, 0},
         {"blocked_one_token", 1, 1, 64, 4, 2, 32, 0},
         {"blocked_all_to_one", 2, 40, 32, 4, 2, 64, 0, true},
+        {"blocked_top_1_to_one", 2, 150, 64, 5, 1, 32, 0, true},
         {"blocked_capacity", 2, 24, 64, 4, 2, 160, 1.25},
         {"blocked_many_rows", 1, 1100, 32, 2, 2, 32, 0},
         {"blocked_wide", 1, 70, 544, 2, 2, 576, 0},
