@@ -127,8 +127,9 @@ Tensor backward_meta(const Tensor& grad, const Tensor& tokens, int64_t vocabular
 Tensor forward_cuda(const Tensor& weight, const Tensor& tokens) {
   const c10::cuda::CUDAGuard guard(weight.device());
   Tensor out = empty_output(weight, tokens);
-  cuda::embedding(weight.const_data_ptr(), tokens.const_data_ptr<int64_t>(), out.mutable_data_ptr(),
-                  tokens.numel(), weight.size(1) * weight.element_size(), c10::cuda::getCurrentCUDAStream());
+  cuda::embedding(weight.const_data_ptr(), weight.size(0), tokens.const_data_ptr<int64_t>(),
+                  out.mutable_data_ptr(), tokens.numel(), weight.size(1) * weight.element_size(),
+                  c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }

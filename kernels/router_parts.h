@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "kernels/meta/stands_for.h"
+
 // What the router's CPU, CUDA and Meta sides share. Axes: T tokens, D width, E experts, K choices a token,
 // B sequences of S tokens.
 namespace moelab::router_detail {
@@ -12,8 +14,14 @@ namespace moelab::router_detail {
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
                            at::Tensor>;
 
-// Rows that are converted to fp32 at a time, so that no fp32 copy of x exists whole.
-inline constexpr int64_t kChunkRows = 1024;
+// Rows that are converted to fp32 at a time, so that no fp32 copy of x exists whole: on the CPU as many as
+// its caches hold; on CUDA, where a chunk has launches of its own that are to fill the device, 64 MiB of
+// them.
+inline int64_t chunk_rows(const at::Tensor& x) {
+  constexpr int64_t kRows = 1024, kCudaBytes = 64 << 20;
+  if (!on_cuda(x)) return kRows;
+  return std::max(kRows, kCudaBytes / (4 * std::max<int64_t>(x.size(1), 1)));
+}
 
 struct Shape {
   int64_t T, D, E, K, S, B;
@@ -38,14 +46,15 @@ inline Forward allocate_outputs(const at::Tensor& x, const Shape& s) {
 }
 
 inline at::Tensor fp32_chunk(const at::Tensor& x) {
-  return at::empty({std::min(x.size(0), kChunkRows), x.size(1)}, x.options().dtype(at::kFloat));
+  return at::empty({std::min(x.size(0), chunk_rows(x)), x.size(1)}, x.options().dtype(at::kFloat));
 }
 
 // Calls body(rows of x as fp32, first row, count) over all rows of x.
 template <class Body>
 void for_fp32_chunks(const at::Tensor& x, const at::Tensor& scratch, const Body& body) {
-  for (int64_t first = 0; first < x.size(0); first += kChunkRows) {
-    const int64_t count = std::min(kChunkRows, x.size(0) - first);
+  const int64_t most = chunk_rows(x);
+  for (int64_t first = 0; first < x.size(0); first += most) {
+    const int64_t count = std::min(most, x.size(0) - first);
     at::Tensor rows = scratch.narrow(0, 0, count);
     rows.copy_(x.narrow(0, first, count));
     body(rows, first, count);

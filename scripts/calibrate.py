@@ -5,13 +5,15 @@ of a sweep.
 A step's time is taken for the sum of its efforts (FLOPs, bytes moved, parameters stepped, …; `moelab estimate --json`
 counts them as step_work), each at a cost that is not negative. Costs start from the device's datasheet in
 train/plan/devices.json, all scaled alike to the machine; where the records say little they stay near that. The stated
-error is that of each case under costs fitted to the others.
+error is that of each case under costs fitted to the others: all that were fitted to, of one round or of many.
 
 example: scripts/calibrate.py results/cpu/records.jsonl --program build/dev/bin/moelab
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -26,6 +28,8 @@ PLAN = pathlib.Path(__file__).parents[1] / "train/plan"
 STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time
 SWEEPS = 3000  # of the coordinates at most; far more than it takes
 SETTLED = 1e-13  # a sweep that changes no cost by more was the last
+WARM_UP = 3  # steps; a run of no more, such as a preset's miniature, says nothing of speed
+WORST = 5  # cases that are named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +51,20 @@ def step_work(record: Record, program: pathlib.Path) -> dict[str, float]:
 
 
 def read_cases(records: list[Record], program: pathlib.Path) -> list[Case]:
+    """In the order of the records; of the same settings in several parts of a plan, one."""
     groups: dict[tuple, list[Record]] = {}
-    for record in filter(finished, records):
-        groups.setdefault((record.model, record.settings_hash), []).append(record)
-    return [Case(f"{model} {runs[0].case}",
-                 1e6 * statistics.median(float(np.median(run.timed_ms)) for run in runs), step_work(runs[0], program))
-            for (model, _), runs in groups.items()]
+    for record in records:
+        if finished(record) and len(record.steps) > WARM_UP:
+            groups.setdefault((record.model, record.settings_hash), []).append(record)
+    cases = list(groups.values())
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process
+        works = list(pool.map(lambda runs: step_work(runs[0], program), cases))
+    return [Case(name_of(runs[0]), 1e6 * statistics.median(float(np.median(run.timed_ms)) for run in runs), work)
+            for runs, work in zip(cases, works)]
+
+
+def name_of(record: Record) -> str:
+    return f"{record.model} {record.case}" + (f" ({record.sweep})" if record.sweep else "")
 
 
 def least_squares(rows: np.ndarray) -> np.ndarray:
@@ -77,11 +89,12 @@ def fit(work: np.ndarray, times: np.ndarray, datasheet: np.ndarray) -> np.ndarra
 
 
 def left_out_errors(work: np.ndarray, times: np.ndarray, datasheet: np.ndarray) -> list[float]:
+    """The share by which each case's time is predicted too long, under costs fitted to the others."""
     errors = []
     for index in range(len(times)):
         others = np.arange(len(times)) != index
         costs = fit(work[others], times[others], datasheet)
-        errors.append(abs(float(work[index] @ costs) / times[index] - 1))
+        errors.append(float(work[index] @ costs) / times[index] - 1)
     return errors
 
 
@@ -89,8 +102,8 @@ def significant(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def calibrate(cases: list[Case], datasheet: dict[str, float], machine: str) -> dict:
-    """The entry of calibration.json."""
+def calibrate(cases: list[Case], datasheet: dict[str, float], machine: str) -> tuple[dict, list[float]]:
+    """The entry of calibration.json, and the error of each case; see left_out_errors."""
     if len(cases) < 3:
         raise ReportError(f"{len(cases)} case(s) that finished; three or more are needed to fit and to check")
     names = list(datasheet)
@@ -99,11 +112,22 @@ def calibrate(cases: list[Case], datasheet: dict[str, float], machine: str) -> d
     prior = np.array([datasheet[name] for name in names])
     costs = fit(work, times, prior)
     errors = left_out_errors(work, times, prior)
-    return {"machine": machine, "cases": [case.name for case in cases],
-            "measured": [name for name, column in zip(names, work.T) if column.any()],
-            "error": {"median": significant(statistics.median(errors)), "worst": significant(max(errors)),
-                      "cases": len(cases)},
-            "nanoseconds": {name: significant(cost) for name, cost in zip(names, costs)}}
+    sizes = [abs(error) for error in errors]
+    entry = {"machine": machine, "cases": [case.name for case in cases],
+             "measured": [name for name, column in zip(names, work.T) if column.any()],
+             "error": {"median": significant(statistics.median(sizes)), "worst": significant(max(sizes)),
+                       "cases": len(cases)},
+             "nanoseconds": {name: significant(cost) for name, cost in zip(names, costs)}}
+    return entry, errors
+
+
+def spoken(device: str, entry: dict, errors: list[float]) -> str:
+    """How good the fit is, for a terminal, with the worst cases by name."""
+    worst = sorted(zip(errors, entry["cases"]), key=lambda one: -abs(one[0]))[:WORST]
+    error = entry["error"]
+    return "\n".join([f"{device}: {error['cases']} cases, step times wrong by {error['median']:.1%} (median), "
+                      f"{error['worst']:.1%} (worst), each under costs fitted to the others; the worst:",
+                      *(f"  {value:+.1%}  {name}" for value, name in worst)])
 
 
 def machine_of(records: list[Record]) -> str:
@@ -128,18 +152,17 @@ def main() -> None:
             raise ReportError(f"--device {arguments.device}: expected one of {', '.join(devices)}")
         records, notes = read_records(arguments.records)
         machine = machine_of(records)
-        entry = {"records": [str(path) for path in arguments.records]} | calibrate(
-            read_cases(records, arguments.program), devices[arguments.device]["nanoseconds"], machine)
+        entry, errors = calibrate(read_cases(records, arguments.program), devices[arguments.device]["nanoseconds"],
+                                  machine)
     except (ReportError, OSError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         sys.exit(2)
     for note in notes:
         print(note, file=sys.stderr)
     old = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"schema": 1, "devices": {}}
-    old["devices"][arguments.device] = entry
+    old["devices"][arguments.device] = {"records": [str(path) for path in arguments.records]} | entry
     arguments.out.write_text(json.dumps(old, indent=1) + "\n")
-    print(f"{arguments.device}: {entry['error']['cases']} cases, step times wrong by {entry['error']['median']:.1%} "
-          f"(median), {entry['error']['worst']:.1%} (worst), each under costs fitted to the others")
+    print(spoken(arguments.device, entry, errors))
 
 
 if __name__ == "__main__":

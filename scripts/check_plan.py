@@ -9,19 +9,20 @@ example: scripts/check_plan.py --program build/dev/bin/moelab --data data/python
   --budgets 320MiB,450MiB,800MiB
 """
 import argparse
+import dataclasses
 import json
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
 
-import numpy as np
 import yaml
 
-from tradeoff.figures import Interval, ratio_of_rates
+from tradeoff.figures import flat
+from tradeoff.plans import CHOICE, Check, check, parse_run
 
-ALLOWED = 0.95  # of the fastest's speed
 MOST = 4  # techniques in a drawn combination
 DRAWS = 400  # at most, for the samples of a budget
 QUIET = {"eval.batches": 0, "checkpoint.keep": 0, "monitor.quiet": "true", "run.log_every": 0, "memory.recover": "false"}
@@ -61,10 +62,25 @@ def draw(chance: random.Random, techniques: dict[str, dict], rows: int) -> tuple
     return [*sorted(names), f"micro-batch {micro} x {rows // micro}"], settings
 
 
-def rows_of(choice: list[str]) -> int:
+def rows_of(config: dict) -> int:
     """The sequences of a step."""
-    train = yaml.safe_load(pathlib.Path(choice[-1]).read_text())["train"]
-    return train["micro_batch"] * train["accumulation"]
+    return config["train"]["micro_batch"] * config["train"]["accumulation"]
+
+
+def first_of(printed: str) -> list[str]:
+    """The techniques in the first row of what `moelab plan` prints."""
+    row = re.search(r"^ +1  +[\d.]+ \S+  +\d+  (.+)$", printed, re.M)
+    return row[1].split(", ") if row else []
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What the planner chose: words for `moelab train`, and what records keep once its file is gone."""
+
+    command: list[str]
+    rows: int  # sequences of a step
+    techniques: list[str]
+    settings: dict[str, str]  # that differ from the model's own
 
 
 class Budget:
@@ -82,13 +98,16 @@ class Budget:
             sys.exit(f"check_plan: estimate {' '.join(words(settings))}: {estimate.stderr.strip()}")
         return estimate.returncode == 0
 
-    def choice(self) -> list[str]:
-        out = self.folder / f"{self.limit}.yaml"
+    def choice(self) -> Choice:
+        out, data = self.folder / f"{self.limit}.yaml", f"data.path={self.arguments.data}"
         plan = call(self.arguments.program, "plan", "--memory", self.limit, "--model", self.arguments.model, "--out", out,
-                    f"data.path={self.arguments.data}")
+                    data)
         if plan.returncode != 0:
             sys.exit(f"check_plan: plan --memory {self.limit}: {plan.stderr.strip()}")
-        return ["--config", str(out)]
+        model = call(self.arguments.program, "train", "--config", self.arguments.model, "--print-config", data)
+        config, before = yaml.safe_load(out.read_text()), flat(yaml.safe_load(model.stdout))
+        settings = {key: value for key, value in flat(config).items() if before.get(key) != value}
+        return Choice(["--config", str(out)], rows_of(config), first_of(plan.stdout), settings)
 
     def samples(self, techniques: dict[str, dict], rows: int) -> dict[str, list[str]]:
         chance, cases, drawn = random.Random(self.arguments.seed), {}, 0
@@ -110,36 +129,21 @@ class Budget:
                 "commit": summary["commit"], "machine": summary["machine"]}
 
 
-def records_of(budget: Budget, cases: dict[str, list[str]]):
+def records_of(budget: Budget, choice: Choice, cases: dict[str, list[str]]):
     """A record a run, the cases in turns, each round begun by another."""
     names = list(cases)
     for turn in range(budget.arguments.rounds):
         for i in range(len(names)):
             name = names[(turn + i) % len(names)]
-            yield {"schema": 1, "budget": budget.limit, "case": name, "round": turn, "command": cases[name],
+            chosen = {"techniques": choice.techniques, "settings": choice.settings} if name == CHOICE else {}
+            yield {"schema": 1, "budget": budget.limit, "case": name, "round": turn, "command": cases[name], **chosen,
                    **budget.train(cases[name])}
 
 
-def compared(records: list[dict], name: str, other: str) -> Interval:
-    """Speed of a case over that of another, paired by rounds."""
-    rates = {(r["case"], r["round"]): np.array(r["rates"]) for r in records}
-    rounds = sorted({r["round"] for r in records})
-    return ratio_of_rates([(rates[name, i], rates[other, i]) for i in rounds])
-
-
-CHOICE = "the plan's choice"
-
-
-def verdict(records: list[dict]) -> tuple[bool, str]:
-    """Of the records of one budget."""
-    speed = {name: np.median([np.median(r["rates"]) for r in records if r["case"] == name])
-             for name in {r["case"] for r in records}}
-    others = sorted((name for name in speed if name != CHOICE), key=lambda name: -speed[name])
-    ratio = compared(records, CHOICE, others[0])
-    holds = ratio.value >= ALLOWED or ratio.high >= 1
-    return holds, (f"{records[0]['budget']}: the plan's choice makes {speed[CHOICE]:,.0f} tokens/s, the fastest of "
-                   f"{len(others)} drawn {speed[others[0]]:,.0f} ({others[0]}); ratio {ratio.value:.3f}, 95 % interval "
-                   f"{ratio.low:.3f} to {ratio.high:.3f}: {'holds' if holds else 'does not hold'}")
+def spoken(found: Check) -> str:
+    return (f"{found.choice.budget}: the plan's choice makes {found.speed:,.0f} tokens/s, the fastest of {found.drawn} "
+            f"drawn {found.fastest_speed:,.0f} ({found.fastest}); ratio {found.ratio.value:.3f}, 95 % interval "
+            f"{found.ratio.low:.3f} to {found.ratio.high:.3f}: {found.verdict}")
 
 
 def main() -> None:
@@ -164,17 +168,17 @@ def main() -> None:
         for limit in arguments.budgets.split(","):
             budget = Budget(arguments, limit, pathlib.Path(scratch))
             choice = budget.choice()
-            cases = {CHOICE: choice, **budget.samples(techniques, rows_of(choice))}
+            cases = {CHOICE: choice.command, **budget.samples(techniques, choice.rows)}
             if len(cases) < 2:
                 sys.exit(f"check_plan: --budgets {limit}: none of {DRAWS} drawn combinations fits")
             records = []
-            for record in records_of(budget, cases):
+            for record in records_of(budget, choice, cases):
                 records.append(record)
                 out.write(json.dumps(record) + "\n")
                 out.flush()
-            holds, text = verdict(records)
-            all_hold &= holds
-            print(text, flush=True)
+            found = check([parse_run(record) for record in records])
+            all_hold &= found.holds
+            print(spoken(found), flush=True)
     draft.replace(arguments.out)
     sys.exit(0 if all_hold else 1)
 

@@ -15,15 +15,18 @@ import sys
 import yaml
 
 from tradeoff import claims, dry_claims, figures
+from tradeoff.claim_names import UNJUDGED
 from tradeoff.records import ReportError, files_of, read_records
-from tradeoff.words import percent, times
+from tradeoff.verdicts import RULE, Measurement, Verdicts
+from tradeoff.words import times
 
 CLAIMS = pathlib.Path(__file__).resolve().parents[1] / "bench" / "tradeoff" / "claims.yaml"
 VERDICTS = ("holds", "holds when", "does not hold", "its own arithmetic is wrong", "not measurable here")
 # Why a claim is out of reach, by the beginning of its id; the first that fits.
 REASONS = {
-    "nemo.model_parallelism": "needs several devices", "ava.zero": "needs several devices", "vibee.fits_405b": "needs several devices",
-    "verl.reshard_after_forward": "needs several devices", "verl.profile_multi": "needs several devices",
+    "nemo.model_parallelism": "needs several devices", "ava.zero": "needs several devices",
+    "vibee.fits_405b": "needs several devices", "verl.reshard_after_forward": "needs several devices",
+    "verl.profile_multi": "needs several devices",
     "vibee.checkpoint_none": "the reference that the others are held against",
     "vibee.offload_none": "the reference that the others are held against",
     "nemo.preset": "a preset that sharding is part of; no figure is claimed",
@@ -43,18 +46,14 @@ REASONS = {
 NO_FIGURE = "no figure is claimed that could be held against a measurement"
 NO_CASE = "no record of a case that says"
 HOW = (
-    "Figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest to the largest round; "
-    "alone where all agree), against the naive baseline. A saving is stated of the memory that the claim names, then of "
-    "activations, of state (weights, masters, gradients, optimizer) and of the whole peak, which is meant where the claim names "
-    "none. Claims of bytes alone are held against dry runs of the training step, or against a closed formula. Extra arithmetic is "
-    "held against step time unless it is counted. On a CPU host memory is the device's own: offload to it has no time to be "
-    "judged by.")
-RULE = (
-    "A figure holds in a case if all of its measured interval lies within what is claimed (a single figure is a range of no "
-    "width), widened on both sides by a tenth of its end, and by 2 percentage points at least. **holds**: all figures of the claim "
-    "do, in every case that measures it. **holds when**: they do in the cases that are named, or in the parts of the claim. **does "
-    "not hold**: in no case all of them; those that hold alone are named, and those that are there in another size, from half of "
-    "the claim to twice the claim. A verdict is of the models and the machine measured here.")
+    "Figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest to the "
+    "largest round; alone where all agree), against the naive baseline of the same model and sequence. A saving is "
+    "stated of the memory that the claim names, then of activations, of state (weights, masters, gradients, "
+    "optimizer) and of the whole peak, which is meant where the claim names none. A claim of bytes or arithmetic "
+    "alone is held against dry runs of its own setting, or against a closed formula; sweeps of the same technique "
+    "then stand beside it and decide nothing, for their settings are others. Extra arithmetic is counted by dry "
+    "runs, with the step time beside it. Layers, and sequences × tokens of a micro-batch, are those of the "
+    "baseline. On a CPU host memory is the device's own: offload to it has no time to be judged by.")
 
 UNITS = {"_percent": " %", "_gb": " GB", "_mb": " MB"}
 
@@ -90,71 +89,35 @@ def claimed_text(entry: dict) -> str:
     return ", ".join(figure_text(name, value) for name, value in entry.get("figures", {}).items())
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """What one case of a sweep says of one claim: a finding for each of the figures that it measures."""
-
-    sweep: figures.Sweep
-    case: figures.Case
-    findings: list[claims.Finding] = dataclasses.field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"{self.case.name} on {self.sweep.title}"
-
-    @property
-    def holds(self) -> bool:
-        return all(finding.verdict == "confirmed" for finding in self.findings)
-
-    @property
-    def text(self) -> str:
-        saved = [finding for finding in self.findings if finding.claim.measure == "memory saved"]
-        said = [saved_text(saved)] if saved else []
-        said += dict.fromkeys(f"{f.claim.measure} {percent(f.measured)}" for f in self.findings
-                              if f.claim.measure != "memory saved")
-        return f"{self.name}: {'; '.join(said)}"
-
-
-def saved_text(findings: list[claims.Finding]) -> str:
-    """Of the memory that the claim names, then of the others."""
-    every = {finding.claim.of: finding.measured for finding in findings if finding.claim.of} | claims.savings(findings[0].case)
-    return "saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in every.items())
-
-
-def by_figure(findings: list[tuple[str, claims.Finding]]) -> str:
-    """[(case, finding)] as "memory saved 50 % in CASE, CASE; …"."""
-    cases: dict[str, list[str]] = {}
-    for name, finding in findings:
-        cases.setdefault(finding.claim.figure, []).append(name)
-    return "; ".join(f"{figure} in {', '.join(names)}" for figure, names in cases.items())
-
-
-def what_holds(measurements: list[Measurement]) -> str:
-    """Of a claim that no case confirms in all of its figures."""
-    findings = [(one.name, finding) for one in measurements for finding in one.findings]
-    alone = by_figure([(name, f) for name, f in findings if f.verdict == "confirmed"])
-    other = dict.fromkeys(f"{f.claim.figure} ({claims.direction(f.claim, f.measured) or 'wide interval'})"
-                          for _, f in findings if f.verdict == "partly")
-    return "; ".join([*([f"holds alone: {alone}"] if alone else []),
-                      *([f"in another size: {', '.join(other)}"] if other else [])])
-
-
 def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
     """Of optimizer state with a 4-byte master, which fp32 weights are themselves."""
     state = states.get(case.any.command)
     return None if state is None else state["optimizer"] / state["count"] + 4
 
 
-def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[tuple[float, str, figures.Interval]]:
-    """(sequence, model, speed over flash attention's) wherever a sweep follows both over sequences."""
+@dataclasses.dataclass(frozen=True)
+class Point:
+    sequence: float
+    model: str
+    speed: figures.Interval  # over flash attention's
+    rounds: int
+
+    @property
+    def text(self) -> str:
+        speed = times(self.speed) if self.rounds >= figures.LEAST_ROUNDS else f"{self.speed.value:.2f} × (one round)"
+        return f"{speed} at {self.sequence:,.0f} tokens on {self.model}"
+
+
+def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[Point]:
+    """Wherever a sweep follows both over sequences."""
     points = []
     for sweep in sweeps:
         case, flash = sweep.case(name), sweep.case("flash_attention")
         pairs = figures.paired(case.runs, flash.runs) if case and flash and case.family == "crossover" else []
         if pairs:
             speed = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])
-            points.append((case.any.sequence, sweep.model, speed))
-    return sorted(points, key=lambda point: point[:2])
+            points.append(Point(case.any.sequence, sweep.model, speed, len(pairs)))
+    return sorted(points, key=lambda point: (point.sequence, point.model))
 
 
 class Judge:
@@ -174,22 +137,33 @@ class Judge:
     def measurements(self, claim: str) -> list[Measurement]:
         found: dict[tuple, Measurement] = {}
         for sweep, finding in self.findings:
-            if finding.claim.id == claim and finding.measured:
+            timed = finding.claim.measure == claims.ARITHMETIC and finding.case and finding.case.speed_ratio
+            if finding.claim.id == claim and (finding.measured or timed):
                 key = id(sweep), finding.case.name
                 found.setdefault(key, Measurement(sweep, finding.case)).findings.append(finding)
         return list(found.values())
 
+    def counted(self, claim: str) -> list[claims.Finding]:
+        """The figures of arithmetic, by dry runs."""
+        more = dry_claims.counted(claim, self.dry.get(claim, {}))
+        return [claims.Finding(one, None, more, claims.verdict(one.low, one.high, more)) for one in self.claimed
+                if more and one.id == claim and one.measure == claims.ARITHMETIC]
+
     def by_dry_run(self, entry: dict) -> Row | None:
         dry, runs = dry_claims.DRY_CLAIMS.get(entry["id"]), self.dry.get(entry["id"], {})
-        if dry is None or runs.keys() != dry.runs.keys():
+        if dry is None or dry.judge is None or runs.keys() != dry.runs.keys():
             return None
-        found, parts = dry.judge(runs, entry["figures"])
-        how = f"dry run: {dry_claims.settings_of(entry['id'])}" if runs else "by formula"
-        measured = "; ".join([f"{found} ({how})", *(one.text for one in self.measurements(entry["id"]))])
+        try:
+            found, parts = dry.judge(runs, entry.get("figures", {}))
+        except KeyError as missing:
+            raise ReportError(f"claims: {entry['id']} has no figure {missing}, which it is judged by") from None
+        beside = [one.text for one in self.measurements(entry["id"])]
+        measured = f"{found} ({how_found(entry['id'])})" + (f"; beside it {'; '.join(beside)}" if beside else "")
         good = [part for part, holds in parts.items() if holds]
+        open_ = [f"{part} is not measured here" for part, holds in parts.items() if holds is None]
         if len(good) == len(parts):
             return make_row(entry, measured, VERDICTS[0])
-        note = f"taken for {', '.join(good)} alone" if good else ""
+        note = "; ".join([f"taken for {', '.join(good)} alone", *open_]) if good else ""
         return make_row(entry, measured, VERDICTS[1] if good else VERDICTS[2], note)
 
     def by_state(self, entry: dict) -> Row | None:
@@ -198,47 +172,70 @@ class Judge:
         names = {row.name for row in self.techniques if entry["id"] in row.claims}
         if entry["id"] == "vibee.adamw_bytes":
             names = {"baseline"}
-        for sweep in self.sweeps:
-            for case in sweep.cases:
-                held = bytes_per_parameter(case, self.states) if case.name in names else None
-                if held is not None:
-                    holds = abs(held / entry["figures"]["bytes_per_parameter"] - 1) <= 0.05
-                    return make_row(entry, f"{held:.2f} bytes a parameter with a 4-byte master: {case.name} on {sweep.title}",
-                                    VERDICTS[0] if holds else VERDICTS[2])
-        return None
+        held: dict[str, dict[str, list[str]]] = {}  # titles of sweeps by bytes and case
+        for sweep, case in ((sweep, case) for sweep in self.sweeps for case in sweep.cases if case.name in names):
+            bytes_ = bytes_per_parameter(case, self.states)
+            if bytes_ is not None:
+                held.setdefault(f"{bytes_:.2f}", {}).setdefault(case.name, []).append(sweep.title)
+        if not held:
+            return None
+        claimed = entry["figures"]["bytes_per_parameter"]
+        holds = all(dry_claims.within(float(bytes_), claimed, claimed) for bytes_ in held)
+        measured = "; ".join(f"{bytes_} bytes a parameter with a 4-byte master: {name} on {', '.join(titles)}"
+                             for bytes_, of in held.items() for name, titles in of.items())
+        return make_row(entry, measured, VERDICTS[0] if holds else VERDICTS[2])
 
     def by_crossover(self, entry: dict) -> Row | None:
         """Whether sparse attention is faster than flash attention beyond the sequence that the claim names."""
         if entry["id"] != "ava.sparse_attention":
             return None
-        points, start = beside_flash(self.sweeps, "block_sparse"), entry["figures"]["from_sequence"]
-        beyond = [speed for sequence, _, speed in points if sequence > start]
-        if not beyond:
+        points, start = beside_flash(self.sweeps, "block_sparse"), entry.get("figures", {}).get("from_sequence", 0)
+        if not points:
             return None
-        measured = "speed over flash attention's: " + ", ".join(
-            f"{times(speed)} at {sequence:,.0f} tokens on {model}" for sequence, model, speed in points)
-        if not all(speed.low > 1 for speed in beyond):
+        measured = "speed over flash attention's: " + ", ".join(point.text for point in points)
+        known = [point for point in points if point.rounds >= figures.LEAST_ROUNDS]
+        beyond = [point.speed for point in known if point.sequence > start]
+        if not beyond:
+            return make_row(entry, measured, VERDICTS[4], f"beyond {start:,} tokens nothing was measured in two rounds")
+        if any(speed.high < 1 for speed in beyond):
             return make_row(entry, measured, VERDICTS[2])
-        first = min(sequence for sequence, _, speed in points if speed.low > 1)
+        if not all(speed.low > 1 for speed in beyond):
+            return make_row(entry, measured, VERDICTS[4], f"beyond {start:,} tokens the interval is too wide")
+        first = min(point.sequence for point in known if point.speed.low > 1)
         return make_row(entry, measured, VERDICTS[0], f"already from {first:,.0f} tokens on" if first < start else "")
 
     def by_sweep(self, entry: dict) -> Row | None:
-        found = self.measurements(entry["id"])
-        if not found:
+        said = Verdicts(self.measurements(entry["id"]), self.counted(entry["id"]))
+        if not said.cases and not said.counted:
             return None
-        measured = "; ".join(one.text for one in found)
-        good = [one.name for one in found if one.holds]
-        if not good:
-            return make_row(entry, measured, VERDICTS[2], what_holds(found))
-        judged = {finding.claim.figure for one in found for finding in one.findings}
-        limits = [", ".join(good)] if len(good) < len(found) else []
-        limits += [f"{claim.figure} is not measured here" for claim in self.claimed
-                   if claim.id == entry["id"] and claim.figure not in judged]
-        return make_row(entry, measured, VERDICTS[1] if limits else VERDICTS[0], "; ".join(limits))
+        counted = [f"{dry_claims.counted_text(one.measured.value)} ({how_found(entry['id'])})" for one in said.counted]
+        measured = "; ".join([*counted, *(one.text for one in said.cases)])
+        if not said.judged:
+            outside = ", ".join(dict.fromkeys(one.outside for one in said.cases if one.outside))
+            reasons = [f"every case lies outside of the claim: {outside}"] if outside and not said.inside else \
+                [*said.undecided, *self.not_measured(entry, said)]
+            return make_row(entry, measured, VERDICTS[4], "; ".join([*reasons, *said.limit]))
+        if said.fails and not said.good:
+            return make_row(entry, measured, VERDICTS[2], "; ".join(filter(None, [said.what_holds, *said.limit])))
+        limits = [*said.undecided, *self.not_measured(entry, said), *said.limit]
+        if not limits and said.good and not said.fails:
+            return make_row(entry, measured, VERDICTS[0])
+        where = said.held if limits or not said.good else ", ".join(one.name for one in said.good)
+        return make_row(entry, measured, VERDICTS[1], "; ".join([where, *limits]))
+
+    def not_measured(self, entry: dict, said: Verdicts) -> list[str]:
+        seen = said.judged | {finding.claim.figure for one in said.inside for finding in one.measured}
+        every = [claim.figure for claim in self.claimed if claim.id == entry["id"]]
+        every += [figure_text(name, value) for name, value in entry["figures"].items() if name in UNJUDGED]
+        return [f"{figure} is not measured here" for figure in every if figure not in seen]
 
     def unmeasured(self, entry: dict) -> Row:
         reason = next((why for begin, why in REASONS.items() if entry["id"].startswith(begin)), None)
         return make_row(entry, "–", VERDICTS[4], reason or (NO_CASE if entry.get("figures") else NO_FIGURE))
+
+
+def how_found(claim: str) -> str:
+    return f"dry run: {dry_claims.settings_of(claim)}" if dry_claims.DRY_CLAIMS[claim].runs else "by formula"
 
 
 def make_row(entry: dict, measured: str, verdict: str, note: str = "") -> Row:
@@ -277,20 +274,55 @@ def states_of(paths: list[pathlib.Path]) -> dict:
     return states
 
 
-def make(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Path) -> str:
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What is judged by, all of it sound."""
+
+    sweeps: list[figures.Sweep]
+    states: dict
+    techniques: list[claims.Technique]
+    claimed: list[claims.Claim]
+    content: dict  # of the file of claims
+    settings: set[str]  # those that runs resolved, empty where no record says
+
+
+def refuse_unknown_settings(inputs: Inputs, path: pathlib.Path) -> None:
+    for row in inputs.techniques if inputs.settings else []:
+        if unknown := sorted(row.settings.keys() - inputs.settings):
+            raise ReportError(f"{path}: {row.name} has the unknown settings {', '.join(unknown)}, which no run in the records "
+                              "has; --program asks the program itself")
+
+
+def read_inputs(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Path) -> Inputs:
     paths = files_of(folder)
     records, _ = read_records(paths)
-    sweeps = figures.sweeps(records)
-    claimed = claims.read_claims(claims_file)
+    rows, claimed = claims.read_techniques(techniques), claims.read_claims(claims_file)
+    settings = set().union(*(figures.flat(record.resolved) for record in records))
     content = yaml.safe_load(claims_file.read_text())
-    dry = dry_claims.read(folder / "dry_runs.json")
-    judge = Judge(sweeps, claims.read_techniques(techniques), claimed, states_of(paths), dry)
+    return Inputs(figures.sweeps(records), states_of(paths), rows, claimed, content, settings)
+
+
+def page(inputs: Inputs, dry: dict) -> str:
+    judge = Judge(inputs.sweeps, inputs.techniques, inputs.claimed, inputs.states, dry)
     titles: dict[str, list[str]] = {}
-    for sweep in sweeps:
-        where = f"{sweep.machine.get('gpu') or sweep.machine.get('cpu')}, {sweep.machine.get('cores')} cores, commit {sweep.commit}"
+    for sweep in inputs.sweeps:
+        device = sweep.machine.get("gpu") or sweep.machine.get("cpu")
+        where = f"{device}, {sweep.machine.get('cores')} cores, commit {sweep.commit}"
         titles.setdefault(where, []).append(sweep.title)
     sources = [f"{', '.join(measured)} on {where}" for where, measured in titles.items()]
-    return markdown([judge.row(entry) for entry in content["claims"]], content["guides"], sources)
+    return markdown([judge.row(entry) for entry in inputs.content["claims"]], inputs.content["guides"], sources)
+
+
+def make(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Path) -> str:
+    return page(read_inputs(folder, techniques, claims_file), dry_claims.read(folder / "dry_runs.json"))
+
+
+def make_anew(inputs: Inputs, path: pathlib.Path, program: pathlib.Path) -> str:
+    """With dry runs of the program, which are written to the path once everything has proved sound."""
+    made = dry_claims.made_by(program)
+    text = page(inputs, dry_claims.by_claim(made, path))
+    path.write_text(json.dumps(made, indent=1) + "\n")
+    return text
 
 
 def main() -> None:
@@ -301,9 +333,14 @@ def main() -> None:
     parser.add_argument("--claims", type=pathlib.Path, default=CLAIMS, help="default: bench/tradeoff/claims.yaml")
     arguments = parser.parse_args()
     try:
+        inputs = read_inputs(arguments.folder, arguments.techniques, arguments.claims)
+        dry_runs = arguments.folder / "dry_runs.json"
         if arguments.program:
-            dry_claims.record(arguments.program, arguments.folder / "dry_runs.json")
-        text = make(arguments.folder, arguments.techniques, arguments.claims)
+            dry_claims.refuse_settings(arguments.program, inputs.techniques, arguments.techniques)
+            text = make_anew(inputs, dry_runs, arguments.program)
+        else:
+            refuse_unknown_settings(inputs, arguments.techniques)
+            text = page(inputs, dry_claims.read(dry_runs))
         (arguments.folder / "claims.md").write_text(text)
     except (ReportError, OSError) as error:
         print(f"claims: {error}", file=sys.stderr)

@@ -6,11 +6,11 @@ a plan has the case in several parts. The first is what the others are held agai
 
   SAME    the interval of the ratio lies within 2 % of 1
   FASTER  it lies above that,   SLOWER  below
-  UNSURE  neither: more rounds would tell
+  UNSURE  neither, or of one round alone: more rounds would tell
 
 The interval is a 95 % bootstrap one over rounds and their steps: of the ratios within each round where both come from
-the same sweep, else of the ratio of medians. Of fewer than three rounds it cannot know how runs differ, so it is widened
-by 5 % either way.
+the same sweep, else of the ratio of medians. One round cannot know how rounds differ, so its ratio has no interval and no
+other verdict; two know little, so that theirs is widened by 5 % either way.
 
 example: scripts/compare.py results/quickstart/records.jsonl:baseline results/quickstart/records.jsonl:bf16
          scripts/compare.py runs/moe-nano runs/moe-nano-recompute
@@ -38,6 +38,8 @@ class Outcome:
 
 
 def verdict(speed: figures.Interval, rounds: int) -> str:
+    if rounds < figures.LEAST_ROUNDS:
+        return "UNSURE"
     spread = RUN_SPREAD if rounds < ENOUGH else 0
     low, high = speed.low * (1 - spread), speed.high * (1 + spread)
     if 1 - MARGIN <= low and high <= 1 + MARGIN:
@@ -61,13 +63,16 @@ def compare(one: subjects.Subject, other: subjects.Subject) -> Outcome:
     return Outcome(verdict(speed, rounds), speed, rounds, False)
 
 
-def ratio_text(speed: figures.Interval) -> str:
+def ratio_text(outcome: Outcome) -> str:
+    speed = outcome.speed
+    if outcome.rounds < figures.LEAST_ROUNDS:
+        return f"{speed.value:.3f} × (one round)"
     return f"{speed.value:.3f} × ({speed.low:.3f}–{speed.high:.3f})"
 
 
 def row(subject: subjects.Subject, outcome: Outcome | None, peak: float) -> list[str]:
     case = subject.case
-    said = [outcome.verdict, ratio_text(outcome.speed)] if outcome else ["", ""]
+    said = [outcome.verdict, ratio_text(outcome)] if outcome else ["", ""]
     more = f" ({case.peak.value / peak:.3f} ×)" if outcome else ""
     return [subject.name, *said, f"{case.speed.value:,.0f}", f"{case.step_ms.value:,.1f} ms",
             human_bytes(case.peak.value) + more, f"{case.loss:.4f}", str(len(subject.runs))]
@@ -84,8 +89,10 @@ def notes_on(one: subjects.Subject, other: subjects.Subject, outcome: Outcome) -
         notes.append(f"{other.name} is of {b.model}, not {a.model}")
     if a.tokens != b.tokens:
         notes.append(f"{other.name} saw {b.tokens:,.0f} tokens, not {a.tokens:,.0f}: losses don't compare")
-    if outcome.rounds < ENOUGH:
-        notes.append(f"{other.name}: {outcome.rounds} round(s) alone, so the interval was widened by {RUN_SPREAD:.0%} for "
+    if outcome.rounds < figures.LEAST_ROUNDS:
+        notes.append(f"{other.name}: one round alone, which cannot know how rounds differ; more would tell which is faster")
+    elif outcome.rounds < ENOUGH:
+        notes.append(f"{other.name}: {outcome.rounds} rounds alone, so the interval was widened by {RUN_SPREAD:.0%} for "
                      "the verdict")
     if not outcome.paired:
         notes.append(f"{other.name}: rounds don't pair; a machine that grew slower in between would show as a difference")

@@ -12,7 +12,7 @@ usage() {
 usage: scripts/gpu_check.sh [--minutes N] [--device cuda|cpu] [--out DIR] [STEP …]
 
   --minutes  for everything together (default 30); a step takes half of what is left at most, the last all of it;
-             one that finds no time left is named in the table
+             one that finds no time left is named in the table; on a GPU the goals follow it, by scripts/gpu_goals.py
   --device   cpu: the same steps without a GPU, the presets as miniatures
   --out      folder of the records (default results/<name of the GPU>)
   STEP       some of: environment tests sanitizer kernels peers throughput estimates presets sweep (default: all, so)
@@ -59,9 +59,17 @@ for folder in build/*/; do
 done
 [[ -n $build ]] || fail "moelab is not built: run scripts/setup.sh && cmake --preset dev && cmake --build --preset dev"
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
-torch=$("$python" -c 'import torch; print(torch.__path__[0] + "/lib")' 2>/dev/null) ||
+# CUDA's own libraries come with LibTorch's wheel, in packages beside it, or with a toolkit.
+folders=$("$python" -c 'import glob, torch; lib = torch.__path__[0] + "/lib"
+print(lib, *sorted(glob.glob(torch.__path__[0] + "/../nvidia/*/lib")), sep=":")' 2>/dev/null) ||
   fail "$python has no torch: pip install torch==2.11.0, or name an interpreter that has it in PYTHON"
-export LD_LIBRARY_PATH=$PWD/$build/lib:$torch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONUNBUFFERED=1
+for folder in "${CUDA_HOME:-/usr/local/cuda}"/{lib64,lib,extras/CUPTI/lib64}; do
+  [[ ! -d $folder ]] || folders+=:$folder
+done
+export LD_LIBRARY_PATH=$PWD/$build/lib:$folders${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONUNBUFFERED=1
+missing=$({ ldd "$build/bin/moelab" 2>/dev/null || true; } | awk '/=> not found/ {print $1}' | sort -u | tr '\n' ' ')
+[[ -z $missing ]] || fail "missing libraries: ${missing% } (they are neither beside torch nor in CUDA_HOME; CUDA 13" \
+  "has them: pip install nvidia-cuda-runtime nvidia-cuda-cupti, or name its folder in CUDA_HOME)"
 data=$PWD/data/python-stdlib
 
 skip() {
@@ -75,6 +83,7 @@ environment() {
   lscpu | grep -E '^(Model name|CPU\(s\)|Flags)' | cut -c -400
   [[ $device == cpu ]] || nvidia-smi
   "$python" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
+  ldd "$build/bin/moelab" | awk '/libtorch_c|libcudart|libcupti|libcublas/ {print $1, $3}'
   "$build/bin/moelab" techniques --json | "$python" -c 'import json, sys; json.load(sys.stdin)'
   [[ -f $data/meta.json ]] || "$python" scripts/prepare_data.py --bytes --python-stdlib --out "$data"
 }
@@ -111,15 +120,18 @@ sanitizer() {
   return "$failed"
 }
 
+# Attention once more as run.deterministic has it: its backward is another.
 kernels() {
   [[ -x $build/bin/bench_kernels ]] || skip "bench_kernels is not built (Google Benchmark)"
-  "$build/bin/bench_kernels" --device "$device" --benchmark_min_time=0.1 --benchmark_out="$out/kernels.json" \
-    --benchmark_out_format=json
+  local common=(--device "$device" --benchmark_min_time=0.1 --benchmark_out_format=json) failed=0
+  "$build/bin/bench_kernels" "${common[@]}" --benchmark_out="$out/kernels.json" || failed=1
+  "$build/bin/bench_kernels" "${common[@]}" --deterministic --benchmark_filter='^attention/' \
+    --benchmark_out="$out/kernels-deterministic.json" || failed=1
+  return "$failed"
 }
 
 peers() {
   [[ -x $build/bin/bench_moe_layer ]] || skip "bench_moe_layer is not built"
-  "$python" -c 'import safetensors, transformers' 2>/dev/null || skip "$python has no transformers and safetensors"
   "$python" bench/peers/hf_moe_layer.py --program "$build/bin/bench_moe_layer" --device "$device" --rounds 3 \
     --iterations 5 --out "$out/peers.jsonl"
 }
@@ -132,16 +144,45 @@ throughput() {
   for graphs in "${modes[@]}"; do
     "$build/bin/moelab" train --config olmoe-1b-7b "${miniature[@]}" "run.device=$device" precision.compute=bf16 \
       model.dispatch=capacity optim.name=adamw_compact activations.checkpoint=full "memory.cuda_graphs=$graphs" \
-      train.micro_batch=8 train.steps=12 eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-olmoe" "data.path=$data" || failed=1
+      train.micro_batch=8 train.steps=12 eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-olmoe" "data.path=$data" ||
+      failed=1
     [[ ! -f $out/run-olmoe/summary.json ]] || mv "$out/run-olmoe/summary.json" "$out/olmoe-graphs-$graphs.json"
     rm -rf "$out/run-olmoe"
   done
   return "$failed"
 }
 
+# measured_run NAME COMMAND…: five steps of a training command; its peaks beside the prediction, its summary kept.
+measured_run() {
+  local name=$1 failed=0
+  shift
+  "$@" train.steps=5 eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-$name" "data.path=$data" || failed=1
+  if [[ -f $out/run-$name/summary.json ]]; then
+    "$python" scripts/check_estimates.py --program "$build/bin/moelab" --run "$out/run-$name" || failed=1
+    mv "$out/run-$name/summary.json" "$out/$name.json"
+  fi
+  rm -rf "$out/run-$name"
+  return "$failed"
+}
+
+# What is predicted and measured of one model under different techniques; large enough that what libraries hold is a
+# small part of it.
 estimates() {
-  "$python" scripts/check_estimates.py --program "$build/bin/moelab" --device "$device" --data "$data" --draws 60 \
-    --out "$out/estimates.jsonl"
+  local techniques miniature=() failed=0 model=moe-740m
+  [[ $device == cuda ]] || miniature=(--scale 1/64) model=moe-nano
+  for techniques in \
+    "bf16 precision.compute=bf16" \
+    "fp32 precision.compute=fp32" \
+    "dropless precision.compute=bf16 model.dispatch=dropless" \
+    "recomputed precision.compute=bf16 activations.checkpoint=full optim.name=adam8bit" \
+    "int8 precision.compute=bf16 activations.storage=int8" \
+    "offloaded precision.compute=bf16 activations.storage=host placement.optimizer=host" \
+    "in_backward precision.compute=bf16 optim.in_backward=true"; do
+    # shellcheck disable=SC2086  # several words
+    measured_run "estimate-${techniques%% *}" "$build/bin/moelab" train --config "$model" "${miniature[@]}" \
+      "run.device=$device" train.sequence=1024 train.micro_batch=4 train.accumulation=1 ${techniques#* } || failed=1
+  done
+  return "$failed"
 }
 
 # Each card's script for a few steps: its peak beside the card's memory, and beside what was predicted.
@@ -149,13 +190,8 @@ presets() {
   local card failed=0 miniature=()
   [[ $device == cuda ]] || miniature=(--scale 1/64)
   for card in 8gb 12gb 16gb 24gb a100_40gb a100_80gb h100_80gb; do
-    MOELAB_PROGRAM=$PWD/$build/bin/moelab "scripts/train_$card.sh" --device "$device" "${miniature[@]}" train.steps=5 \
-      eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-$card" "data.path=$data" || failed=1
-    if [[ -f $out/run-$card/summary.json ]]; then
-      "$python" scripts/check_estimates.py --program "$build/bin/moelab" --run "$out/run-$card" || failed=1
-      mv "$out/run-$card/summary.json" "$out/preset-$card.json"
-    fi
-    rm -rf "$out/run-$card"
+    MOELAB_PROGRAM=$PWD/$build/bin/moelab measured_run "preset-$card" "scripts/train_$card.sh" --device "$device" \
+      "${miniature[@]}" || failed=1
   done
   return "$failed"
 }
@@ -181,10 +217,11 @@ run() {
 }
 
 # What a step's own shell needs of this one: `timeout` runs programs, no functions.
-SHARED="set -uo pipefail; $(declare -p device out build python data); $(declare -f skip "${STEPS[@]}")"
+SHARED="set -uo pipefail; $(declare -p device out build python data); $(declare -f skip measured_run "${STEPS[@]}")"
 readonly SHARED
 : >"$out/check.tsv"
 for step in "${chosen[@]}"; do run "$step"; done
 say "$name: records in $out"
 awk -F'\t' '{printf "%-12s %6d s  %s\n", $1, $3, $2}' "$out/check.tsv"
+[[ $device == cpu ]] || "$python" scripts/gpu_goals.py "$out"
 ! grep -q FAILED "$out/check.tsv"

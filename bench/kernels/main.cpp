@@ -1,7 +1,8 @@
 // bench_kernels: the time and peak memory of each operator on the tests' own cases, as a share of what the
 // machine reaches in a product or a copy, measured in the same run. Google Benchmark's options choose:
 //
-//   bench_kernels [--device cpu|cuda] --benchmark_filter=expert_block --benchmark_out=kernels.json
+//   bench_kernels [--device cpu|cuda] [--deterministic] --benchmark_filter=expert_block
+//                 --benchmark_out=kernels.json
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -75,6 +76,8 @@ void add_context(c10::Device device) {
   benchmark::AddCustomContext("commit", build_commit());
   benchmark::AddCustomContext("cpu", cpu_name());
   benchmark::AddCustomContext("cpu_capability", at::get_cpu_capability());
+  benchmark::AddCustomContext("deterministic",
+                              at::globalContext().deterministicAlgorithms() ? "true" : "false");
   benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
   benchmark::AddCustomContext("gemm_fp32_gflops",
                               fmt::format("{:.1f}", 1e-9 * gemm_rate(device, at::kFloat)));
@@ -98,8 +101,16 @@ c10::Device take_device(int& argc, char** argv) {
   return c10::Device(c10::kCUDA, 0);
 }
 
+// Takes "--deterministic" out of the arguments, which is run.deterministic: what it costs is the difference.
+void take_deterministic(int& argc, char** argv) {
+  char** const end = std::remove(argv, argv + argc, std::string("--deterministic"));
+  at::globalContext().setDeterministicAlgorithms(end != argv + argc, false);
+  argc = static_cast<int>(end - argv);
+}
+
 int run(int argc, char** argv) {
   const c10::Device device = take_device(argc, argv);
+  take_deterministic(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   install_allocators();

@@ -14,6 +14,16 @@ TOGETHER = ("single", "leave_one_out", "ladder", "pair")
 # Techniques that several devices would need; rows for them stay open until there are records.
 SHARDING = ("zero_1", "zero_2", "zero_3", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 
+# The steps of claim ava.priority by their technique, in its order; those without one have no rung on a ladder here.
+PRIORITY = {"flash_attention": "flash_attention", "mixed_precision": "bf16", "gradient_checkpointing": "recompute_full",
+            "data_pipeline": "", "zero_1": "", "memory_thresholds": "", "zero_2": "", "smaller_batch": "accumulation"}
+NO_RUNG = {
+    "data_pipeline": "no effect here: batches that are read ahead (data.prefetch) lie in host memory, outside of the peak",
+    "zero_1": "pending: it needs several devices",
+    "memory_thresholds": "no effect here: thresholds change what a run does when memory runs short, and no peak before",
+    "zero_2": "pending: it needs several devices",
+}
+
 
 def together(sweeps: list[Sweep]) -> list[Sweep]:
     """Those whose cases stand in one picture: parts of a plan in which the same baseline was trained are one, and parts
@@ -38,6 +48,17 @@ def of_families(sweep: Sweep, *families: str) -> Sweep:
 def ladder(sweep: Sweep) -> list[Case]:
     """From the lowest rung on: each has all techniques of the one before."""
     return sorted(of_families(sweep, "ladder").cases, key=lambda case: len(case.techniques))
+
+
+def without_rung(case: Case, below: Case | None) -> list[str]:
+    """The steps of PRIORITY that come right before what this rung adds, and have no rung."""
+    steps, found = list(PRIORITY.items()), []
+    added = set(case.techniques) - set(below.techniques if below else ())
+    for index, (_, technique) in enumerate(steps):
+        if technique in added:
+            before = itertools.takewhile(lambda step: not step[1], reversed(steps[:index]))
+            found += reversed([name for name, _ in before])
+    return found
 
 
 # Pairs.
@@ -165,8 +186,17 @@ def crossings(sweeps: list[Sweep]) -> list[Crossing]:
     return found
 
 
-def passes_one(xs: list[float], ratios: list[float]) -> list[float]:
-    """Where the ratio passes 1, up or down, on straight lines between logarithms."""
-    logs = [(math.log(x), math.log(ratio)) for x, ratio in zip(xs, ratios)]
-    return [math.exp(a[0] + (b[0] - a[0]) * a[1] / (a[1] - b[1]))
-            for a, b in itertools.pairwise(logs) if (a[1] > 0) != (b[1] > 0)]
+def memory_time(case: Case) -> Interval:
+    """Peak times step time, against the baseline's: less than 1 where the memory saved outweighs the time lost."""
+    speed, peak = case.speed_ratio, case.peak_ratio
+    return Interval(peak.value / speed.value, peak.low / speed.high, peak.high / speed.low)
+
+
+def from_on(crossing: Crossing, holds) -> float | None:
+    """The smallest x from which on holds(case) is true of all that were measured."""
+    first = None
+    for x, case in reversed(crossing.points):
+        if not holds(case):
+            break
+        first = x
+    return first

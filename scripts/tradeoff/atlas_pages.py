@@ -10,6 +10,7 @@ from . import atlas
 from .companions import Draw, Fits, Predictions
 from .document import Commands, Heading, Items, Picture, Point, Table, Text
 from .figures import Case, Interval, Sweep
+from .plans import ALLOWED, Check
 from .plots import crossovers, estimates, ladder, pairs
 from .words import failure_word, loss_change, provenance, rounds_of, signed_bytes, times
 
@@ -46,19 +47,27 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
             times(case.speed_ratio), loss_change(case)]
 
 
+def missing_rows(case: Case, below: Case | None) -> list[list[str]]:
+    """Of the guide's steps right below this rung that have none."""
+    return [["–", f"`{name}`: {atlas.NO_RUNG[name]}", "", "", "", "", ""] for name in atlas.without_rung(case, below)]
+
+
 def ladder_blocks(sweep: Sweep, prefix: str) -> list:
     rungs = atlas.ladder(sweep)
     if not rungs:
         return []
     ground = sweep.case(rungs[0].baseline)
     steps = [case for case in (ground, *rungs) if case]
+    rows = [row for case, below in zip(rungs, [ground, *rungs])
+            for row in (*missing_rows(case, below), ladder_row(case, below))]
     table = Table("Each rung keeps what the ones below it have. memory, speed, loss: against "
                   f"{', '.join(dict.fromkeys(f'`{case.baseline}`' for case in rungs))}, as in the table of the cases.",
                   ["rung", "adds", "peak memory", "memory", "tokens/s", "speed", "loss"],
-                  [ladder_row(case, below) for case, below in zip(rungs, [ground, *rungs])], ("adds",))
+                  rows, ("adds",))
     finished = [case for case in steps if case.runs]
     picture = Picture(f"{prefix}ladder", "Peak memory and tokens a second on each rung of the ladder",
-                      f"One technique after the other, in the order in which guides recommend them. {provenance(sweep)}",
+                      "One technique after the other. Steps of a guide's order (claim `ava.priority`) that have no rung "
+                      f"here are in the table below, with the reason. {provenance(sweep)}",
                       functools.partial(ladder.ladder, finished))
     return [Heading(3, "The ladder"), *([picture] if len(finished) > 1 else []), table]
 
@@ -143,22 +152,40 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
 # Crossovers.
 
 
+def where(crossing: atlas.Crossing, holds) -> str:
+    """The sizes at which holds(case) is true, as "at 1, 2 and from 8 on", "at 16" for the last alone, or "nowhere"."""
+    first = atlas.from_on(crossing, holds)
+    if first == crossing.points[-1][0]:
+        first = None
+    alone = [crossovers.amount(x) for x, case in crossing.points if holds(case) and (first is None or x < first)]
+    said = ([f"at {', '.join(alone)}"] if alone else []) + ([f"from {crossovers.amount(first)} on"] if first else [])
+    return " and ".join(said) or "nowhere"
+
+
+def speed_text(crossing: atlas.Crossing) -> str:
+    """Where it is faster and slower as far as the intervals tell."""
+    said = [f"faster {where(crossing, lambda case: case.speed_ratio.low > 1)}",
+            f"slower {where(crossing, lambda case: case.speed_ratio.high < 1)}"]
+    undecided = [crossovers.amount(x) for x, case in crossing.points if case.speed_ratio.low <= 1 <= case.speed_ratio.high]
+    return "; ".join([*said, *([f"undecided at {', '.join(undecided)}, where the interval spans 1"] if undecided else [])])
+
+
+def bargain(x: float, case: Case) -> str:
+    """What it saves, and what that takes."""
+    time = 100 * (1 / case.speed_ratio.value - 1)
+    return (f"{1 - case.peak_ratio.value:.0%} of the peak for {abs(time):.0f} % {'more' if time > 0 else 'less'} time at "
+            f"{crossovers.amount(x)}")
+
+
 def crossing_text(crossing: atlas.Crossing) -> str:
-    """Where its speed passes that without it."""
-    xs, speeds = zip(*((x, case.speed_ratio) for x, case in crossing.points))
-    ratios = [speed.value for speed in speeds]
-    ends = f"from {crossovers.amount(xs[0])} to {crossovers.amount(xs[-1])}"
-    first, everywhere = ("faster", "faster everywhere") if ratios[0] > 1 else ("not faster", "not faster anywhere")
-    passes = " and ".join(crossovers.amount(x) for x in atlas.passes_one(xs, ratios))
-    unsure = [crossovers.amount(x) for x, speed in zip(xs, speeds) if speed.low <= 1 <= speed.high]
-    doubt = f" At {', '.join(unsure)} the interval spans 1." if unsure else ""
-    return (f"`{crossing.label}`: {first} at first, which turns at about {passes} (measured {ends}).{doubt}" if passes else
-            f"`{crossing.label}`: {everywhere}, measured {ends}.{doubt}")
+    bargains = ", ".join(bargain(x, case) for x, case in crossing.points)
+    pays = where(crossing, lambda case: atlas.memory_time(case).high < 1)
+    return f"`{crossing.label}`: {speed_text(crossing)}. It saves {bargains}: memory × time is less than without it {pays}."
 
 
 def crossover_rows(crossings: list[atlas.Crossing]) -> list[list[str]]:
     return [[crossing.label, crossovers.amount(x), case.any.model, times(case.speed_ratio), times(case.peak_ratio),
-             rounds_of(case)] for crossing in crossings for x, case in crossing.points]
+             times(atlas.memory_time(case)), rounds_of(case)] for crossing in crossings for x, case in crossing.points]
 
 
 def crossover_blocks(sweeps: list[Sweep]) -> list:
@@ -166,11 +193,13 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     blocks = []
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
-        caption = "Each point is held against a run without the technique that is the same in all else; bars: 95 % intervals."
+        caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
+                   "intervals. Faster, slower, less: the interval excludes 1. memory × time: the peak times the time of a "
+                   "step.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),
-                   Table("The same in figures.", ["technique", axis, "model", "speed", "memory", "rounds"],
+                   Table("The same in figures.", ["technique", axis, "model", "speed", "memory", "memory × time", "rounds"],
                          crossover_rows(crossings), ("model",))]
     parts = [sweep for sweep in sweeps if atlas.of_families(sweep, "crossover").cases]
     blocks += failure_blocks(parts)
@@ -217,6 +246,28 @@ def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
                     [fit_row(fit) for fit in one.rows], ("techniques", "fits", "model", "largest model"))
               for one in fits] + fit_runs(sweeps)
     return [Heading(2, "What fits"), *blocks] if blocks else []
+
+
+# The planner.
+
+
+def check_row(check: Check) -> list[str]:
+    return [check.choice.budget, check.choice.techniques or "not recorded", human_bytes(check.choice.peak),
+            f"{check.speed:,.0f}", check.fastest, f"{check.fastest_speed:,.0f}", times(check.ratio),
+            f"{check.rounds}", f"**{check.verdict}**"]
+
+
+def check_blocks(checks: list[Check]) -> list:
+    if not checks:
+        return []
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
+    drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
+    caption = (f"The choice of `moelab plan` at each budget and drawn combinations that fit it ({drawn} a budget) train in "
+               "turns. ratio: speed of the choice to that of the fastest drawn, with its 95 % interval; it holds from "
+               f"{ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at commit {commits}.")
+    headings = ["budget", "choice", "peak", "tokens/s", "fastest drawn", "its tokens/s", "ratio", "rounds", "verdict"]
+    return [Heading(2, "What the planner chooses"),
+            Table(caption, headings, [check_row(check) for check in checks], ("choice", "fastest drawn", "verdict"))]
 
 
 # The estimator.

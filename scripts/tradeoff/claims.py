@@ -1,24 +1,28 @@
 """What guides claim of a technique beside what a sweep measured, and a verdict by a stated rule."""
 import dataclasses
 import json
+import math
 import pathlib
 import statistics
 
 import yaml
 
+from .claim_names import (CLAIM_KEYS, CONDITIONS, FILE_KEYS, OTHER_MEMORY, STATED, TABLE_KEYS, TECHNIQUE_KEYS, UNJUDGED,
+                          require_known)
 from .figures import Case, Interval, Sweep
 from .records import Record, ReportError
 
 SCHEMA = 1
+SPEED, STEP_TIME, ARITHMETIC = "added tokens/s", "added step time", "added arithmetic"
 # The figures of a claim that a sweep can judge: what is measured, and the figure in percent.
 FIGURES = {
     "memory_saved_percent": ("memory saved", lambda percent: percent),
     "reduction_factor": ("memory saved", lambda times: 100 * (1 - 1 / times)),
-    "slowdown_percent": ("added step time", lambda percent: percent),
-    "slowdown_factor": ("added step time", lambda times: 100 * (times - 1)),
-    "extra_compute_percent": ("added step time", lambda percent: percent),  # arithmetic itself isn't measured
-    "speed_percent": ("added tokens/s", lambda percent: percent),
-    "speedup_factor": ("added tokens/s", lambda times: 100 * (times - 1)),
+    "slowdown_percent": (STEP_TIME, lambda percent: percent),
+    "slowdown_factor": (STEP_TIME, lambda times: 100 * (times - 1)),
+    "extra_compute_percent": (ARITHMETIC, lambda percent: percent),  # counted by dry runs, which see no records
+    "speed_percent": (SPEED, lambda percent: percent),
+    "speedup_factor": (SPEED, lambda times: 100 * (times - 1)),
 }
 # What a claim may name as `of`, as kinds of memory.
 MEMORY_OF = {
@@ -32,15 +36,47 @@ BESIDE = {
     "activation memory": MEMORY_OF["activation memory"],
     "state": STATE,
 }
-KEYS = {"id", "text", "figures", "arithmetic"}  # of a claim
+MEMORIES = {"", *MEMORY_OF, *OTHER_MEMORY}
+SIXTEEN_BITS = ("fp16", "bf16")
+KNOWN = {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *STATED}
 RULE = (
-    "A claimed range (a single figure is a range of no width) is widened on both sides by a tenth of its "
-    "end, and by 2 percentage points at least. **confirmed**: all of the measured interval lies within it. "
-    "**partly**: it doesn't, but reaches into what lies between half of the claim and twice the claim "
-    "(widened alike): the effect is there, in another size. **refuted**: neither. **not measured**: no case "
-    "of the sweep says. A verdict is of the model and the machine measured here. Memory saved is of the kind"
-    " of memory that the claim names, or of the whole peak where it names none; a claim of extra arithmetic "
-    "is held against step time. On a CPU host memory is the device's own, and offload to it has no time to be judged by.")
+    "A claimed range (a single figure is a range of no width) is widened on both sides by a tenth of its end, and "
+    "by 2 percentage points at least. **confirmed**: all of the measured interval lies within it. **partly**: it "
+    "doesn't, but reaches into what lies between half of the claim and twice the claim (widened alike): the effect "
+    "is there, in another size. **refuted**: neither. **not measured**: no case of the sweep says. **outside**: the "
+    "claim names where it holds, or what it is against, and the case lies elsewhere. **one round**: a time or speed "
+    "of one round alone, which can't know how rounds differ. A verdict is of the model and the machine measured "
+    "here. Memory saved is of the kind of memory that the claim names, or of the whole peak where it names none; "
+    "added arithmetic is counted by dry runs, not here. On a CPU host memory is the device's own, and offload to it "
+    "has no time to be judged by.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """Where a claim says that it holds: from either of two sizes on. 0 or "" where it names no such bound."""
+
+    from_parameters: float = 0
+    from_sequence: float = 0
+    not_below_parameters: float = 0
+    every: int = 0  # blocks, of which it takes as many
+    against: str = ""  # the precision that the baseline must have, as far as its bytes go
+
+    def below(self, case: Case) -> bool:
+        """Whether the case is where the claim says that it doesn't hold."""
+        return case.any.parameters < self.not_below_parameters
+
+    def excludes(self, case: Case) -> str:
+        """Why the case says nothing of the claim; "" where it does."""
+        if self.below(case):
+            return f"below {self.not_below_parameters:,.0f} parameters"
+        starts = [one for one in ((self.from_parameters, case.any.parameters, "parameters"),
+                                  (self.from_sequence, case.any.sequence, "tokens")) if one[0]]
+        if starts and not any(size >= bound for bound, size, _ in starts):
+            return "not from " + " or ".join(f"{bound:,.0f} {unit}" for bound, _, unit in starts) + " on"
+        if layers_of(case) < self.every:
+            return f"{layers_of(case):.0f} layers"
+        base = case.pairs[0][1].resolved.get("precision", {}).get("compute", "another precision") if case.pairs else ""
+        return f"against {base}" if self.against and base not in SIXTEEN_BITS else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +92,18 @@ class Claim:
     high: float
     of: str
     arithmetic: str
+    condition: Condition = Condition()
 
 
 @dataclasses.dataclass(frozen=True)
 class Technique:
-    """parts: what it puts together, empty for a single one; claims: the ids of what is said of it."""
+    """parts: what it puts together, empty for a single one; claims: the ids of what is said of it; settings: its own,
+    by their full names."""
 
     name: str
     parts: list[str]
     claims: list[str]
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +112,12 @@ class Finding:
     case: Case | None
     measured: Interval | None  # percent
     verdict: str
+    outside: str = ""  # why the case says nothing of the claim
+
+
+def layers_of(case: Case) -> float:
+    """NaN where its record doesn't say."""
+    return case.any.resolved.get("model", {}).get("layers", math.nan)
 
 
 def figure_text(name: str, value: object) -> str:
@@ -82,18 +127,40 @@ def figure_text(name: str, value: object) -> str:
     return f"{words} {shown}" + (" %" if name.endswith("_percent") else "")
 
 
+def condition_of(stated: dict) -> Condition:
+    """`against` is of bytes alone, so that any 16 bits will do for one kind of them."""
+    condition = Condition(**{name: stated[name] for name in CONDITIONS if name in stated})
+    if condition.against not in ("", *SIXTEEN_BITS):
+        raise ValueError(f"against {condition.against}; one of {', '.join(SIXTEEN_BITS)} is known")
+    if not all(isinstance(bound, (int, float)) for name, bound in vars(condition).items() if name != "against"):
+        raise ValueError("a condition is a number")
+    return condition
+
+
 def claims_of(entry: dict, guide: str) -> list[Claim]:
-    if unknown := entry.keys() - KEYS:
-        raise KeyError(f"{entry.get('id')} has the unknown {', '.join(sorted(unknown))}")
-    claims = []
-    for name, value in entry.get("figures", {}).items():
+    require_known(entry, CLAIM_KEYS, entry["id"])
+    stated, claims = entry.get("figures", {}), []
+    require_known(stated, KNOWN, f"{entry['id']}: figures")
+    require_known([stated.get("of", "")], MEMORIES, f"{entry['id']}: of")
+    if not isinstance(entry["text"], str):
+        raise ValueError(f"{entry['id']} has no text")
+    for name, value in stated.items():
         if name in FIGURES:
             measure, percent = FIGURES[name]
             ends = [percent(end) for end in (value if isinstance(value, list) else [value])]
-            of = entry["figures"].get("of", "") if measure == "memory saved" else ""
+            of = stated.get("of", "") if measure == "memory saved" else ""
             claims.append(Claim(entry["id"], guide, entry["text"], figure_text(name, value), measure, min(ends),
-                                max(ends), of, entry.get("arithmetic", "")))
+                                max(ends), of, entry.get("arithmetic", ""), condition_of(stated)))
     return claims
+
+
+def all_claims(content: dict) -> list[Claim]:
+    require_known(content, FILE_KEYS, "the file")
+    ids = [entry["id"] for entry in content["claims"]]
+    if twice := sorted({id for id in ids if ids.count(id) > 1}):
+        raise ValueError(f"given twice: {', '.join(twice)}")
+    return [claim for entry in content["claims"]
+            for claim in claims_of(entry, content["guides"][entry["id"].partition(".")[0]])]
 
 
 def read_claims(path: pathlib.Path) -> list[Claim]:
@@ -107,9 +174,8 @@ def read_claims(path: pathlib.Path) -> list[Claim]:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise ReportError(f"{path}: claims of schema {SCHEMA} are expected ('schema: {SCHEMA}' at the top)")
     try:
-        return [claim for entry in content["claims"]
-                for claim in claims_of(entry, content["guides"][entry["id"].partition(".")[0]])]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return all_claims(content)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ReportError(f"{path}: a claim has an id of a known guide, a text, figures and arithmetic: {error}") from None
 
 
@@ -146,12 +212,19 @@ def ratio_of_kinds(case: Case, kinds: tuple[str, ...]) -> Interval | None:
     return Interval(statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
 
 
+def step_time(case: Case) -> Interval | None:
+    """Percent more than the baseline's."""
+    return case.speed_ratio and case.speed_ratio.through(lambda ratio: 100 * (1 / ratio - 1))
+
+
 def measure(claim: Claim, case: Case) -> Interval | None:
     """In percent of the baseline; None where the case doesn't say."""
-    if claim.measure == "added tokens/s":
+    if claim.measure == ARITHMETIC:
+        return None
+    if claim.measure == SPEED:
         return case.speed_ratio and case.speed_ratio.through(lambda ratio: 100 * (ratio - 1))
-    if claim.measure == "added step time":
-        return case.speed_ratio and case.speed_ratio.through(lambda ratio: 100 * (1 / ratio - 1))
+    if claim.measure == STEP_TIME:
+        return step_time(case)
     if claim.of and claim.of not in MEMORY_OF:
         return None
     ratio = ratio_of_kinds(case, MEMORY_OF[claim.of]) if claim.of else case.peak_ratio
@@ -166,7 +239,12 @@ def savings(case: Case) -> dict[str, Interval]:
 
 def find(claim: Claim, case: Case | None) -> Finding:
     measured = measure(claim, case) if case else None
-    return Finding(claim, case, measured, verdict(claim.low, claim.high, measured) if measured else "not measured")
+    if not measured:
+        return Finding(claim, case, None, "not measured")
+    if outside := claim.condition.excludes(case):
+        return Finding(claim, case, measured, "outside", outside)
+    alone = claim.measure != "memory saved" and case.one_round
+    return Finding(claim, case, measured, "one round" if alone else verdict(claim.low, claim.high, measured))
 
 
 def added(case: Case, sweep: Sweep) -> set[str]:
@@ -194,12 +272,17 @@ def judge(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> lis
     return findings
 
 
+def technique_of(row: dict) -> Technique:
+    require_known(row, TECHNIQUE_KEYS, row["name"])
+    return Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]], dict(row.get("settings", {})))
+
+
 def techniques_of(content: dict) -> list[Technique]:
-    rows = [Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]]) for row in content["techniques"]]
+    require_known(content, TABLE_KEYS, "the file")
+    rows = [technique_of(row) for row in content["techniques"]]
     names = {row.name for row in rows}
     for row in rows:
-        if unknown := [part for part in row.parts if part not in names]:
-            raise ValueError(f"{row.name} is made of unknown techniques: {', '.join(unknown)}")
+        require_known(row.parts, names, f"{row.name}: parts")
     return rows
 
 
@@ -212,5 +295,5 @@ def read_techniques(path: pathlib.Path) -> list[Technique]:
         return techniques_of(content)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; 'moelab techniques --json' prints it") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(f"{path}: not the table that 'moelab techniques --json' prints: {error}") from None

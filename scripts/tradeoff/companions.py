@@ -1,11 +1,12 @@
-"""What may lie beside the records of a sweep: dry runs of its cases, what fits on which card, and how far the
-estimator was off."""
+"""What may lie beside the records of a sweep: dry runs of its cases, what fits on which card, how far the estimator was
+off, and the planner's checks."""
 import dataclasses
 import json
 import math
 import pathlib
 
-from .records import ESTIMATES, ReportError, number, read_text
+from . import plans
+from .records import ESTIMATES, PLANS, ReportError, number, read_text
 
 SCHEMA = 1
 PREDICTIONS = "predictions.json"
@@ -72,6 +73,7 @@ class Companions:
     predictions: list[Predictions]
     fits: list[Fits]
     draws: list[Draw]
+    checks: list[plans.Check]
 
     def predictions_of(self, model: str) -> Predictions | None:
         return next((one for one in self.predictions if one.model == model), None)
@@ -123,9 +125,20 @@ def read_draws(path: pathlib.Path) -> list[Draw]:
             for index, line in enumerate(whole.split("\n"), 1) if line.strip()]
 
 
+def read_checks(path: pathlib.Path) -> list[plans.Check]:
+    """check_plan.py gives a file its name once it is whole."""
+    runs = [parsed(f"{path}:{index}", line, "check_plan.py", plans.parse_run)
+            for index, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
+    try:
+        return plans.checks(runs)
+    except (KeyError, IndexError):
+        raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it; "
+                          "check_plan.py writes both") from None
+
+
 def read_beside(paths: list[pathlib.Path]) -> Companions:
     """Of all files that lie in the folders, or beside the files."""
-    predictions, fits, draws = [], [], []
+    predictions, fits, draws, checks = [], [], [], []
     for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
         if (path := folder / PREDICTIONS).exists():
             predictions.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_predictions))
@@ -133,4 +146,6 @@ def read_beside(paths: list[pathlib.Path]) -> Companions:
             fits.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_fits))
         if (path := folder / ESTIMATES).exists():
             draws += read_draws(path)
-    return Companions(predictions, fits, draws)
+        if (path := folder / PLANS).exists():
+            checks += read_checks(path)
+    return Companions(predictions, fits, draws, checks)

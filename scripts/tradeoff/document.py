@@ -16,7 +16,7 @@ class Heading:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A paragraph; **bold** and `code` mean what they do in Markdown."""
+    """A paragraph; **bold**, `code` and a [link](page.md) to another page mean what they do in Markdown."""
 
     text: str
 
@@ -72,17 +72,19 @@ class Commands:
 
 
 LONG = 48  # characters from which on a cell is a passage
-COLORED = ("confirmed", "partly", "refuted", "failed", "green", "amber", "red")
+COLORS = {"holds": "green", "holds when": "amber", "does not hold": "red", "its own arithmetic is wrong": "red",
+          "failed": "red", "green": "green", "amber": "amber", "red": "red"}
 
 
 def inline(text: str) -> str:
     escaped = html.escape(text, quote=False)
     escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
+    escaped = re.sub(r"\[([^][]+)\]\((\w+\.md)\)", r'<a href="\2">\1</a>', escaped)
     return re.sub(r"\*\*([^*]+)\*\*", lambda bold: f"<strong{colored(bold[1])}>{bold[1]}</strong>", escaped)
 
 
 def colored(word: str) -> str:
-    return f' class="{word}"' if word in COLORED else ""
+    return f' class="{COLORS[word]}"' if word in COLORS else ""
 
 
 def is_long(text: str) -> bool:

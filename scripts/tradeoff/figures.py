@@ -11,6 +11,7 @@ import numpy as np
 from .records import Record
 
 RESAMPLES = 4000
+LEAST_ROUNDS = 2  # that tell anything of how rounds differ: the steps of one can't
 SEED = 20240229
 
 
@@ -58,6 +59,11 @@ class Case:
     @property
     def family(self) -> str:
         return self.any.family
+
+    @property
+    def one_round(self) -> bool:
+        """Whether its ratios of speed are of one round alone."""
+        return len(self.pairs) < LEAST_ROUNDS
 
     @property
     def noisy(self) -> bool:
@@ -131,7 +137,8 @@ def interval_of(value: float, draws: np.ndarray) -> Interval:
 
 
 def ratio_of_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """The median over rounds of (median rate of the case / median rate of its baseline)."""
+    """The median over rounds of (median rate of the case / median rate of its baseline). Of fewer than LEAST_ROUNDS pairs
+    the interval is of their steps alone and no ground for a verdict."""
     value = float(np.median([np.median(case) / np.median(base) for case, base in pairs]))
     return interval_of(value, drawn_ratios(pairs))
 

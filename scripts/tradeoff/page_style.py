@@ -33,7 +33,7 @@ tbody tr:nth-child(even),.led tbody tr:nth-child(even) td:first-child{background
 code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.85em}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--band);padding:.7rem;border-radius:4px}
 summary{cursor:pointer}
-.confirmed,.green{color:var(--good)}.partly,.amber{color:var(--fair)}.refuted,.failed,.red{color:var(--bad)}
+.green{color:var(--good)}.amber{color:var(--fair)}.red{color:var(--bad)}a{color:inherit}
 @media print{:root{color-scheme:light;--paper:#fff;--ink:#000;--soft:#444;--line:#bbb;--band:#f5f6f8;
 --good:#11703c;--fair:#8a5a00;--bad:#b3261e;--front:#c2410c}
 @page{margin:14mm}body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}

@@ -1,11 +1,12 @@
 """What the report says of a sweep, as blocks of a document."""
+import dataclasses
 import functools
 import pathlib
 
 from byte_units import human_bytes
 
 from . import atlas, atlas_pages
-from .claims import RULE, Finding, direction
+from .claims import Finding
 from .companions import Companions
 from .document import Commands, Heading, Items, Picture, Table, Text, plain, table_plain
 from .figures import RESAMPLES, SEED, Case, Sweep, measured, on_front
@@ -15,6 +16,7 @@ from .words import (case_point, changes, failure_word, loss_change, machine_text
                     rounds_of, spread, times)
 
 TITLE = "What memory techniques cost"
+CLAIMS_PAGE = "claims.md"
 
 
 def case_row(case: Case, front: list[Case]) -> list[str]:
@@ -90,38 +92,55 @@ def loss_blocks(sweep: Sweep, prefix: str) -> list:
                     functools.partial(course.loss, singles))]
 
 
-def verdict_text(finding: Finding) -> str:
-    if not finding.measured:
-        return finding.verdict
-    how = direction(finding.claim, finding.measured)
-    return f"**{finding.verdict}**" + (f" ({how})" if how and finding.verdict != "confirmed" else "")
+@dataclasses.dataclass(frozen=True)
+class Verdicts:
+    """of: {claim: verdict} of all claims, {} where they aren't judged here; words: the verdicts that there are; linked:
+    CLAIMS_PAGE lies beside the report."""
+
+    of: dict[str, str]
+    words: tuple[str, ...]
+    linked: bool
 
 
-def finding_row(finding: Finding, before: Finding | None) -> list[str]:
-    """What is claimed in words only where the row before doesn't say it."""
+def claims_page(verdicts: Verdicts) -> str:
+    return f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})" if verdicts.linked else f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
+
+
+def verdict_blocks(verdicts: Verdicts) -> list:
+    if not verdicts.of:
+        return []
+    counts = ", ".join(f"{word} {list(verdicts.of.values()).count(word)}" for word in verdicts.words)
+    return [Text(f"{len(verdicts.of)} claims of guides: {counts}. {claims_page(verdicts)} has each with its reason.")]
+
+
+def finding_row(finding: Finding, before: Finding | None, verdicts: Verdicts) -> list[str]:
+    """What is claimed in words, and the verdict, only where the row before doesn't say it."""
     claim = finding.claim
     said = f"{claim.guide.partition(',')[0]}: {claim.text}"
     if claim.arithmetic:
         said += f" (But by its own figures: {claim.arithmetic}.)"
     repeated = before is not None and before.claim.id == claim.id
     of = f" of {claim.of}" if claim.of else ""
-    return ["" if repeated else said, finding.case.name, claim.figure + of,
-            f"{claim.measure} {percent(finding.measured)}" if finding.measured else "–", verdict_text(finding)]
+    measured = f"{claim.measure} {percent(finding.measured)}" if finding.measured else "–"
+    measured += f" (not what the claim is about: {finding.outside})" if finding.outside else ""
+    verdict = [f"**{verdicts.of[claim.id]}**" if not repeated else ""] if verdicts.of else []
+    return ["" if repeated else said, finding.case.name, claim.figure + of, measured, *verdict]
 
 
-def claim_blocks(findings: list[Finding]) -> list:
+def claim_blocks(findings: list[Finding], verdicts: Verdicts) -> list:
     about = [finding for finding in findings if finding.case]
     blocks = [Heading(3, "Claimed beside measured")]
     if about:
-        headings = ["claim", "case", "claimed", "measured", "verdict"]
-        rows = [finding_row(finding, before) for finding, before in zip(about, [None, *about])]
-        blocks.append(Table("What guides say of these techniques, and what this sweep measured against the baseline.",
-                            headings, rows, ("case", "claimed", "measured", "verdict")))
-    blocks.append(Text("The rule. " + RULE))
+        caption = "What guides say of these techniques, and what this sweep measured against the baseline."
+        if verdicts.of:
+            caption += f" The verdict is of the claim by all sweeps and dry runs here; {claims_page(verdicts)} has its rule."
+        headings = ["claim", "case", "claimed", "measured", *(["verdict"] if verdicts.of else [])]
+        rows = [finding_row(finding, before, verdicts) for finding, before in zip(about, [None, *about])]
+        blocks.append(Table(caption, headings, rows, ("case", "claimed", "measured", "verdict")))
     said = {finding.claim.id for finding in about}
     silent = dict.fromkeys(f"`{finding.claim.id}`" for finding in findings if finding.claim.id not in said)
     if silent:
-        blocks.append(Text(f"**not measured**, for want of a case in this sweep: {', '.join(silent)}."))
+        blocks.append(Text(f"No case of this sweep measures {', '.join(silent)}."))
     return blocks
 
 
@@ -134,12 +153,12 @@ def settings_blocks(sweep: Sweep) -> list:
             Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])]
 
 
-def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Companions) -> list:
+def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Companions, verdicts: Verdicts) -> list:
     return [Heading(2, f"{sweep.model} on {machine_text(sweep.machine)}"),
             Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep), *atlas_pages.failure_blocks([sweep]),
             *atlas_pages.ladder_blocks(sweep, prefix), *atlas_pages.leave_one_out_blocks(sweep),
             *atlas_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
-            *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *claim_blocks(findings),
+            *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *claim_blocks(findings, verdicts),
             *settings_blocks(sweep), *([Heading(3, "Notes"), Items(sweep.notes)] if sweep.notes else [])]
 
 
@@ -158,11 +177,12 @@ def method_blocks(notes: list[str]) -> list:
 
 
 def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Companions,
-                  notes: list[str]) -> list:
+                  verdicts: Verdicts, notes: list[str]) -> list:
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings."""
-    return [Heading(1, TITLE), *(block for part in parts for block in sweep_blocks(*part, beside)),
+    return [Heading(1, TITLE), *verdict_blocks(verdicts),
+            *(block for part in parts for block in sweep_blocks(*part, beside, verdicts)),
             *atlas_pages.crossover_blocks(sweeps), *atlas_pages.fit_blocks(sweeps, beside.fits),
-            *atlas_pages.estimate_blocks(beside.draws), *method_blocks(notes)]
+            *atlas_pages.check_blocks(beside.checks), *atlas_pages.estimate_blocks(beside.draws), *method_blocks(notes)]
 
 
 def spoken(sweep: Sweep) -> str:

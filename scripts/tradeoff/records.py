@@ -8,7 +8,8 @@ import numpy as np
 
 SCHEMA = 1
 ESTIMATES = "estimates.jsonl"  # of check_estimates.py
-NO_RECORDS = (ESTIMATES, "plans.jsonl", "peers.jsonl")  # the others of check_plan.py and bench/peers
+PLANS = "plans.jsonl"  # of check_plan.py
+NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl")  # the last of bench/peers
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 

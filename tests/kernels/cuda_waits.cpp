@@ -53,6 +53,25 @@ MOELAB_COUNTED cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMem
   return real(to, from, bytes, kind, stream);
 }
 
+MOELAB_COUNTED cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                            size_t height, cudaMemcpyKind kind) {
+  static const auto real = runtime<decltype(cudaMemcpy2D)>("cudaMemcpy2D");
+  ++waits;
+  return real(to, to_pitch, from, from_pitch, width, height, kind);
+}
+
+MOELAB_COUNTED cudaFree(void* memory) {
+  static const auto real = runtime<decltype(cudaFree)>("cudaFree");
+  ++waits;
+  return real(memory);
+}
+
+MOELAB_COUNTED cudaFreeHost(void* memory) {
+  static const auto real = runtime<decltype(cudaFreeHost)>("cudaFreeHost");
+  ++waits;
+  return real(memory);
+}
+
 }  // extern "C"
 
 namespace moelab::test {

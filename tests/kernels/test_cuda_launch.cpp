@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "kernels/cuda/launch.h"
+#include "tests/cuda_device.h"
 #ifdef MOELAB_WITH_CUDA
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/rms_norm.h"
@@ -50,6 +54,18 @@ TEST(CudaLaunch, ScratchHoldsWhatEachChunkCounts) {
   EXPECT_EQ(balance_scratch({.T = 0, .S = 300, .E = 5, .K = 2}), 0);
 }
 #endif
+
+// Statistics of the caching allocator are no measure where a run of the tests puts another in its place, or
+// none: compute-sanitizer's of scripts/gpu_check.sh is one.
+TEST(CudaDevice, KnowsWhenNothingCountsItsMemory) {
+  for (const char* name : {"MOELAB_GUARD_CUDA", "PYTORCH_NO_CUDA_MEMORY_CACHING"}) {
+    const char* const found = std::getenv(name);
+    const std::optional<std::string> before = found ? std::optional<std::string>(found) : std::nullopt;
+    setenv(name, "1", 1);
+    EXPECT_NE(test::without_caching_allocator(), nullptr) << name;
+    before ? setenv(name, before->c_str(), 1) : unsetenv(name);
+  }
+}
 
 }  // namespace
 }  // namespace moelab::cuda

@@ -14,6 +14,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/aten_meta.h"
 #include "kernels/meta/stands_for.h"
+#include "kernels/router.h"
 #include "kernels/squared_norm.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/expert_block.h"
@@ -168,6 +169,26 @@ TEST(MetaStandsForCuda, EmbeddingsSumInFp32) {
   const int64_t dweight = 2 * V * D, y = 2 * D;
   EXPECT_EQ(peak(100), 100 * (y + 4 * D) + 3 * dweight);
   EXPECT_EQ(peak(4096), 4096 * (y + 16) + 4 * (409 + V) * D + dweight);
+}
+
+// Of forward and backward.
+int64_t router_peak(int64_t T, int64_t D, int64_t E, int64_t K) {
+  const Tensor x = meta({T, D}).requires_grad_(), w = meta({E, D}, at::kFloat).requires_grad_();
+  const Tensor dweights = meta({T, K}, at::kFloat);
+  return peak_of(kMetaDevice, [&] {
+    const RouterOutput out = route(x, w, std::nullopt, std::nullopt, {.top_k = K, .sequence = T});
+    torch::autograd::backward({out.weights_TK}, {dweights});
+  });
+}
+
+// The CPU converts 1024 rows to fp32 at a time, which would not fill a GPU.
+TEST(MetaStandsForCuda, RouterConverts64MiBAtATime) {
+  constexpr int64_t D = 256, E = 8, K = 2, kRows = (64 << 20) / (4 * D);
+  for (const int64_t T : {int64_t{100}, int64_t{4096}, 2 * kRows + 5}) {
+    const int64_t as_cpu = router_peak(T, D, E, K);
+    const MetaStandsFor gpu(c10::kCUDA);
+    EXPECT_EQ(router_peak(T, D, E, K) - as_cpu, 4 * D * (std::min(T, kRows) - std::min<int64_t>(T, 1024)));
+  }
 }
 
 TEST(MetaStandsForCuda, NormsAreTakenInPartsOf32MiB) {

@@ -153,10 +153,22 @@ def estimates(count: int = 30) -> list[dict]:
              "host_bytes": [0, 0], "nvme_bytes": [0, 0]} for index in range(count)]
 
 
+def plans() -> list[dict]:
+    """Two budgets, two rounds: the choice makes 2000 and 500 tokens/s, what is drawn 1000 and 900."""
+    def runs(budget: str, case: str, rate: float, **changes) -> list[dict]:
+        return [{"schema": 1, "budget": budget, "case": case, "round": number, "command": [], "rates": [rate] * 4,
+                 "peak_bytes": in_bytes(200), "commit": "abc123", "machine": {}, **changes} for number in (0, 1)]
+    out = runs("300MiB", "the plan's choice", 2000, techniques=["bf16", "adam8bit"], settings={})
+    out += runs("300MiB", "bf16", 1000) + runs("300MiB", "fp16", 900)
+    out += runs("400MiB", "the plan's choice", 500) + runs("400MiB", "bf16", 1000)
+    return out
+
+
 def write_plan(folder: pathlib.Path) -> pathlib.Path:
     """A folder as results/<machine>/ is."""
     write(folder / "records.jsonl", plan())
     write(folder / "estimates.jsonl", estimates())
+    write(folder / "plans.jsonl", plans())
     (folder / "predictions.json").write_text(json.dumps(predictions()))
     (folder / "fits.json").write_text(json.dumps(fits()))
     return folder

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import sweep_records as made
+import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -123,6 +124,29 @@ def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):
     assert left_out[2][3].startswith("0.92 ×")  # 550 ms against 600
 
 
+def test_steps_of_the_guide_without_a_rung_are_named_with_the_reason(tmp_path):
+    rungs = ["flash_attention", "bf16", "recompute_full", "accumulation"]
+    rows = made.in_part("core", "single", "baseline", 1000, 800, [])
+    for count in (3, 4):
+        rows += made.in_part("core", "ladder", f"ladder {count}", 900, 300, rungs[:count])
+    (sweep,) = atlas.together(sweeps_of(tmp_path, rows))
+    shown = table_rows(atlas_pages.ladder_blocks(sweep, ""), "rung")
+    assert [row[0] for row in shown] == ["ladder 3", "–", "–", "–", "–", "ladder 4"]
+    assert [row[1].partition(":")[0] for row in shown[1:5]] == ["`data_pipeline`", "`zero_1`", "`memory_thresholds`", "`zero_2`"]
+    assert "pending" in shown[2][1] and "no effect here" in shown[3][1]
+
+
+def test_the_ladders_order_is_the_guides():
+    stated = yaml.safe_load((ROOT / "bench/tradeoff/claims.yaml").read_text())["claims"]
+    (order,) = [claim["figures"]["order"] for claim in stated if claim["id"] == "ava.priority"]
+    assert list(atlas.PRIORITY) == order
+    assert [step for step, technique in atlas.PRIORITY.items() if not technique] == list(atlas.NO_RUNG)
+    ladder = next(part["ladder"] for part in yaml.safe_load((ROOT / "bench/tradeoff/full.yaml").read_text())["parts"]
+                  if "ladder" in part)
+    rungs = [technique for technique in atlas.PRIORITY.values() if technique]
+    assert ladder[:len(rungs)] == rungs
+
+
 def test_crossovers_by_sequence_and_by_model(whole):
     by_sequence, by_model = sorted(atlas.crossings(whole[0]), key=lambda one: one.axis, reverse=True)
     assert (by_sequence.label, by_sequence.axis) == ("flash_attention", "sequence")
@@ -130,16 +154,39 @@ def test_crossovers_by_sequence_and_by_model(whole):
         (512, pytest.approx(0.5)), (1024, pytest.approx(1)), (2048, pytest.approx(2))]
     assert (by_model.label, by_model.axis, [x for x, _ in by_model.points]) == ("recompute_full", "parameters", [1e6, 4e8])
     text = markdown(atlas_pages.crossover_blocks(whole[0]))
-    assert "`recompute_full`: not faster anywhere, measured from 1M to 400M.\n" in text
-    assert "`flash_attention`: not faster at first, which turns at about 1,024 (measured from 512 to 2,048). At 1,024 the " \
-        "interval spans 1." in text
+    assert ("`recompute_full`: faster nowhere; slower from 1M on. It saves 50% of the peak for 50 % more time at 1M, 50% of "
+            "the peak for 20 % more time at 400M: memory × time is less than without it from 1M on.\n") in text
+    assert ("`flash_attention`: faster at 2,048; slower at 512; undecided at 1,024, where the interval spans 1. It saves "
+            "33% of the peak for 100 % more time at 512, 33% of the peak for 0 % less time at 1,024, 33% of the peak for 50 % "
+            "less time at 2,048: memory × time is less than without it from 1,024 on.") in text
+    assert "| recompute_full | 400M | moe-nano | 0.83 × | 0.50 × | 0.60 × | 2 |" in text
 
 
-@pytest.mark.parametrize("xs, ratios, expected", [
-    ([1, 4], [0.5, 2], [2]), ([1, 100], [0.1, 10], [10]), ([2, 4], [2, 0.5], [2 * math.sqrt(2)]), ([1, 2, 3], [2, 3, 4], []),
-    ([1, 4, 16], [0.5, 2, 0.5], [2, 8]), ([512, 1024, 2048], [0.5, 1.0, 2.0], [1024]), ([1, 2], [0.5, 1], [])])
-def test_where_a_ratio_passes_one(xs, ratios, expected):
-    assert atlas.passes_one(xs, ratios) == pytest.approx(expected)
+def crossing_of(*ratios: tuple[float, float]) -> atlas.Crossing:
+    """Of (speed, width of its interval either side) at 1, 2, 3, …; half the memory everywhere."""
+    points = []
+    for x, (speed, width) in enumerate(ratios, 1):
+        case = figures.Case("c", [], [], "baseline")
+        case.speed_ratio, case.peak_ratio = figures.Interval(speed, speed - width, speed + width), figures.Interval(0.5, 0.5, 0.5)
+        points.append((x, case))
+    return atlas.Crossing("c", "sequence", points)
+
+
+@pytest.mark.parametrize("ratios, expected", [
+    ([(0.9, 0.2), (1.2, 0.1), (1.3, 0.1)], "faster from 2 on; slower nowhere; undecided at 1, where the interval spans 1"),
+    ([(1.2, 0.1), (1.1, 0.2), (1.5, 0.1)], "faster at 1, 3; slower nowhere; undecided at 2, where the interval spans 1"),
+    ([(0.8, 0.1), (1.5, 0.1)], "faster at 2; slower at 1"), ([(0.8, 0.1), (0.7, 0.1)], "faster nowhere; slower from 1 on")])
+def test_faster_and_slower_are_what_the_intervals_say(ratios, expected):
+    assert atlas_pages.speed_text(crossing_of(*ratios)) == expected
+
+
+def test_memory_times_time_says_where_a_technique_begins_to_pay():
+    """Half the memory pays where it takes less than twice the time, by all of the interval."""
+    crossing = crossing_of((0.4, 0), (0.52, 0.05), (0.6, 0.05))
+    assert [atlas.memory_time(case).value for _, case in crossing.points] == pytest.approx([1.25, 0.5 / 0.52, 0.5 / 0.6])
+    assert atlas_pages.crossing_text(crossing).endswith("memory × time is less than without it at 3.")
+    assert atlas_pages.crossing_text(crossing_of((0.6, 0.05), (0.52, 0.05))).endswith("than without it at 1.")
+    assert atlas_pages.crossing_text(crossing_of((0.4, 0.05))).endswith("than without it nowhere.")
 
 
 def test_what_fits(whole):
@@ -166,9 +213,10 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     sweeps = sweeps_of(tmp_path, made.sweep())
     (sweep,) = atlas.together(sweeps)
     beside = companions.read_beside([tmp_path / "records.jsonl"])
-    assert (beside.predictions, beside.fits, beside.draws) == ([], [], [])
+    assert (beside.predictions, beside.fits, beside.draws, beside.checks) == ([], [], [], [])
     assert [*atlas_pages.ladder_blocks(sweep, ""), *atlas_pages.leave_one_out_blocks(sweep),
-            *atlas_pages.crossover_blocks(sweeps), *atlas_pages.fit_blocks(sweeps, []), *atlas_pages.estimate_blocks([])] == []
+            *atlas_pages.crossover_blocks(sweeps), *atlas_pages.fit_blocks(sweeps, []), *atlas_pages.estimate_blocks([]),
+            *atlas_pages.check_blocks([])] == []
 
 
 @pytest.mark.parametrize("name, content, words", [
@@ -178,6 +226,8 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     ("fits.json", "[]", ["schema None"]),
     ("fits.json", json.dumps(made.fits() | {"rows": [made.fits()["rows"][0] | {"status": "blue"}]}), ["blue", "green"]),
     ("estimates.jsonl", '{"schema": 1}\n', [":1", "check_estimates.py", "missing"]),
+    ("plans.jsonl", '{"schema": 1, "budget": "1MiB"}\n', [":1", "check_plan.py", "missing"]),
+    ("plans.jsonl", json.dumps(made.plans()[0]) + "\n", ["without", "nothing drawn", "check_plan.py"]),
     ("estimates.jsonl", '{"sch\n{"schema": 1}\n', [":1", "damaged"]),
 ])
 def test_damaged_companions_are_refused_and_nothing_is_written(tmp_path, name, content, words):
@@ -189,6 +239,14 @@ def test_damaged_companions_are_refused_and_nothing_is_written(tmp_path, name, c
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert str(tmp_path / name) in done.stderr and all(word in done.stderr for word in words), done.stderr
     assert (tmp_path / "report.md").read_text() == "as it was" and not (tmp_path / "report.html").exists()
+
+
+def test_the_planners_checks_by_hand(whole):
+    """At 300 MiB twice as fast as the fastest drawn; at 400 MiB, recorded without its techniques, half as fast."""
+    rows = table_rows(atlas_pages.check_blocks(whole[1].checks), "budget")
+    assert rows == [
+        ["300MiB", "bf16, adam8bit", "200.00 MiB", "2,000", "bf16", "1,000", "2.00 ×", "2", "**holds**"],
+        ["400MiB", "not recorded", "200.00 MiB", "500", "bf16", "1,000", "0.50 ×", "2", "**does not hold**"]]
 
 
 def test_a_draw_that_was_cut_off_is_left_out(tmp_path):

@@ -5,11 +5,13 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_plan  # noqa: E402
+from tradeoff import companions, plans  # noqa: E402
 
 # Fits with at least one technique or two micro-batches. Each technique, and each halving, makes a step 10 % slower.
 FAKE = '''#!{python}
@@ -21,7 +23,11 @@ if command == "techniques":
     rows = [{{"name": name, "settings": settings, "parts": []}} for name, settings in TABLE]
     print(json.dumps({{"techniques": rows}}))
 elif command == "plan":
-    pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text("train: {{micro_batch: 4, accumulation: 1}}\\n")
+    pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text(
+        "train: {{micro_batch: 4, accumulation: 1}}\\nactivations: {{checkpoint: full}}\\n")
+    print("best first\\n\\n           peak   tokens/s  techniques\\n  1   299.7 MiB       3806  a, b\\n  2   1 MiB  7  b")
+elif "--print-config" in sys.argv:
+    print("train: {{micro_batch: 4, accumulation: 1}}\\nactivations: {{checkpoint: none}}")
 else:
     config = sys.argv[sys.argv.index("--config") + 1]
     used = sum(given.get(key) == value for _, row in TABLE for key, value in row.items())
@@ -55,16 +61,26 @@ def test_within_five_percent_of_the_fastest_drawn(tmp_path, speed, code, says):
     drawn = [" ".join(r["command"]) for r in records]
     assert not any(word in line for line in drawn for word in ("host", "lion", "dropless"))
     # each round is begun by another
-    assert [records[0]["case"], records[6]["case"]] == [check_plan.CHOICE, records[1]["case"]]
+    assert [records[0]["case"], records[6]["case"]] == [plans.CHOICE, records[1]["case"]]
+
+
+def test_the_choice_outlives_its_file(tmp_path):
+    done = run(tmp_path, 1000, "--samples", "2", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [record.get("techniques") for record in records] == [["a", "b"], None, None]
+    assert [record.get("settings") for record in records] == [{"activations.checkpoint": "full"}, None, None]
+    (found,) = companions.read_checks(tmp_path / "out.jsonl")
+    assert found.choice.techniques == "a, b" and found.holds
 
 
 def test_a_choice_within_the_noise_holds():
     def rates(name, values):
-        return [{"budget": "1MiB", "case": name, "round": i, "rates": [v] * 5} for i, v in enumerate(values)]
-    slow, fast = rates(check_plan.CHOICE, [90, 120, 80]), rates("drawn", [100, 100, 100])
-    holds, text = check_plan.verdict(slow + fast)
-    assert holds and "ratio 0.900" in text
-    assert not check_plan.verdict(rates(check_plan.CHOICE, [90, 91, 90]) + fast)[0]
+        return [plans.Run("1MiB", name, number, np.full(5, value), "", 1, "abc") for number, value in enumerate(values)]
+    slow, fast = rates(plans.CHOICE, [90.0, 120.0, 80.0]), rates("drawn", [100.0, 100.0, 100.0])
+    found = plans.check(slow + fast)
+    assert found.holds and "ratio 0.900" in check_plan.spoken(found)
+    assert not plans.check(rates(plans.CHOICE, [90.0, 91.0, 90.0]) + fast).holds
 
 
 def test_contradictions_are_not_drawn():

@@ -30,10 +30,18 @@ def techniques(tmp_path_factory) -> pathlib.Path:
     return path
 
 
+def verdicts_in(page: str) -> str:
+    """How many claims have which."""
+    return re.search(r"^\d+ claims.*?: ([^.]+)\.", page, re.M)[1]
+
+
 @by_folder("page", sorted(ROOT.glob("results/*/report.md")))
 def test_reports_are_what_their_records_say(page, techniques):
-    blocks, _, _ = report.blocks_of([page.parent], techniques, report.CLAIMS)
-    assert document.to_markdown(blocks) == page.read_text(), f"scripts/report.py makes {page} anew"
+    blocks, _, _ = report.blocks_of([page.parent], techniques, report.CLAIMS, page.parent)
+    text = document.to_markdown(blocks)
+    assert text == page.read_text(), f"scripts/report.py makes {page} anew"
+    if (page.parent / "dry_runs.json").exists():
+        assert verdicts_in(text) == verdicts_in((page.parent / "claims.md").read_text())
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/claims.md")))

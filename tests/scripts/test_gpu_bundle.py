@@ -25,7 +25,8 @@ def bundle(tmp_path_factory) -> pathlib.Path:
     if not program:
         pytest.skip("MOELAB_PROGRAM names no program whose build could be packed")
     folder = tmp_path_factory.mktemp("gpu host")
-    packed = call(ROOT / "scripts/gpu_bundle.sh", "--build", pathlib.Path(program).parents[1], "--out", folder / "b.tar.gz")
+    packed = call(ROOT / "scripts/gpu_bundle.sh", "--build", pathlib.Path(program).parents[1], "--out",
+                  folder / "b.tar.gz")
     assert packed.returncode == 0, packed.stdout
     assert 1 * MIB < (folder / "b.tar.gz").stat().st_size < 50 * MIB
     assert call("tar", "xf", "b.tar.gz", cwd=folder).returncode == 0
@@ -65,6 +66,59 @@ def test_a_step_that_fails_is_named_and_fails_the_check(bundle, tmp_path):
     (broken / "build/gpu/bin/moelab").write_text("#!/bin/sh\nexit 1\n")
     check = call("scripts/gpu_check.sh", "--device", "cpu", "--out", tmp_path / "out", "environment", cwd=broken)
     assert check.returncode == 1 and "FAILED (exit 1): see environment.log" in check.stdout, check.stdout
+
+
+LIBRARY = "libmoelab-absent.so.13"  # none that the loader knows by itself
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory) -> pathlib.Path:
+    """A checkout whose only program needs LIBRARY, and a Python whose torch lies in site/."""
+    host = tmp_path_factory.mktemp("host")
+    for folder in ("build/gpu/bin", "site/torch/lib", "data/python-stdlib"):
+        (host / folder).mkdir(parents=True)
+    shutil.copytree(ROOT / "scripts", host / "scripts")
+    (host / "data/python-stdlib/meta.json").write_text("{}")
+    (host / "site/torch/__init__.py").write_text("class version:\n  cuda = '13.0'\n__version__ = '2.11.0'\n")
+    (host / "library.c").write_text("int here(void) { return 0; }")
+    (host / "program.c").write_text('int puts(const char *), here(void);\nint main(void) { puts("[]"); return here(); }\n')
+    for words in (["-shared", f"-Wl,-soname,{LIBRARY}", "-o", LIBRARY, "library.c"],
+                  ["-o", "build/gpu/bin/moelab", "program.c", LIBRARY]):
+        subprocess.run(["gcc", *words], cwd=host, check=True)
+    return host
+
+
+def check_environment(host: pathlib.Path, **variables: str) -> subprocess.CompletedProcess:
+    return call("scripts/gpu_check.sh", "--device", "cpu", "--out", host / "out", "environment", cwd=host,
+                PYTHONPATH=str(host / "site"), **variables)
+
+
+def test_a_missing_library_is_named(host):
+    check = check_environment(host, CUDA_HOME=str(host))
+    assert check.returncode == 2 and f"moelab: missing libraries: {LIBRARY} (they" in check.stdout, check.stdout
+
+
+@pytest.mark.parametrize("folder", ["site/nvidia/cu13/lib", "site/nvidia/cuda_cupti/lib", "site/torch/lib",
+                                    "cuda/lib64", "cuda/extras/CUPTI/lib64"])
+def test_libraries_are_found_beside_torch_and_in_a_toolkit(host, folder):
+    (host / folder).mkdir(parents=True, exist_ok=True)
+    there = shutil.copy(host / LIBRARY, host / folder)
+    check = check_environment(host, CUDA_HOME=str(host / "cuda"))
+    os.remove(there)
+    assert check.returncode == 0, check.stdout
+
+
+def test_on_a_gpu_the_goals_end_it(host, tmp_path):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: NVIDIA None" || echo NVIDIA None\n')
+    smi.chmod(0o755)
+    there = shutil.copy(host / LIBRARY, host / "site/torch/lib")
+    check = call("scripts/gpu_check.sh", "environment", cwd=host, PYTHONPATH=str(host / "site"),
+                 PATH=f"{tmp_path}:{os.environ['PATH']}")
+    os.remove(there)
+    assert check.returncode == 0 and (host / "results/nvidia-none/check.tsv").is_file(), check.stdout
+    goals = check.stdout[check.stdout.index("records in"):].splitlines()[2:]
+    assert len(goals) == 5 and all(line.endswith("not measured") for line in goals), check.stdout
 
 
 @pytest.mark.parametrize("words, message", [

@@ -232,6 +232,11 @@ def test_curves_of_the_cases_that_end_farthest(tmp_path):
     assert names == ["baseline", *(f"case {index}" for index in range(9, 20))]
 
 
+def test_every_case_has_its_panel_of_memory(tmp_path):
+    rows = [made.record(), *(made.record(f"case {index}") for index in range(50))]
+    assert len(course.with_memory(sweep_of(tmp_path, rows))) == 51
+
+
 # Claims.
 
 
@@ -283,7 +288,7 @@ def test_claims_become_percentages_by_hand(tmp_path):
     assert [(one.measure, one.low, one.high, one.of) for one in read[:-1]] == [
         ("memory saved", 50, 50, "activation memory"), ("memory saved", 50, 75, "activation memory"),
         ("added step time", 10, 20, ""), ("added step time", 100, 200, ""), ("added tokens/s", 200, 200, ""),
-        ("added tokens/s", -20, -20, ""), ("added step time", 33, 33, "")]
+        ("added tokens/s", -20, -20, ""), ("added arithmetic", 33, 33, "")]
     assert read[-1].arithmetic == "wrong" and read[0].figure == "memory saved 50 %"
     assert read[1].figure == "reduction factor 2 to 4" and read[0].guide == "A guide"
 
@@ -375,6 +380,30 @@ def made_report(tmp_path_factory):
     return folder / "out"
 
 
+def test_verdicts_are_those_of_the_page_of_claims(tmp_path):
+    """They rest on a folder's dry runs as well, without which the figures stand side by side and no more."""
+    made.write(tmp_path / "records.jsonl", made.sweep())
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump(GUIDES, sort_keys=False))
+    (tmp_path / "techniques.json").write_text(json.dumps({"schema": 1, "techniques": [
+        {"name": "recompute_full", "parts": [], "claims": [{"id": "a.half"}]}]}))
+    options = ["--claims", tmp_path / "claims.yaml", "--techniques", tmp_path / "techniques.json"]
+
+    def reported() -> str:
+        assert call(tmp_path, "--out", tmp_path, *options).returncode == 0
+        return (tmp_path / "report.md").read_text()
+
+    assert "verdict" not in reported()
+    (tmp_path / "dry_runs.json").write_text('{"schema": 1, "runs": []}')
+    assert "`claims.md`, which `scripts/claims.py` makes," in reported()
+    judged = subprocess.run([sys.executable, ROOT / "scripts/claims.py", tmp_path, *options], capture_output=True, text=True,
+                            check=True)
+    text, counts = reported(), judged.stdout.strip().partition(": ")[2].removesuffix(".")
+    assert f"3 claims of guides: {counts}. [claims.md](claims.md) has" in text
+    rows = [line for line in text.splitlines() if "recompute_full | " in line and "added step time" in line]
+    assert rows and not any(word in text for word in ("confirmed", "partly", "refuted"))
+    assert '<a href="claims.md">claims.md</a>' in (tmp_path / "report.html").read_text()
+
+
 def test_html_is_whole_and_needs_nothing_else(made_report):
     text = (made_report / "report.html").read_text()
     page = Page(text)
@@ -394,7 +423,7 @@ def test_both_pages_say_who_measured_what(made_report):
     for name in ("report.html", "report.md"):
         text = (made_report / name).read_text()
         for word in ("a CPU, 2 cores", "abc123", "run.name=bf16", "out of memory", "asked for 3 GiB", "torn line",
-                     "first three steps", "confirmed", "refuted", "not measured", "a.host", *made.CASES):
+                     "first three steps", "No case of this sweep measures", "a.host", *made.CASES):
             assert word in text, (name, word)
 
 

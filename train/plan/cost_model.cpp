@@ -33,6 +33,10 @@ CostModel by_datasheet(const std::string& name, const Json& entry) {
   model.device = name;
   model.about = entry.at("about").get<std::string>();
   model.runs_on = name == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;
+  const auto fp8 = entry.find("fp8_products");
+  if (fp8 == entry.end() || !fp8->is_boolean())
+    throw UserError("devices.json: " + name + ": fp8_products is neither true nor false");
+  model.fp8_products = fp8->get<bool>();
   read_costs(model, entry.at("nanoseconds"), "devices.json: " + name);
   return model;
 }

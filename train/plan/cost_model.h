@@ -21,6 +21,7 @@ struct CostModel {
   std::string device;  // cpu, h100, …
   std::string about;   // the machine and where the costs come from
   DeviceChoice runs_on = DeviceChoice::cpu;
+  bool fp8_products = false;  // whether it has them; elsewhere they are emulated
   std::array<double, kEfforts> nanoseconds{};
   std::optional<CostError> error;  // none: by datasheet, never measured
 
@@ -36,7 +37,8 @@ extern const char* const kDevicesText;
 extern const char* const kCalibrationText;
 
 // Reads both, of schema 1: every device by datasheet, then what was measured in its place. Throws
-// UserError, naming the device, for an effort that is missing or unknown.
+// UserError, naming the device, for an effort that is missing or unknown and where fp8_products is not true
+// or false.
 std::vector<CostModel> parse_cost_models(const std::string& devices, const std::string& calibration);
 
 }  // namespace moelab

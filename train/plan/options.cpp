@@ -73,8 +73,12 @@ bool is_wanted(const Settings& base, const Settings& changed) {
 
 class Builder {
  public:
-  Builder(const Settings& base, const std::vector<std::string>& pinned)
-      : base_(base), open_(unresolve(base)), before_(texts_of(base)), pinned_(pinned) {}
+  Builder(const Settings& base, const std::vector<std::string>& pinned, bool fp8_products)
+      : base_(base),
+        open_(unresolve(base)),
+        before_(texts_of(base)),
+        pinned_(pinned),
+        fp8_products_(fp8_products) {}
 
   std::vector<PlanOption> build() {
     for (const Technique& technique : techniques()) {
@@ -120,7 +124,9 @@ class Builder {
       assign(changed, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
       real[key] = value;
     }
-    if (real.empty() || !is_wanted(base_, changed) || options_.size() == 64) return;
+    const auto in_fp8 = [](const Settings& s) { return s.precision.compute == ComputePrecision::fp8; };
+    const bool emulated = in_fp8(changed) && !in_fp8(base_) && !fp8_products_;
+    if (real.empty() || emulated || !is_wanted(base_, changed) || options_.size() == 64) return;
     changed = resolve(changed);
     if (!is_accepted(changed)) return;
     options_.push_back({name, copying_fields(base_, changed)});
@@ -140,6 +146,7 @@ class Builder {
   Settings open_;
   Changes before_;
   const std::vector<std::string>& pinned_;
+  bool fp8_products_;
   std::vector<PlanOption> options_;
   std::vector<Changes> changes_;
 };
@@ -155,8 +162,9 @@ void add_sets(const std::vector<PlanOption>& options, size_t from, uint64_t set,
 
 }  // namespace
 
-std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned) {
-  return Builder(base, pinned).build();
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
+                                     bool fp8_products) {
+  return Builder(base, pinned, fp8_products).build();
 }
 
 std::vector<uint64_t> admissible_sets(const std::vector<PlanOption>& options) {

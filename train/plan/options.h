@@ -19,10 +19,12 @@ struct PlanOption {
 // What may be switched on besides `base`, a resolved run. Left out: what is on already or changes nothing,
 // what would train another model or by another rule (model.* and attention.* stay, and so does the update
 // rule but for forms of AdamW's state), keys in `pinned`, host memory on the CPU (it is the device's), NVMe
-// without placement.nvme_path, and what `base` refuses by itself. Two exclude each other when they set a key
-// to different values, when one's settings are among the other's, or when validate() refuses the two
-// together. At most 64.
-std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned);
+// without placement.nvme_path, fp8 products where the device has none (`fp8_products`: whether it has;
+// emulated ones save nothing over bf16), and what `base` refuses by itself. Two exclude each other when they
+// set a key to different values, when one's settings are among the other's, or when validate() refuses the
+// two together. At most 64.
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
+                                     bool fp8_products);
 
 // Every set of options that may stand together, as bits, the empty one first.
 std::vector<uint64_t> admissible_sets(const std::vector<PlanOption>& options);

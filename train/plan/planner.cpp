@@ -12,19 +12,30 @@ namespace moelab {
 namespace {
 
 // The formula was never further above a dry run than this share of it; see tests/train/plan.
-constexpr double kFormulaMargin = 1.25;
+constexpr double kFormulaMargin = 1.35;
+// Nor, as a rule, than this.
+constexpr double kUsualMargin = 1.1;
+
+bool contains(uint64_t set, uint64_t part) { return (set & part) == part; }
 
 struct Candidate {
   uint64_t set = 0;
   double seconds = 0, formula = 0;
+  bool tried = false;
 };
 
-bool contains(uint64_t set, uint64_t part) { return (set & part) == part; }
+struct Refused {
+  uint64_t set = 0;
+  double error = 0;  // what it needs, in what its formula says
+};
 
 class Search {
  public:
   Search(const Settings& base, const CostModel& costs, const PlanSearch& search, const PredictBytes& predict)
-      : base_(base), search_(search), predict_(predict), options_(plan_options(base, search.pinned)) {
+      : base_(base),
+        search_(search),
+        predict_(predict),
+        options_(plan_options(base, search.pinned, costs.fp8_products)) {
     for (const uint64_t set : admissible_sets(options_)) {
       const Settings settings = settings_of(set);
       candidates_.push_back({set, costs.step_seconds(step_work(settings)), peak_formula(settings).peak});
@@ -36,16 +47,19 @@ class Search {
     result_.admissible = static_cast<int64_t>(candidates_.size());
   }
 
+  // Candidates come in the order of their speed, so the first that fit are the fastest, and the first that is
+  // refused is the fastest that does not fit; it is dry-run even where its formula says enough.
   PlanResult run() {
-    note_fastest_too_large();
-    for (const Candidate& one : candidates_)
-      if (likely(one) && !needless(one)) consider(one);
-    for (const Candidate& one : candidates_)
-      if (likely(one) && needless(one)) consider(one);
+    result_.pruned = std::count_if(candidates_.begin(), candidates_.end(), [&](const Candidate& one) {
+      return one.formula > kFormulaMargin * static_cast<double>(search_.room);
+    });
+    for (const double margin : {kUsualMargin, kFormulaMargin}) {
+      for (Candidate& one : candidates_) {
+        if (spent() || too_slow(one)) break;
+        if (!one.tried && (!result_.refused || likely(one, margin))) consider(one);
+      }
+    }
     if (result_.fits.empty()) find_smallest();
-    std::stable_sort(result_.fits.begin(), result_.fits.end(),
-                     [](const Plan& a, const Plan& b) { return a.seconds < b.seconds; });
-    result_.fits.resize(std::min(result_.fits.size(), static_cast<size_t>(search_.best)));
     return result_;
   }
 
@@ -57,20 +71,12 @@ class Search {
     return settings;
   }
 
-  bool likely(const Candidate& one) const {
-    return one.formula <= kFormulaMargin * static_cast<double>(search_.room);
-  }
-
-  // Contains one that fits.
-  bool needless(const Candidate& one) const {
-    return std::any_of(fitting_.begin(), fitting_.end(),
-                       [&](uint64_t set) { return contains(one.set, set); });
-  }
-  // Contains one that does not fit, and is no smaller by formula.
-  bool hopeless(const Candidate& one) const {
-    return std::any_of(refused_.begin(), refused_.end(), [&](const Candidate& other) {
-      return contains(one.set, other.set) && one.formula >= other.formula;
-    });
+  // By its formula, and by the error that the formula has for a part of it that does not fit.
+  bool likely(const Candidate& one, double margin) const {
+    double error = 1;
+    for (const Refused& other : refused_)
+      if (contains(one.set, other.set)) error = std::max(error, other.error);
+    return one.formula * error <= margin * static_cast<double>(search_.room);
   }
 
   Plan plan_of(const Candidate& one, int64_t peak) const {
@@ -95,31 +101,29 @@ class Search {
   }
 
   bool spent() const { return result_.dry_runs >= search_.finalists; }
-  bool enough() const { return static_cast<int64_t>(result_.fits.size()) >= search_.best; }
+  // There are as many that fit as are wanted, and no slower ones.
+  bool too_slow(const Candidate& one) const {
+    const auto wanted = static_cast<size_t>(search_.best);
+    return result_.fits.size() >= wanted && result_.fits[wanted - 1].seconds <= one.seconds;
+  }
 
-  void consider(const Candidate& one) {
-    if (spent() || enough() || hopeless(one) || tried(one)) return;
+  void consider(Candidate& one) {
+    one.tried = true;
     const std::optional<int64_t> peak = peak_of(one);
     if (!peak) return;
     if (*peak <= search_.room) {
-      result_.fits.push_back(plan_of(one, *peak));
-      fitting_.push_back(one.set);
+      add(plan_of(one, *peak));
       return;
     }
-    refused_.push_back(one);
-    if (!result_.refused || one.seconds < result_.refused->seconds) result_.refused = plan_of(one, *peak);
+    refused_.push_back({one.set, static_cast<double>(*peak) / one.formula});
+    if (!result_.refused) result_.refused = plan_of(one, *peak);
   }
 
-  bool tried(const Candidate& one) const {
-    return std::find(fitting_.begin(), fitting_.end(), one.set) != fitting_.end();
-  }
-
-  // What was too large by formula is dry-run once where it would have come first.
-  void note_fastest_too_large() {
-    for (const Candidate& one : candidates_) {
-      if (likely(one)) continue;
-      if (result_.pruned++ == 0) consider(one);
-    }
+  void add(Plan plan) {
+    const auto place = std::upper_bound(result_.fits.begin(), result_.fits.end(), plan,
+                                        [](const Plan& a, const Plan& b) { return a.seconds < b.seconds; });
+    result_.fits.insert(place, std::move(plan));
+    result_.fits.resize(std::min(result_.fits.size(), static_cast<size_t>(search_.best)));
   }
 
   void find_smallest() {
@@ -131,7 +135,7 @@ class Search {
     for (const Candidate& one : small) {
       if (spent() && result_.smallest) break;
       const std::optional<int64_t> peak = peak_of(one);
-      if (peak && *peak <= search_.room) result_.fits.push_back(plan_of(one, *peak));
+      if (peak && *peak <= search_.room) add(plan_of(one, *peak));
       if (peak && (!result_.smallest || *peak < result_.smallest->peak))
         result_.smallest = plan_of(one, *peak);
     }
@@ -142,8 +146,8 @@ class Search {
   const PlanSearch& search_;
   const PredictBytes& predict_;
   std::vector<PlanOption> options_;
-  std::vector<Candidate> candidates_, refused_;
-  std::vector<uint64_t> fitting_;
+  std::vector<Candidate> candidates_;
+  std::vector<Refused> refused_;
   PlanResult result_;
 };
 

@@ -39,7 +39,8 @@ int pairs_command(const ModelCall& call);
 
 // For each card size of the presets, the textbook's way and the recommended one: the largest named model that
 // fits, and of one model the most layers and the largest micro-batch, by dry run for CUDA unless run.device
-// is given. What fits is up to memory.critical of the card. JSON of schema 1: rows.
+// is given. What fits is up to memory.critical of the card in tensors, and all of it in what CUDA's caching
+// allocator reserves without a limit (at least what it would under the card's). JSON of schema 1: rows.
 int fits_command(const ModelCall& call);
 
 struct PlanCall {

@@ -46,6 +46,8 @@ DryRun dry_run(const Settings& settings) {
   // The second step finds what the first one left: moments, cached tables. A run of one step has no rate for
   // another, so it takes the first again.
   trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
+  DryRun result;
+  result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {
     trainer.evaluate([&](int64_t) { return meta_batch(settings.eval.micro_batch, settings.train.sequence); },
@@ -54,7 +56,6 @@ DryRun dry_run(const Settings& settings) {
   if (settings.sample.every > 0) {
     trainer.read_model([&](Transformer& m, BlockRunner& runner) { sample_dry(settings, m, runner); });
   }
-  DryRun result;
   result.update_bytes = trainer.update_bytes();
   result.peak = device.peak() - before;
   for (size_t phase = 0; phase < kPhases; ++phase) {

@@ -15,7 +15,8 @@ struct DryRun {
   int64_t peak = 0;
   std::array<int64_t, kPhases> phase_peak{};
   KindBytes by_kind_at_peak{};
-  int64_t host_peak = 0;  // batches and what else lies outside the budget
+  KindBytes by_kind_in_forward{};  // at the highest moment of a step's forward
+  int64_t host_peak = 0;           // batches and what else lies outside the budget
   int64_t nvme_peak = 0;
   int64_t update_bytes = 0;  // that the optimizer's update takes beyond what is held when it begins
   Trainer::StateBytes state;

@@ -1,22 +1,18 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/memory/block_observer.h"
 #include "kernels/memory/report.h"
 #include "train/config/convert.h"
 #include "train/config/print.h"
-#include "train/memory/caching_allocator.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_weights.h"
 #include "train/plan/known_formulas.h"
 #include "train/plan/work.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
-#include "train/run/dry_run.h"
+#include "train/run/estimate.h"
 #include "train/run/open_run.h"
 #include "train/run/progress.h"
 #include "train/run/rank_state.h"
@@ -24,13 +20,14 @@
 namespace moelab {
 namespace {
 
-// What the formula speaks of, in the dry run.
+// What the formula speaks of, in the dry run. Activations are those of forward's peak, all blocks' together:
+// at the peak of the step backward may have freed them.
 int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
   const auto& state = run.state;
   if (of == KnownFormula::Of::peak) return run.peak;
   if (of == KnownFormula::Of::state) return state.parameters + state.gradients + state.optimizer;
   const std::string kind = of == KnownFormula::Of::attention ? "activations.attention" : "activations";
-  for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak))
+  for (const auto& [name, bytes] : kind_report(run.by_kind_in_forward))
     if (name == kind) return bytes;
   return 0;
 }
@@ -56,19 +53,22 @@ nlohmann::ordered_json formulas_json(const Settings& settings, const DryRun& run
                     {"formula", known.formula},
                     {"bytes", static_cast<int64_t>(known.bytes)},
                     {"dry_run_bytes", dry_bytes(run, known.of)},
+                    {"not_kept", known.not_kept},
                     {"leaves_out", known.leaves_out}});
   }
   return rows;
 }
 
 void print_formulas(const Settings& settings, const DryRun& run) {
-  std::cout << "\nclosed formulas beside the dry run\n";
+  std::cout << "\nclosed formulas beside the dry run, activations at the peak of its forward\n";
   for (const KnownFormula& known : known_formulas(settings)) {
     const int64_t dry = dry_bytes(run, known.of);
     std::cout << fmt::format("  {:<24}{:>12}  {}: {}; the dry run has {}\n", known.name,
                              human_bytes(static_cast<int64_t>(known.bytes)), name_of(known.of), known.formula,
                              human_bytes(dry));
-    std::cout << fmt::format("  {:<38}leaves out {}\n", "", known.leaves_out);
+    if (!known.not_kept.empty())
+      std::cout << fmt::format("  {:<38}counts what this run does not keep: {}\n", "", known.not_kept);
+    if (!known.leaves_out.empty()) std::cout << fmt::format("  {:<38}leaves out {}\n", "", known.leaves_out);
   }
 }
 
@@ -77,28 +77,6 @@ nlohmann::ordered_json work_json(const Settings& settings) {
   const Work amounts = step_work(settings);
   for (size_t i = 0; i < kEfforts; ++i) work[std::string(effort_name(static_cast<Effort>(i)))] = amounts[i];
   return work;
-}
-
-// CUDA's caching allocator as PYTORCH_CUDA_ALLOC_CONF configures it, fed by the dry run.
-CachingAllocator caching_allocator(const Settings& settings) {
-  const char* configured = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
-  CachingOptions options = caching_options(configured == nullptr ? "" : configured);
-  options.limit = settings.memory.limit.count;
-  return CachingAllocator(options);
-}
-
-struct Estimate {
-  DryRun run;
-  int64_t reserved = 0;  // 0: not for CUDA
-};
-
-Estimate estimate(const Settings& settings) {
-  if (settings.run.device != DeviceChoice::cuda) return {dry_run(settings)};
-  CachingAllocator allocator = caching_allocator(settings);
-  observe_meta_blocks(&allocator);
-  const DryRun run = dry_run(settings);
-  observe_meta_blocks(nullptr);
-  return {run, allocator.reserved_peak()};
 }
 
 nlohmann::ordered_json ranks_json(const DryRun& run, int64_t ranks) {
@@ -200,7 +178,7 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   if (ranks > 1) print_ranks(settings, run, ranks);
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
-                             run.peak <= settings.memory.limit.count ? "fits" : "does NOT fit",
+                             estimate.fits(settings.memory.limit.count) ? "fits" : "does NOT fit",
                              human_bytes(settings.memory.limit.count));
   }
 }
@@ -211,9 +189,7 @@ int estimate_command(const Settings& settings, bool json, int64_t ranks) {
   use_threads(settings);
   const Estimate predicted = estimate(settings);
   json ? print_json(settings, predicted, ranks) : print_text(settings, predicted, ranks);
-  const int64_t needed = std::max(predicted.run.peak, predicted.reserved);
-  const bool fits = settings.memory.limit.count == 0 || needed <= settings.memory.limit.count;
-  return fits ? 0 : 3;
+  return predicted.fits(settings.memory.limit.count) ? 0 : 3;
 }
 
 }  // namespace moelab

@@ -15,7 +15,7 @@
 #include "train/presets/parameter_count.h"
 #include "train/presets/presets.h"
 #include "train/run/commands.h"
-#include "train/run/dry_run.h"
+#include "train/run/estimate.h"
 #include "train/run/open_run.h"
 #include "train/techniques/combinations.h"
 
@@ -48,6 +48,17 @@ std::vector<CardSize> card_sizes() {
   return cards;
 }
 
+// Bytes at the peak of a step: of tensors, and what CUDA's caching allocator reserves for them.
+struct Needs {
+  int64_t peak = 0, reserved = 0;
+};
+
+struct Room {
+  int64_t tensors = 0, card = 0;
+
+  bool holds(const Needs& needs) const { return needs.peak <= tensors && needs.reserved <= card; }
+};
+
 // One way to train, whatever the model: a row of the table of techniques.
 class Stack {
  public:
@@ -61,34 +72,38 @@ class Stack {
     return load_settings(sources_of(model, settings));
   }
 
-  // Bytes at the peak of a step; none where it is no valid run. Each is dry-run once.
-  std::optional<int64_t> peak(const std::string& model, const std::string& key = {}, int64_t value = 0) {
+  // Of a step; none where it is no valid run. Each is dry-run once, for all cards: without a limit, so that
+  // the allocator reserves at least as much as on any of them.
+  std::optional<Needs> needs(const std::string& model, const std::string& key = {}, int64_t value = 0) {
     const auto id = std::tuple(model, key, value);
-    if (const auto known = peaks_.find(id); known != peaks_.end()) return known->second;
-    std::optional<int64_t> peak;
+    if (const auto known = needs_.find(id); known != needs_.end()) return known->second;
+    std::optional<Needs> needs;
     try {
-      peak = dry_run(settings(model, key, value)).peak;
+      Settings unlimited = settings(model, key, value);
+      unlimited.memory.limit.count = 0;
+      const Estimate found = estimate(unlimited);
+      needs = {found.run.peak, found.reserved};
     } catch (const UserError&) {
-      peak.reset();
+      needs.reset();
     }
-    return peaks_[id] = peak;
+    return needs_[id] = needs;
   }
 
-  // The largest value of `key` with which the model fits in `room` bytes. Peaks are all but straight lines.
-  int64_t largest(const std::string& model, const char* key, int64_t most, int64_t room) {
-    const std::optional<int64_t> one = peak(model, key, 1), two = peak(model, key, 2);
+  // The largest value of `key` with which the model fits. Peaks are all but straight lines.
+  int64_t largest(const std::string& model, const char* key, int64_t most, const Room& room) {
+    const std::optional<Needs> one = needs(model, key, 1), two = needs(model, key, 2);
     const auto fits = [&](int64_t value) {
-      const std::optional<int64_t> bytes = peak(model, key, value);
-      return bytes && *bytes <= room;
+      const std::optional<Needs> bytes = needs(model, key, value);
+      return bytes && room.holds(*bytes);
     };
-    const int64_t slope = one && two ? std::max<int64_t>(*two - *one, 1) : 1;
-    return largest_fitting(one ? 1 + (room - *one) / slope : 1, most, fits);
+    const int64_t slope = one && two ? std::max<int64_t>(two->peak - one->peak, 1) : 1;
+    return largest_fitting(one ? 1 + (room.tensors - one->peak) / slope : 1, most, fits);
   }
 
  private:
   const ModelCall& call_;
   const Technique& row_;
-  std::map<std::tuple<std::string, std::string, int64_t>, std::optional<int64_t>> peaks_;
+  std::map<std::tuple<std::string, std::string, int64_t>, std::optional<Needs>> needs_;
 };
 
 struct FitRow {
@@ -97,13 +112,15 @@ struct FitRow {
   std::string largest_model = {};  // empty: none fits
   int64_t largest_layers = 0, largest_batch = 0;
   std::string status = {};  // of the model as it is
-  int64_t peak = 0;
+  Needs needs = {};
 };
 
-// As the thresholds of a run have it: what is aimed for, what lowers the batch, and more than that.
-std::string status_of(const MemorySettings& memory, int64_t peak, int64_t bytes) {
-  const double share = static_cast<double>(peak) / static_cast<double>(bytes);
-  return share <= memory.target ? "green" : share <= memory.critical ? "amber" : "red";
+// As the thresholds of a run have it: what is aimed for, what lowers the batch, and more than that or than
+// the card has.
+std::string status_of(const MemorySettings& memory, const Needs& needs, int64_t bytes) {
+  const double share = static_cast<double>(needs.peak) / static_cast<double>(bytes);
+  if (share > memory.critical || needs.reserved > bytes) return "red";
+  return share <= memory.target ? "green" : "amber";
 }
 
 // Named models from the one with the most parameters down.
@@ -122,20 +139,20 @@ std::vector<std::string> models_by_size() {
 FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string>& models,
            const CardSize& card) {
   const MemorySettings memory = stack.settings(model).memory;
-  const auto room = static_cast<int64_t>(static_cast<double>(card.bytes) * memory.critical);
+  const Room room{static_cast<int64_t>(static_cast<double>(card.bytes) * memory.critical), card.bytes};
   FitRow row{.card = card, .stack = stack.name()};
   for (const std::string& name : models) {
-    const std::optional<int64_t> peak = stack.peak(name);
-    if (!peak || *peak > room) continue;
+    const std::optional<Needs> needs = stack.needs(name);
+    if (!needs || !room.holds(*needs)) continue;
     row.largest_model = name;
     break;
   }
   row.largest_layers = stack.largest(model, kLayers, kMostLayers, room);
   row.largest_batch = stack.largest(model, kBatch, kMostRows, room);
-  const std::optional<int64_t> peak = stack.peak(model);
-  if (!peak) throw UserError(model + " is no valid run under " + stack.name() + "; give another --config");
-  row.peak = *peak;
-  row.status = status_of(memory, row.peak, card.bytes);
+  const std::optional<Needs> needs = stack.needs(model);
+  if (!needs) throw UserError(model + " is no valid run under " + stack.name() + "; give another --config");
+  row.needs = *needs;
+  row.status = status_of(memory, row.needs, card.bytes);
   return row;
 }
 
@@ -151,17 +168,20 @@ nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
           {"largest_batch", row.largest_batch},
           {"model", model},
           {"status", row.status},
-          {"peak", row.peak}};
+          {"peak", row.needs.peak},
+          {"reserved", row.needs.reserved}};
 }
 
 void print_text(const std::vector<FitRow>& rows, const std::string& model) {
-  std::cout << fmt::format("What fits, by dry run; layers, rows and peak are {}'s\n\n", model);
-  std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}  {}\n", "", "", "largest model", "layers",
-                           "rows", "peak", "status");
+  std::cout << fmt::format("What fits, by dry run; layers, rows and peak are {}'s\n", model);
+  std::cout << "reserved: by CUDA's caching allocator, which may give some back where a card has less\n\n";
+  std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", "", "", "largest model",
+                           "layers", "rows", "peak", "reserved", "status");
   for (const FitRow& row : rows) {
-    std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}  {}\n", row.card.name, row.stack,
+    std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", row.card.name, row.stack,
                              row.largest_model.empty() ? "none" : row.largest_model, row.largest_layers,
-                             row.largest_batch, human_bytes(row.peak), row.status);
+                             row.largest_batch, human_bytes(row.needs.peak), human_bytes(row.needs.reserved),
+                             row.status);
   }
 }
 

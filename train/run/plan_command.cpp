@@ -11,15 +11,21 @@
 #include "train/plan/planner.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
-#include "train/run/dry_run.h"
+#include "train/run/estimate.h"
 #include "train/run/open_run.h"
 #include "train/run/progress.h"
 
 namespace moelab {
 namespace {
 
-// A dry run of a dozen layers takes some 20 ms: this many blocks in all keep a plan within its ten seconds.
-constexpr int64_t kDryBlocks = 3000;
+// A dry run takes one or two milliseconds a block: this many in all keep a plan within its ten seconds.
+constexpr int64_t kDryBlocks = 4000;
+
+// On a GPU the allocator's reserve has to keep to the limit, and tensors to the share of it that a run fills.
+int64_t bytes_needed(const Settings& settings) {
+  const Estimate needs = estimate(settings);
+  return needs.fits(settings.memory.limit.count) ? needs.run.peak : std::max(needs.run.peak, needs.reserved);
+}
 
 std::string names_of(const Plan& plan) {
   std::string text;
@@ -72,10 +78,16 @@ void print_table(const Settings& base, const PlanResult& result) {
 }
 
 void print_refused(const Settings& base, const Plan& plan, int64_t room) {
-  std::cout << fmt::format(
-      "\nthe fastest that does not fit: {} ({} tokens/s)\n  peak {}, {} too much, in {}\n", names_of(plan),
-      speed_of(base, plan.seconds), human_bytes(plan.peak), human_bytes(plan.peak - room),
-      peak_text(dry_run(plan.settings)));
+  const Estimate needs = estimate(plan.settings);
+  std::cout << fmt::format("\nthe fastest that does not fit: {} ({} tokens/s)\n  peak {}", names_of(plan),
+                           speed_of(base, plan.seconds), human_bytes(needs.run.peak));
+  if (needs.run.peak > room) std::cout << fmt::format(", {} too much", human_bytes(needs.run.peak - room));
+  std::cout << ", in " << peak_text(needs.run) << "\n";
+  const int64_t limit = base.memory.limit.count;
+  if (needs.reserved > limit) {
+    std::cout << fmt::format("  reserved by CUDA's caching allocator {}, {} over the limit\n",
+                             human_bytes(needs.reserved), human_bytes(needs.reserved - limit));
+  }
 }
 
 void print_without(const Plan& winner, const CostModel& costs, const std::string& name,
@@ -111,10 +123,21 @@ void write_winner(const Plan& winner, const std::string& out) {
   std::cout << "\nthe first is in " << out << ": moelab train --config " << out << " data.path=FOLDER\n";
 }
 
+// A limit under which the run fits. A higher one lets the allocator keep more: each try is what the last one
+// reserved, until it does.
+int64_t limit_for(const Plan& plan, double share) {
+  Settings settings = plan.settings;
+  int64_t& limit = settings.memory.limit.count;
+  limit = static_cast<int64_t>(static_cast<double>(dry_run(settings).peak) / share) + 1;
+  for (Estimate needs = estimate(settings); !needs.fits(limit); needs = estimate(settings))
+    limit = needs.reserved;
+  return limit;
+}
+
 int report_nothing_fits(const Settings& base, const PlanResult& result) {
   if (!result.smallest) throw UserError("no combination of techniques is a valid run of these settings");
   const Plan& plan = *result.smallest;
-  const auto needed = static_cast<int64_t>(static_cast<double>(plan.peak) / base.memory.critical) + 1;
+  const int64_t needed = limit_for(plan, base.memory.critical);
   std::cerr << fmt::format(
       "moelab: nothing fits in {}; the smallest that would do is memory.limit={} ({}), with {}: {}\n",
       human_bytes(base.memory.limit.count), needed, human_bytes(needed), names_of(plan),
@@ -130,13 +153,15 @@ int plan_command(const Settings& base, const PlanCall& call) {
   PlanSearch search{.pinned = call.pinned};
   search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
   search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers, 40, 500);
-  const PlanResult result =
-      search_plans(base, costs, search, [](const Settings& settings) { return dry_run(settings).peak; });
+  const PlanResult result = search_plans(base, costs, search, bytes_needed);
   if (result.fits.empty()) return report_nothing_fits(base, result);
   print_search(base, costs, search.room, result);
   print_table(base, result);
   print_bought(result.fits.front(), costs);
-  if (result.refused) print_refused(base, *result.refused, search.room);
+  if (result.refused)
+    print_refused(base, *result.refused, search.room);
+  else
+    std::cout << "\nno combination faster than the last of these was refused: all of them fit\n";
   if (!call.out.empty()) write_winner(result.fits.front(), call.out);
   return 0;
 }

@@ -45,9 +45,20 @@ Claim read_claim(const YAML::Node& node, const YAML::Node& guides) {
   const YAML::Node guide = guides[claim.id.substr(0, claim.id.find('.'))];
   require(guide.IsDefined(), "the part before the first dot is none of the guides");
   claim.guide = guide.Scalar();
-  for (const auto& figure : node["figures"])
-    claim.figures[figure.first.Scalar()] = figure_json(figure.second);
+  const YAML::Node figures = node["figures"];
+  require(!figures.IsDefined() || figures.IsMap(), "figures are names with their values");
+  for (const auto& figure : figures) claim.figures[figure.first.Scalar()] = figure_json(figure.second);
   return claim;
+}
+
+void require_known_file(const YAML::Node& file) {
+  if (!file.IsMap() || text_of(file["schema"]) != "1")
+    throw UserError("claims: schema 1 is expected ('schema: 1' at the top)");
+  for (const auto& entry : file) {
+    const std::string key = entry.first.Scalar();
+    if (key != "schema" && key != "guides" && key != "claims")
+      throw UserError("claims: unknown key " + key + "; the file has schema, guides and claims");
+  }
 }
 
 }  // namespace
@@ -55,6 +66,7 @@ Claim read_claim(const YAML::Node& node, const YAML::Node& guides) {
 std::vector<Claim> parse_claims(const std::string& yaml) {
   try {
     const YAML::Node file = YAML::Load(yaml);
+    require_known_file(file);
     const YAML::Node guides = file["guides"];
     std::vector<Claim> claims;
     std::set<std::string> ids;

@@ -18,8 +18,9 @@ struct Claim {
 // bench/tradeoff/claims.yaml as it was when the program was built.
 extern const char* const kClaimsText;
 
-// Throws UserError, naming the claim, for a missing text, an id that is given twice or whose guide is
-// unknown, and a key that claims don't have.
+// Throws UserError for another schema than 1 and a key that the file or a claim doesn't have, and, naming the
+// claim, for a missing text, figures without names, and an id that is given twice or whose guide is unknown.
+// scripts/claims.py knows the names of figures and refuses others.
 std::vector<Claim> parse_claims(const std::string& yaml);
 
 // parse_claims(kClaimsText), parsed once.

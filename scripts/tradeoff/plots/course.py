@@ -11,7 +11,6 @@ from ..figures import Case, Sweep, measured
 from ..records import Record
 from .dress import CASE_COLORS, DASHES, Dress, blank, note
 
-MOST_PANELS = 40
 MOST_CURVES = 12
 
 
@@ -39,7 +38,7 @@ def memory_panel(axes: plt.Axes, case: Case, kinds: list[str], unit: float, dres
 
 
 def with_memory(sweep: Sweep) -> list[Case]:
-    return [case for case in measured(sweep) if case.runs[-1].memory][:MOST_PANELS]
+    return [case for case in measured(sweep) if case.runs[-1].memory]
 
 
 def memory(sweep: Sweep, dress: Dress) -> plt.Figure:

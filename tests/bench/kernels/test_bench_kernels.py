@@ -100,6 +100,13 @@ def test_context_names_machine_and_commit(report):
     for key in ("commit", "cpu", "cpu_capability", "gemm_fp32_gflops", "gemm_bf16_gflops",
                 "copy_256mb_gb_per_s"):
         assert context[key]
+    assert context["deterministic"] == "false"
+
+
+def test_deterministic_is_an_option(tmp_path):
+    done = call("--deterministic", "--benchmark_filter=rms_norm/small/fp32/forward", f"--benchmark_out={tmp_path}/k")
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "k").read_text())["context"]["deterministic"] == "true"
 
 
 def test_table_has_a_line_for_each(report, runs):

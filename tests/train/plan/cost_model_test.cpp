@@ -18,7 +18,8 @@ Json costs(double each) {
 }
 
 Json devices() {
-  return {{"schema", 1}, {"devices", {{"cpu", {{"about", "a CPU"}, {"nanoseconds", costs(2)}}}}}};
+  return {{"schema", 1},
+          {"devices", {{"cpu", {{"about", "a CPU"}, {"fp8_products", true}, {"nanoseconds", costs(2)}}}}}};
 }
 const Json kNone = {{"schema", 1}, {"devices", Json::object()}};
 
@@ -30,6 +31,7 @@ TEST(CostModel, AStepIsTheSumOfItsEfforts) {
   work[kEfforts - 1] = 1e9;
   EXPECT_DOUBLE_EQ(models[0].step_seconds(work), 8);
   EXPECT_FALSE(models[0].error.has_value());
+  EXPECT_TRUE(models[0].fp8_products);
 }
 
 TEST(CostModel, WhatWasMeasuredTakesTheDatasheetsPlace) {
@@ -46,11 +48,14 @@ TEST(CostModel, WhatWasMeasuredTakesTheDatasheetsPlace) {
 }
 
 TEST(CostModel, MistakesAreNamed) {
-  Json missing = devices(), unknown = devices();
+  Json missing = devices(), unknown = devices(), fp8 = devices();
+  fp8["devices"]["cpu"]["fp8_products"] = "no";
   missing["devices"]["cpu"]["nanoseconds"].erase("row_bytes");
   unknown["devices"]["cpu"]["nanoseconds"]["magic"] = 1;
   EXPECT_EQ(user_error([&] { parse_cost_models(missing.dump(), kNone.dump()); }),
             "devices.json: cpu: no cost of row_bytes");
+  EXPECT_EQ(user_error([&] { parse_cost_models(fp8.dump(), kNone.dump()); }),
+            "devices.json: cpu: fp8_products is neither true nor false");
   EXPECT_NE(user_error([&] { parse_cost_models(unknown.dump(), kNone.dump()); }).find("there are not"),
             std::string::npos);
   EXPECT_NE(user_error([&] { parse_cost_models("{}", kNone.dump()); }).find("schema 1"), std::string::npos);
@@ -59,6 +64,8 @@ TEST(CostModel, MistakesAreNamed) {
 
 TEST(CostModel, EveryDeviceOfTheProgramHasCosts) {
   for (const std::string& device : cost_devices()) EXPECT_GT(cost_model(device).nanoseconds[0], 0) << device;
+  for (const char* ampere : {"rtx3090", "a100"}) EXPECT_FALSE(cost_model(ampere).fp8_products) << ampere;
+  EXPECT_TRUE(cost_model("h100").fp8_products);
   EXPECT_EQ(cost_model("cpu").runs_on, DeviceChoice::cpu);
   EXPECT_EQ(cost_model("h100").runs_on, DeviceChoice::cuda);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "kernels/memory/ledger.h"
 #include "train/config/load.h"
 #include "train/run/dry_run.h"
@@ -9,11 +11,12 @@
 namespace moelab {
 namespace {
 
-double bytes_of(const Settings& settings, const std::string& name) {
+KnownFormula formula(const Settings& settings, const std::string& name) {
   for (const KnownFormula& known : known_formulas(settings))
-    if (known.name == name) return known.bytes;
-  return 0;
+    if (known.name == name) return known;
+  throw std::out_of_range(name);
 }
+double bytes_of(const Settings& settings, const std::string& name) { return formula(settings, name).bytes; }
 
 // The example of claims ava.formula_*, whose right results claims.yaml has under `arithmetic`.
 TEST(KnownFormulas, AGuidesExampleByHand) {
@@ -31,7 +34,33 @@ TEST(KnownFormulas, SixteenBytesAParameterAreTheStateOfMixedPrecision) {
   const DryRun run = dry_run(s);
   const int64_t state = run.state.parameters + run.state.gradients + run.state.optimizer;
   EXPECT_NEAR(bytes_of(s, "16 bytes a parameter") / static_cast<double>(state), 1, 0.01);
-  for (const KnownFormula& known : known_formulas(s)) EXPECT_FALSE(known.leaves_out.empty()) << known.name;
+  const KnownFormula known = formula(s, "16 bytes a parameter");
+  EXPECT_EQ(known.not_kept + known.leaves_out, "");
+}
+
+// At the end of forward every block's activations are there, which is what these formulas sum up.
+TEST(KnownFormulas, StandBesideTheActivationsOfForward) {
+  install_allocators();
+  const auto attention_of = [](const std::string& checkpoint) {
+    const DryRun run = dry_run(load_settings(
+        {.config = "moe-pico", .overrides = {"model.layers=8", "activations.checkpoint=" + checkpoint}}));
+    return static_cast<double>(run.by_kind_in_forward[static_cast<size_t>(Kind::attention)]);
+  };
+  const Settings s = load_settings({.config = "moe-pico", .overrides = {"model.layers=8"}});
+  EXPECT_GE(attention_of("none"), 4 * bytes_of(s, "flash attention"));
+  EXPECT_LT(attention_of("full"), attention_of("none") / 4);
+}
+
+TEST(KnownFormulas, SayWhatTheRunDoesNotKeep) {
+  const auto not_kept = [](std::vector<std::string> overrides, const std::string& name) {
+    return formula(load_settings({.config = "moe-pico", .overrides = std::move(overrides)}), name).not_kept;
+  };
+  EXPECT_EQ(not_kept({"attention.kernel=materialised"}, "dense transformer"), "dropout masks");
+  EXPECT_EQ(not_kept({"attention.kernel=materialised"}, "scores"), "");
+  EXPECT_EQ(not_kept({}, "scores"), "scores, which this attention kernel never holds");
+  EXPECT_EQ(not_kept({"activations.checkpoint=full"}, "four tensors a layer"), "what backward recomputes");
+  EXPECT_EQ(not_kept({"optim.in_backward=true"}, "16 bytes a parameter"),
+            "gradients, each of which backward consumes");
 }
 
 }  // namespace

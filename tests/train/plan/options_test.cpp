@@ -29,7 +29,7 @@ Settings with(Settings settings, const PlanOption& option) {
 TEST(PlanOptions, EveryAdmissibleSetIsAValidRun) {
   const Settings settings = base({"run.device=cuda", "activations.checkpoint=none", "train.micro_batch=4"});
   const auto options =
-      plan_options(settings, {"activations.checkpoint", "activations.pieces", "precision.store"});
+      plan_options(settings, {"activations.checkpoint", "activations.pieces", "precision.store"}, true);
   const auto sets = admissible_sets(options);
   EXPECT_GT(sets.size(), 300u);
   for (const uint64_t set : sets) {
@@ -42,7 +42,7 @@ TEST(PlanOptions, EveryAdmissibleSetIsAValidRun) {
 
 TEST(PlanOptions, SetsAreThoseWithoutTwoThatExcludeEachOther) {
   const auto options =
-      plan_options(base(), {"train.micro_batch", "precision.compute", "activations.storage"});
+      plan_options(base(), {"train.micro_batch", "precision.compute", "activations.storage"}, true);
   ASSERT_LT(options.size(), 20u);
   std::vector<uint64_t> expected;
   for (uint64_t set = 0; set < uint64_t{1} << options.size(); ++set) {
@@ -58,7 +58,7 @@ TEST(PlanOptions, SetsAreThoseWithoutTwoThatExcludeEachOther) {
 
 TEST(PlanOptions, ModelAttentionAndRuleStay) {
   const Settings settings = base({"run.device=cuda", "placement.nvme_path=/tmp"});
-  for (const PlanOption& option : plan_options(settings, {})) {
+  for (const PlanOption& option : plan_options(settings, {}, true)) {
     const Settings changed = with(settings, option);
     const auto before = settings_json(settings), after = settings_json(changed);
     EXPECT_EQ(before["model"], after["model"]) << option.name;
@@ -73,19 +73,27 @@ TEST(PlanOptions, ModelAttentionAndRuleStay) {
 }
 
 TEST(PlanOptions, WhatIsOnPinnedOrOutOfReachIsNone) {
-  EXPECT_TRUE(has(plan_options(base(), {}), "bf16"));
-  EXPECT_FALSE(has(plan_options(base(), {"precision.compute"}), "bf16"));
-  EXPECT_FALSE(has(plan_options(base({"precision.compute=bf16"}), {}), "bf16"));
-  EXPECT_FALSE(has(plan_options(base(), {}), "host_optimizer"));
-  EXPECT_FALSE(has(plan_options(base(), {}), "nvme_optimizer"));
-  EXPECT_TRUE(has(plan_options(base({"placement.nvme_path=/tmp"}), {}), "nvme_optimizer"));
-  EXPECT_TRUE(has(plan_options(base({"run.device=cuda"}), {}), "host_optimizer"));
-  EXPECT_FALSE(has(plan_options(base(), {}), "lion"));
+  EXPECT_TRUE(has(plan_options(base(), {}, true), "bf16"));
+  EXPECT_FALSE(has(plan_options(base(), {"precision.compute"}, true), "bf16"));
+  EXPECT_FALSE(has(plan_options(base({"precision.compute=bf16"}), {}, true), "bf16"));
+  EXPECT_FALSE(has(plan_options(base(), {}, true), "host_optimizer"));
+  EXPECT_FALSE(has(plan_options(base(), {}, true), "nvme_optimizer"));
+  EXPECT_TRUE(has(plan_options(base({"placement.nvme_path=/tmp"}), {}, true), "nvme_optimizer"));
+  EXPECT_TRUE(has(plan_options(base({"run.device=cuda"}), {}, true), "host_optimizer"));
+  EXPECT_FALSE(has(plan_options(base(), {}, true), "lion"));
+}
+
+TEST(PlanOptions, EmulatedFp8IsOfferedToNobodyWhoDoesNotAskForIt) {
+  const Settings settings = base({"run.device=cuda"});
+  EXPECT_TRUE(has(plan_options(settings, {}, true), "fp8"));
+  EXPECT_FALSE(has(plan_options(settings, {}, false), "fp8"));
+  EXPECT_TRUE(has(plan_options(settings, {}, false), "fp8_activations"));
+  EXPECT_TRUE(has(plan_options(base({"precision.compute=fp8"}), {}, false), "recompute_full"));
 }
 
 TEST(PlanOptions, AnEvaluationFollowsTheMicroBatch) {
   const Settings settings = base({"train.micro_batch=4"});
-  for (const PlanOption& option : plan_options(settings, {})) {
+  for (const PlanOption& option : plan_options(settings, {}, true)) {
     if (option.name != "micro-batch 2 x 2") continue;
     EXPECT_EQ(with(settings, option).eval.micro_batch, 2);
     return;

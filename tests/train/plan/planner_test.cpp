@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
+#include <random>
 
 #include "kernels/memory/ledger.h"
 #include "train/config/load.h"
@@ -33,7 +33,7 @@ const std::vector<Tried>& all_combinations() {
   static const std::vector<Tried> tried = [] {
     install_allocators();
     const Settings settings = base();
-    const auto options = plan_options(settings, kPinned);
+    const auto options = plan_options(settings, kPinned, cost_model("cpu").fp8_products);
     std::vector<Tried> all;
     for (const uint64_t set : admissible_sets(options)) {
       Settings changed = settings;
@@ -53,25 +53,45 @@ int64_t quantile(double share) {
   return peaks[static_cast<size_t>(share * static_cast<double>(peaks.size() - 1))];
 }
 
-TEST(Planner, FindsTheFastestThatFits) {
-  for (const double share : {0.02, 0.2, 0.5, 0.9}) {
+// Step times of what fits, or of what does not, fastest first.
+std::vector<double> seconds_of(int64_t room, bool fitting) {
+  std::vector<double> seconds;
+  for (const Tried& one : all_combinations())
+    if ((one.peak <= room) == fitting) seconds.push_back(one.seconds);
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+TEST(Planner, FindsTheTenFastestThatFit) {
+  for (const double share : {0.02, 0.2, 0.5, 0.9, 1.0}) {
     const int64_t room = quantile(share);
-    double fastest = std::numeric_limits<double>::max();
-    for (const Tried& one : all_combinations())
-      if (one.peak <= room) fastest = std::min(fastest, one.seconds);
+    const std::vector<double> fitting = seconds_of(room, true);
     const PlanResult result =
         search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = room}, peak);
-    ASSERT_FALSE(result.fits.empty()) << share;
-    EXPECT_EQ(result.fits.front().seconds, fastest) << share;
     EXPECT_EQ(result.admissible, static_cast<int64_t>(all_combinations().size()));
-    EXPECT_LE(result.fits.size(), 10u);
-    for (const Plan& plan : result.fits) {
+    ASSERT_EQ(result.fits.size(), std::min<size_t>(10, fitting.size())) << share;
+    for (size_t place = 0; place < result.fits.size(); ++place) {
+      const Plan& plan = result.fits[place];
+      EXPECT_EQ(plan.seconds, fitting[place]) << share << " place " << place + 1;
       EXPECT_LE(plan.peak, room);
       EXPECT_EQ(plan.peak, peak(plan.settings));
-      EXPECT_GE(plan.seconds, fastest);
     }
-    ASSERT_TRUE(result.refused.has_value()) << share;
-    EXPECT_GT(result.refused->peak, room);
+  }
+}
+
+TEST(Planner, NamesTheFastestThatDoesNotFit) {
+  for (const double share : {0.02, 0.2, 0.5, 0.9, 1.0}) {
+    const int64_t room = quantile(share);
+    const std::vector<double> refused = seconds_of(room, false);
+    const PlanResult result =
+        search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = room}, peak);
+    if (refused.empty() || refused.front() > result.fits.back().seconds) {
+      EXPECT_FALSE(result.refused.has_value()) << share;
+    } else if (refused.front() < result.fits.back().seconds) {
+      ASSERT_TRUE(result.refused.has_value()) << share;
+      EXPECT_EQ(result.refused->seconds, refused.front()) << share;
+      EXPECT_GT(result.refused->peak, room);
+    }
   }
 }
 
@@ -109,7 +129,7 @@ TEST(PeakFormula, IsNearTheDryRun) {
   std::vector<double> ratios;
   for (const char* config : {"moe-micro", "moe-nano", "olmoe-1b-7b", "dense-7b"}) {
     const Settings settings = load_settings({.config = config, .overrides = {"run.device=cuda"}});
-    const auto options = plan_options(settings, {});
+    const auto options = plan_options(settings, {}, true);
     for (size_t i = 0; i <= options.size(); ++i) {
       Settings changed = settings;
       if (i < options.size()) options[i].apply(changed);
@@ -121,6 +141,24 @@ TEST(PeakFormula, IsNearTheDryRun) {
   std::sort(ratios.begin(), ratios.end());
   std::cout << "formula over dry run: " << ratios.front() << " to " << ratios.back() << ", median "
             << ratios[ratios.size() / 2] << "\n";
+}
+
+// Of combinations, with weights and optimizers elsewhere, it is further off.
+TEST(PeakFormula, OfCombinationsIsNotAboveWhatThePlannerAllowsFor) {
+  install_allocators();
+  std::mt19937 chance(1);
+  for (const char* config : {"moe-nano", "moe-570m"}) {
+    const Settings settings = load_settings({.config = config, .overrides = {"run.device=cuda"}});
+    const auto options = plan_options(settings, {}, true);
+    const auto sets = admissible_sets(options);
+    for (int drawn = 0; drawn < 30; ++drawn) {
+      const uint64_t set = sets[chance() % sets.size()];
+      Settings changed = settings;
+      for (size_t i = 0; i < options.size(); ++i)
+        if (set >> i & 1) options[i].apply(changed);
+      EXPECT_LE(peak_formula(changed).peak / static_cast<double>(peak(changed)), 1.35) << config << set;
+    }
+  }
 }
 
 }  // namespace

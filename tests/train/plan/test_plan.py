@@ -12,6 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 import calibrate  # noqa: E402
+from tradeoff.records import Record, parse  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("MOELAB_PROGRAM", ""))
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="MOELAB_PROGRAM names no program")
@@ -34,6 +35,38 @@ def test_the_winner_trains_as_it_was_written(tmp_path):
     assert f"{json.loads(estimate.stdout)['peak_bytes'] / 2**20:.1f} MiB" == rows[0][1]
     assert moelab("train", "--config", out, "--print-config").stdout.splitlines() == [
         line for line in out.read_text().splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("words", [
+    ["--memory", "6GB", "--model", "moe-570m", "--device", "rtx3090", "train.micro_batch=8"],
+    ["--memory", "10GB", "--model", "moe-740m", "--device", "h100", "train.micro_batch=16"],
+    ["--memory", "500MB", "--model", "moe-micro", "--device", "rtx4090"]])
+def test_what_a_gpu_reserves_for_the_winner_fits(tmp_path, words):
+    out = tmp_path / "plan.yaml"
+    done = moelab("plan", *words, "--out", out)
+    assert done.returncode == 0, done.stderr
+    estimate = moelab("estimate", "--config", out)
+    assert estimate.returncode == 0 and "\nfits the limit" in estimate.stdout, estimate.stdout
+
+
+def test_the_fastest_that_does_not_fit_is_named_or_that_there_is_none():
+    for memory, expected in (("8GB", "all of them fit"), ("75MB", "the fastest that does not fit: ")):
+        done = moelab("plan", "--memory", memory, "--model", "moe-pico", "--device", "cpu")
+        assert done.returncode == 0 and expected in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("device, offered", [("cpu", False), ("rtx3090", False), ("a100", False), ("h100", True)])
+def test_fp8_is_offered_where_there_are_products_of_it(device, offered):
+    done = moelab("plan", "--memory", "8GB", "--model", "moe-pico", "--device", device)
+    assert done.returncode == 0 and bool(re.search(r"\bfp8\b", done.stdout)) is offered, done.stdout
+
+
+def test_a_gpu_that_cannot_hold_it_is_told_a_limit_that_does():
+    words = ["--model", "moe-nano", "--device", "rtx4090", "train.micro_batch=8"]
+    refused = moelab("plan", "--memory", "20MB", *words)
+    assert refused.returncode == 3
+    needed = int(re.search(r"memory\.limit=(\d+)", refused.stderr)[1])
+    assert moelab("plan", "--memory", needed, *words).returncode == 0
 
 
 def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
@@ -79,6 +112,41 @@ def test_costs_are_found_again():
 def test_an_effort_that_no_case_has_keeps_its_datasheet_scaled():
     work = np.array([[1.0, 0.0], [2.0, 0.0], [5.0, 0.0]])
     assert np.allclose(calibrate.fit(work, 3 * work[:, 0], np.array([1.0, 10.0])), [3, 30], rtol=1e-3)
+
+
+def record(case: str, milliseconds: float, steps: int, part: str = "core", **changes) -> Record:
+    rows = [[step, 2048 * step, 5.0, milliseconds] for step in range(1, steps + 1)]
+    return parse({"case": case, "techniques": [], "against": None, "model": "moe-pico", "round": 1,
+                  "settings": {"train.steps": steps}, "settings_hash": case, "command": "", "commit": "abc", "dirty": False,
+                  "machine": {}, "started": "", "status": "ok", "message": "", "summary": {}, "steps": rows, "memory": None,
+                  "sweep": part, **changes})
+
+
+def test_runs_that_are_warm_up_to_the_end_are_no_cases():
+    """A preset's miniature of two steps, whose first makes up half of its time."""
+    records = [record("long", 10, 8), record("preset", 500, 2, "presets"), record("long", 30, 8), record("short", 7, 4),
+               record("failed", 9, 8, status="oom")]
+    cases = calibrate.read_cases(records, PROGRAM)
+    assert [(case.name, case.nanoseconds) for case in cases] == [
+        ("moe-pico long (core)", 20e6), ("moe-pico short (core)", 7e6)]
+    assert all(case.work["block_passes"] > 0 for case in cases)
+
+
+def test_the_stated_error_is_that_of_cases_left_out():
+    """The third case alone has the second effort: without it its cost is the datasheet's, two thirds of what it takes."""
+    cases = [calibrate.Case(name, time, {"a": a, "b": b})
+             for name, time, a, b in (("one", 10, 10, 0), ("two", 20, 20, 0), ("three", 25, 10, 10))]
+    entry, errors = calibrate.calibrate(cases, {"a": 1.0, "b": 1.0}, "a machine")
+    assert errors == pytest.approx([0, 0, 20 / 25 - 1], abs=0.05)
+    assert entry["error"] == {"median": pytest.approx(0, abs=0.05), "worst": pytest.approx(0.2, abs=0.05), "cases": 3}
+    assert entry["cases"] == ["one", "two", "three"] and entry["measured"] == ["a", "b"]
+    assert calibrate.spoken("cpu", entry, errors).splitlines()[1].endswith("%  three")
+
+
+def test_no_cost_of_this_projects_machine_is_left_to_the_datasheet():
+    """The committed sweep has every technique, so each effort of a step was measured in some case."""
+    committed = json.loads((ROOT / "train/plan/calibration.json").read_text())["devices"]
+    assert sorted(committed["cpu"]["measured"]) == sorted(committed["cpu"]["nanoseconds"])
 
 
 def test_the_committed_calibration_is_what_its_records_say(tmp_path):

@@ -82,6 +82,16 @@ class Program(unittest.TestCase):
         self.expect_mistake(["estimate", "--scale", "2"], "run.scale: expected a number")
         self.expect_mistake(["estimate", "--ranks", "0"], "--ranks")
 
+    def test_estimate_fits_by_what_a_gpu_reserves(self):
+        model = ["estimate", "--config", "moe-pico", "--device", "cuda"]
+        sizes = json.loads(self.run_program(*model, "--json").stdout)
+        # the tensors fit to the byte, segments of 2 and 20 MiB around them do not, whatever is given back
+        for limit, code, verdict in ((sizes["peak_bytes"], 3, "does NOT fit"),
+                                     (sizes["reserved_bytes"], 0, "\nfits the limit")):
+            result = self.run_program(*model, f"memory.limit={limit}")
+            self.assertEqual(result.returncode, code)
+            self.assertIn(verdict, result.stdout)
+
     def test_estimate_of_ranks(self):
         result = self.run_program("estimate", "--json", "--config", "moe-pico", "--ranks", "4")
         found = json.loads(result.stdout)

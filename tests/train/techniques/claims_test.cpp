@@ -12,14 +12,16 @@ namespace {
 
 const std::string kGuides = "guides: {g: A guide}\nclaims:\n";
 
-std::string mistake(const std::string& claims) {
+std::string mistake_in_file(const std::string& file) {
   try {
-    parse_claims(kGuides + claims);
+    parse_claims(file);
   } catch (const UserError& error) {
     return error.what();
   }
   return "none";
 }
+
+std::string mistake(const std::string& claims) { return mistake_in_file("schema: 1\n" + kGuides + claims); }
 
 TEST(Claims, EveryIdThatATechniqueNamesExists) {
   for (const Technique& technique : techniques()) {
@@ -57,6 +59,16 @@ TEST(Claims, MistakesNameTheClaim) {
   EXPECT_NE(mistake("  - {id: g.a, text: x, figure: {a: 1}}\n").find("unknown key figure"),
             std::string::npos);
   EXPECT_NE(mistake("  - {id: g.a, text: [}\n").find("claims: "), std::string::npos);
+}
+
+TEST(Claims, OtherFilesAreRefused) {
+  const std::string claims = kGuides + "  - {id: g.a, text: x}\n";
+  EXPECT_EQ(mistake_in_file("schema: 1\n" + claims), "none");
+  EXPECT_NE(mistake_in_file("schema: 2\n" + claims).find("schema 1 is expected"), std::string::npos);
+  EXPECT_NE(mistake_in_file(claims).find("schema 1 is expected"), std::string::npos);
+  EXPECT_NE(mistake_in_file("[]").find("schema 1 is expected"), std::string::npos);
+  EXPECT_NE(mistake_in_file("schema: 1\nguide: {}\n" + claims).find("unknown key guide"), std::string::npos);
+  EXPECT_NE(mistake("  - {id: g.a, text: x, figures: 3}\n").find("g.a: figures are"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,162 @@
+"""What all cases that measure a claim say of it together, by a stated rule."""
+import dataclasses
+import math
+
+from . import claims, figures
+from .words import percent
+
+RULE = (
+    "A figure holds in a case if all of its measured interval lies within what is claimed (a single figure is a "
+    "range of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least; it "
+    "fails if all of the interval lies beyond that. One that reaches across an end is undecided, and so is a time "
+    "or speed of one round alone, which can't know how rounds differ. A case that lies outside of what the claim "
+    "names (sizes, or what it is held against) is shown and decides nothing. **holds**: no figure fails in any "
+    "case, all are decided in one at least, and there hold. **holds when**: they hold in the cases, or the parts of "
+    "the claim, that are named. **does not hold**: figures fail and in no case all hold; those that hold alone are "
+    "named, and those that are there in another size, from half of the claim to twice the claim. **not measurable "
+    "here**: nothing decides it, for the reason given. A verdict is of the models and the machine measured here.")
+
+
+def overlaps(finding: claims.Finding) -> bool:
+    """Whether the measured interval reaches into what is claimed, so that it can't be said to fail."""
+    low, high = claims.widened(finding.claim.low, finding.claim.high)
+    return finding.measured.low <= high and low <= finding.measured.high
+
+
+def stands(finding: claims.Finding) -> str:
+    """By RULE: "holds", "fails" or "undecided"."""
+    if finding.verdict == "confirmed":
+        return "holds"
+    return "undecided" if finding.verdict == "one round" or overlaps(finding) else "fails"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What one case of a sweep says of one claim: a finding for each of its figures, those that are counted by dry runs
+    with no measured interval."""
+
+    sweep: figures.Sweep
+    case: figures.Case
+    findings: list[claims.Finding] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name} on {self.sweep.title}"
+
+    @property
+    def outside(self) -> str:
+        return next((finding.outside for finding in self.findings if finding.outside), "")
+
+    @property
+    def below(self) -> bool:
+        """Whether it is where the claim says that it doesn't hold."""
+        return self.findings[0].claim.condition.below(self.case)
+
+    @property
+    def measured(self) -> list[claims.Finding]:
+        return [finding for finding in self.findings if finding.measured]
+
+    @property
+    def text(self) -> str:
+        saved = [finding for finding in self.findings if finding.claim.measure == "memory saved"]
+        said = [saved_text(saved)] if saved else []
+        said += dict.fromkeys(time_text(finding, self.case) for finding in self.findings
+                              if finding.claim.measure != "memory saved")
+        where = f", outside of the claim ({self.outside})" if self.outside else ""
+        return f"{self.name}{setting_text(self.case)}{where}: {'; '.join(said)}"
+
+
+def setting_text(case: figures.Case) -> str:
+    """", 6 layers, 8 × 256 tokens": what it is measured in, i.e. its baseline's, as far as the record says."""
+    base = case.pairs[0][1] if case.pairs else case.any
+    layers, batch = claims.layers_of(case), base.resolved.get("train", {}).get("micro_batch", math.nan)
+    return "".join([f", {layers:.0f} layers" if layers > 0 else "",
+                    f", {batch:.0f} × {base.sequence:,.0f} tokens" if batch > 0 else ""])
+
+
+def time_text(finding: claims.Finding, case: figures.Case) -> str:
+    """Beside arithmetic stands the step time."""
+    what = claims.STEP_TIME if finding.claim.measure == claims.ARITHMETIC else finding.claim.measure
+    measured = finding.measured or claims.step_time(case)
+    return f"{what} {measured.value:z.0f} % (one round)" if case.one_round else f"{what} {percent(measured)}"
+
+
+def saved_text(findings: list[claims.Finding]) -> str:
+    """Of the memory that the claim names, then of the others."""
+    named = {finding.claim.of: finding.measured for finding in findings if finding.claim.of}
+    every = named | claims.savings(findings[0].case)
+    return "saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in every.items())
+
+
+def by_figure(findings: list[tuple[str, claims.Finding]]) -> str:
+    """[(case, finding)] as "memory saved 50 % in CASE, CASE; …"."""
+    cases: dict[str, list[str]] = {}
+    for name, finding in findings:
+        cases.setdefault(finding.claim.figure, []).append(name)
+    return "; ".join(f"{figure} in {', '.join(names)}" for figure, names in cases.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdicts:
+    """What the cases that measure a claim say of it by RULE. counted: of figures that are the same in every case."""
+
+    cases: list[Measurement]
+    counted: list[claims.Finding]
+
+    def decided(self, one: Measurement) -> dict[str, bool]:
+        """{figure: whether it holds}."""
+        return {finding.claim.figure: stands(finding) == "holds" for finding in [*one.measured, *self.counted]
+                if stands(finding) != "undecided"}
+
+    @property
+    def inside(self) -> list[Measurement]:
+        return [one for one in self.cases if not one.outside]
+
+    @property
+    def judged(self) -> set[str]:
+        counted = {finding.claim.figure for finding in self.counted}
+        return counted.union(*(self.decided(one) for one in self.inside))
+
+    @property
+    def good(self) -> list[Measurement]:
+        """Those where everything holds that any case decides."""
+        return [one for one in self.inside
+                if self.decided(one).keys() == self.judged and all(self.decided(one).values())]
+
+    @property
+    def fails(self) -> bool:
+        return any(stands(finding) == "fails" for finding in self.counted) or \
+            any(not all(self.decided(one).values()) for one in self.inside)
+
+    @property
+    def limit(self) -> list[str]:
+        """The cases that show where the claim doesn't hold, as it says itself."""
+        names = [one.name for one in self.cases
+                 if one.below and any(stands(finding) == "fails" for finding in one.measured)]
+        bound = next((one.outside for one in self.cases if one.below), "")
+        return [f"{bound} it does not, as it says: {', '.join(names)}"] if names else []
+
+    @property
+    def undecided(self) -> list[str]:
+        """Why figures are, that no case decides."""
+        why: dict[str, dict[str, None]] = {}
+        for finding in (finding for one in self.inside for finding in one.measured):
+            if finding.claim.figure not in self.judged:
+                reason = "one round alone" if finding.verdict == "one round" else "the interval is too wide"
+                why.setdefault(finding.claim.figure, {})[reason] = None
+        return [f"{figure} is not decided here: {', '.join(reasons)}" for figure, reasons in why.items()]
+
+    @property
+    def held(self) -> str:
+        findings = [(one.name, finding) for one in self.inside for finding in one.measured]
+        findings += [("dry runs", finding) for finding in self.counted]
+        return by_figure([(name, finding) for name, finding in findings if stands(finding) == "holds"])
+
+    @property
+    def what_holds(self) -> str:
+        """Of a claim that no case confirms in all of its figures."""
+        findings = [finding for one in self.inside for finding in one.measured]
+        other = dict.fromkeys(f"{f.claim.figure} ({claims.direction(f.claim, f.measured) or 'wide interval'})"
+                              for f in findings if f.verdict == "partly")
+        return "; ".join([*([f"holds alone: {self.held}"] if self.held else []),
+                          *([f"in another size: {', '.join(other)}"] if other else [])])
