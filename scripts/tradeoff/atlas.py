@@ -192,10 +192,10 @@ def memory_time(case: Case) -> Interval:
     return Interval(peak.value / speed.value, peak.low / speed.high, peak.high / speed.low)
 
 
-def from_on(crossing: Crossing, holds) -> float | None:
-    """The smallest x from which on holds(case) is true of all that were measured."""
+def from_on(points: list[tuple[float, Case]], holds) -> float | None:
+    """The smallest x from which on holds(case) is true of all points."""
     first = None
-    for x, case in reversed(crossing.points):
+    for x, case in reversed(points):
         if not holds(case):
             break
         first = x

@@ -153,21 +153,26 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
 
 
 def where(crossing: atlas.Crossing, holds) -> str:
-    """The sizes at which holds(case) is true, as "at 1, 2 and from 8 on", "at 16" for the last alone, or "nowhere"."""
-    first = atlas.from_on(crossing, holds)
-    if first == crossing.points[-1][0]:
+    """The sizes of more than one round at which holds(case) is true, as "at 1, 2 and from 8 on", "at 16" for the last
+    alone, or "nowhere"."""
+    points = [(x, case) for x, case in crossing.points if not case.one_round]
+    first = atlas.from_on(points, holds)
+    if points and first == points[-1][0]:
         first = None
-    alone = [crossovers.amount(x) for x, case in crossing.points if holds(case) and (first is None or x < first)]
+    alone = [crossovers.amount(x) for x, case in points if holds(case) and (first is None or x < first)]
     said = ([f"at {', '.join(alone)}"] if alone else []) + ([f"from {crossovers.amount(first)} on"] if first else [])
     return " and ".join(said) or "nowhere"
 
 
 def speed_text(crossing: atlas.Crossing) -> str:
-    """Where it is faster and slower as far as the intervals tell."""
+    """Where it is faster and slower as far as the intervals of several rounds tell."""
     said = [f"faster {where(crossing, lambda case: case.speed_ratio.low > 1)}",
             f"slower {where(crossing, lambda case: case.speed_ratio.high < 1)}"]
-    undecided = [crossovers.amount(x) for x, case in crossing.points if case.speed_ratio.low <= 1 <= case.speed_ratio.high]
-    return "; ".join([*said, *([f"undecided at {', '.join(undecided)}, where the interval spans 1"] if undecided else [])])
+    spans = [crossovers.amount(x) for x, case in crossing.points
+             if not case.one_round and case.speed_ratio.low <= 1 <= case.speed_ratio.high]
+    once = [crossovers.amount(x) for x, case in crossing.points if case.one_round]
+    return "; ".join([*said, *([f"undecided at {', '.join(spans)}, where the interval spans 1"] if spans else []),
+                      *([f"undecided at {', '.join(once)}, of one round alone"] if once else [])])
 
 
 def bargain(x: float, case: Case) -> str:
@@ -194,7 +199,7 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
         caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
-                   "intervals. Faster, slower, less: the interval excludes 1. memory × time: the peak times the time of a "
+                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the peak times the time of a "
                    "step.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,

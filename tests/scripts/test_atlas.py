@@ -162,11 +162,12 @@ def test_crossovers_by_sequence_and_by_model(whole):
     assert "| recompute_full | 400M | moe-nano | 0.83 × | 0.50 × | 0.60 × | 2 |" in text
 
 
-def crossing_of(*ratios: tuple[float, float]) -> atlas.Crossing:
-    """Of (speed, width of its interval either side) at 1, 2, 3, …; half the memory everywhere."""
+def crossing_of(*ratios: tuple[float, float], rounds: int = 2) -> atlas.Crossing:
+    """Of (speed, width of its interval either side) at 1, 2, 3, …; half the memory everywhere; `rounds`: of the last."""
     points = []
     for x, (speed, width) in enumerate(ratios, 1):
         case = figures.Case("c", [], [], "baseline")
+        case.pairs = [()] * (rounds if x == len(ratios) else 2)
         case.speed_ratio, case.peak_ratio = figures.Interval(speed, speed - width, speed + width), figures.Interval(0.5, 0.5, 0.5)
         points.append((x, case))
     return atlas.Crossing("c", "sequence", points)
@@ -178,6 +179,11 @@ def crossing_of(*ratios: tuple[float, float]) -> atlas.Crossing:
     ([(0.8, 0.1), (1.5, 0.1)], "faster at 2; slower at 1"), ([(0.8, 0.1), (0.7, 0.1)], "faster nowhere; slower from 1 on")])
 def test_faster_and_slower_are_what_the_intervals_say(ratios, expected):
     assert atlas_pages.speed_text(crossing_of(*ratios)) == expected
+
+
+def test_one_round_decides_no_crossover():
+    assert atlas_pages.speed_text(crossing_of((0.8, 0.1), (1.5, 0.1), (1.9, 0.1), rounds=1)) == (
+        "faster at 2; slower at 1; undecided at 3, of one round alone")
 
 
 def test_memory_times_time_says_where_a_technique_begins_to_pay():
