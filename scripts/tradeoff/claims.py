@@ -39,16 +39,6 @@ BESIDE = {
 MEMORIES = {"", *MEMORY_OF, *OTHER_MEMORY}
 SIXTEEN_BITS = ("fp16", "bf16")
 KNOWN = {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *STATED}
-RULE = (
-    "A claimed range (a single figure is a range of no width) is widened on both sides by a tenth of its end, and "
-    "by 2 percentage points at least. **confirmed**: all of the measured interval lies within it. **partly**: it "
-    "doesn't, but reaches into what lies between half of the claim and twice the claim (widened alike): the effect "
-    "is there, in another size. **refuted**: neither. **not measured**: no case of the sweep says. **outside**: the "
-    "claim names where it holds, or what it is against, and the case lies elsewhere. **one round**: a time or speed "
-    "of one round alone, which can't know how rounds differ. A verdict is of the model and the machine measured "
-    "here. Memory saved is of the kind of memory that the claim names, or of the whole peak where it names none; "
-    "added arithmetic is counted by dry runs, not here. On a CPU host memory is the device's own, and offload to it "
-    "has no time to be judged by.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +174,9 @@ def widened(low: float, high: float) -> tuple[float, float]:
 
 
 def verdict(low: float, high: float, measured: Interval) -> str:
-    """See RULE. All figures are percentages."""
+    """Of an interval against what is claimed, all in percent. "confirmed": all of it lies within the claim, widened;
+    "partly": it reaches into what lies between half of the claim and twice the claim, widened alike: the effect is there,
+    in another size; "refuted": neither."""
     claimed, near = widened(low, high), widened(min(low / 2, low * 2), max(high / 2, high * 2))
     if claimed[0] <= measured.low and measured.high <= claimed[1]:
         return "confirmed"

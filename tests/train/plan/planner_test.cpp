@@ -62,12 +62,15 @@ std::vector<double> seconds_of(int64_t room, bool fitting) {
   return seconds;
 }
 
+PlanResult plans_in(int64_t room) {
+  return search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = room}, peak);
+}
+
 TEST(Planner, FindsTheTenFastestThatFit) {
   for (const double share : {0.02, 0.2, 0.5, 0.9, 1.0}) {
     const int64_t room = quantile(share);
     const std::vector<double> fitting = seconds_of(room, true);
-    const PlanResult result =
-        search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = room}, peak);
+    const PlanResult result = plans_in(room);
     EXPECT_EQ(result.admissible, static_cast<int64_t>(all_combinations().size()));
     ASSERT_EQ(result.fits.size(), std::min<size_t>(10, fitting.size())) << share;
     for (size_t place = 0; place < result.fits.size(); ++place) {
@@ -83,8 +86,7 @@ TEST(Planner, NamesTheFastestThatDoesNotFit) {
   for (const double share : {0.02, 0.2, 0.5, 0.9, 1.0}) {
     const int64_t room = quantile(share);
     const std::vector<double> refused = seconds_of(room, false);
-    const PlanResult result =
-        search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = room}, peak);
+    const PlanResult result = plans_in(room);
     if (refused.empty() || refused.front() > result.fits.back().seconds) {
       EXPECT_FALSE(result.refused.has_value()) << share;
     } else if (refused.front() < result.fits.back().seconds) {
@@ -96,8 +98,7 @@ TEST(Planner, NamesTheFastestThatDoesNotFit) {
 }
 
 TEST(Planner, NamesTheSmallestWhereNothingFits) {
-  const PlanResult result =
-      search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = 1 << 20}, peak);
+  const PlanResult result = plans_in(1 << 20);
   EXPECT_TRUE(result.fits.empty());
   ASSERT_TRUE(result.smallest.has_value());
   EXPECT_LE(static_cast<double>(result.smallest->peak), 1.02 * static_cast<double>(quantile(0)));
@@ -113,8 +114,7 @@ TEST(Planner, KeepsToItsFinalists) {
 }
 
 TEST(Planner, PartsSayWhatEachTechniqueBuys) {
-  const PlanResult result =
-      search_plans(base(), cost_model("cpu"), {.pinned = kPinned, .room = quantile(0.02)}, peak);
+  const PlanResult result = plans_in(quantile(0.02));
   const Plan& first = result.fits.front();
   ASSERT_FALSE(first.parts.empty());
   for (const Plan::Part& part : first.parts) {
