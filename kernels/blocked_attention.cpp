@@ -1,11 +1,11 @@
 #include "kernels/blocked_attention.h"
 
 #include "kernels/cpu/arena.h"
+#include "kernels/cpu/word_product.h"
 #include "kernels/cpu/words.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,6 @@ namespace {
 
 using at::BFloat16;
 using at::Tensor;
-namespace blas = at::native::cpublas;
 
 constexpr int64_t kBlock = 128;  // queries, and keys: one shape of product for all but the last keys
 
@@ -136,12 +135,9 @@ struct Task {
   int64_t result_offset(int64_t h, int64_t position) const { return ((b * s.S + position) * s.H + h) * s.hd; }
 };
 
-// words as the library's right operand
-const BFloat16* operand(const int32_t* words) { return reinterpret_cast<const BFloat16*>(words); }
-
 // scores (N, M) = rows (N, hd) by words (hd / 2, M); rows past the sequence are zeros.
 void multiply_keys(const Shape& s, const BFloat16* rows, int64_t count, const int32_t* words, float* scores) {
-  blas::brgemm(count, s.M, s.hd, s.stride, s.M, s.M, false, rows, operand(words), scores);
+  multiply_words(count, s.M, s.hd, false, rows, s.stride, words, scores);
   std::fill(scores + count * s.M, scores + s.N * s.M, 0.0f);
 }
 
@@ -160,7 +156,7 @@ void for_tasks(const Tensor& qkv, const Shape& s, const Run& run) {
       Scratch scratch(arena, s);
       for (int64_t i; (i = next.fetch_add(1)) < tasks;) run(scratch, Task(s, i, qkv));
     }
-    blas::brgemm_release();
+    release_words();
   });
 }
 
@@ -231,8 +227,7 @@ void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t 
     multiply_keys(s, t.key(j), std::min(s.N, s.S - j), f.q_transposed, f.scores);
     online_softmax(s, f, j - i);
     if (j > begin) multiply_columns(f.result, s.hd, s.M, f.fix);
-    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > begin, f.v_transposed + j, operand(f.weights),
-                 f.result);
+    multiply_words(s.hd, s.M, s.N, j > begin, f.v_transposed + j, s.padded, f.weights, f.result);
   }
   const auto inverse = [&](int64_t r) { return 1 / f.sum[r]; };
   store_transposed(f.result, s.M, queries, s.hd, f.rows, inverse, out + t.result_offset(h, i), s.H * s.hd);
@@ -329,10 +324,9 @@ void backward_queries(const BackwardScratch& f, const Task& t, const Inputs& in,
     multiply_keys(s, t.key(j), keys, f.q_transposed, f.scores);
     multiply_keys(s, t.value(j), keys, f.dout_transposed, f.dweights);
     softmax_backward(s, f, j - i);
-    blas::brgemm(keys, s.hd, s.M, s.M, s.hd, s.hd, true, f.weights, operand(f.dout_pairs), f.dv + j * s.hd);
-    blas::brgemm(keys, s.hd, s.M, s.M, s.hd, s.hd, true, f.dscores, operand(f.q_pairs), f.dk + j * s.hd);
-    blas::brgemm(s.hd, s.M, s.N, s.padded, s.M, s.M, j > begin, f.k_transposed + j, operand(f.dscores_pairs),
-                 f.result);
+    multiply_words(keys, s.hd, s.M, true, f.weights, s.M, f.dout_pairs, f.dv + j * s.hd);
+    multiply_words(keys, s.hd, s.M, true, f.dscores, s.M, f.q_pairs, f.dk + j * s.hd);
+    multiply_words(s.hd, s.M, s.N, j > begin, f.k_transposed + j, s.padded, f.dscores_pairs, f.result);
   }
   const auto scale = [&](int64_t) { return s.scale; };
   store_transposed(f.result, s.M, queries, s.hd, f.rows, scale, dq, s.stride);
@@ -365,8 +359,7 @@ void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BF
 
 bool has_blocked_attention(const Tensor& qkv) {
   const bool on_cpu = qkv.is_cpu() || (qkv.is_meta() && !meta_is_cuda());
-  return on_cpu && qkv.scalar_type() == at::kBFloat16 && qkv.size(3) % kTile == 0 &&
-         blas::could_pack(at::kBFloat16);
+  return on_cpu && qkv.scalar_type() == at::kBFloat16 && qkv.size(3) % kTile == 0 && has_word_product();
 }
 
 std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads,

@@ -6,12 +6,12 @@
 #include "kernels/attention_span.h"
 
 // Causal attention, over all keys or a span of them, in documents that share a row or without (`documents` is
-// causal_attention's, undefined without), in bf16 for CPUs with a matrix unit: FlashAttention-2
-// (arXiv 2307.08691), a task for each sequence and key/value head, products by LibTorch's block-wise GEMM.
+// causal_attention's, undefined without), in bf16 for CPUs that multiply it: FlashAttention-2
+// (arXiv 2307.08691), a task for each sequence and key/value head, products of kernels/cpu/word_product.h.
 namespace moelab {
 
-// Whether these functions take qkv: bf16, heads of a multiple of 32, and a CPU with AMX; the same for a meta
-// tensor that stands for one of this machine's CPU (kernels/meta/stands_for.h).
+// Whether these functions take qkv: bf16, heads of a multiple of 32, and a CPU with AMX or AVX512-BF16; the
+// same for a meta tensor that stands for one of this machine's CPU (kernels/meta/stands_for.h).
 bool has_blocked_attention(const at::Tensor& qkv);
 
 // qkv (B, S, heads + 2 * kv_heads, hd) contiguous -> result (B, S, heads * hd) bf16 and the logsumexp of the

@@ -35,7 +35,7 @@ struct BlockedExpert {
  private:
   static constexpr int64_t kPair = kPanel / 2;  // features of a panel that holds gates and ups
 
-  static int64_t padded(int64_t n) { return round_up(n, kRowBlock); }
+  static int64_t padded(int64_t n) { return round_up(n, kTile); }  // rows as the terms of a product
   PackedRight act_words(int64_t n) const { return {reinterpret_cast<int32_t*>(act), padded(n), F}; }
 };
 
@@ -108,8 +108,12 @@ inline void BlockedExpert::hidden(int64_t n, const at::BFloat16* w13, at::BFloat
     const int64_t count = std::min(kRowBlock, n - i);
     for (int64_t f = 0; f < F; f += kPair) {
       const int64_t pair = std::min(kPair, F - f);
+      at::BFloat16 *const gate = h + i * 2 * F + f, *const to = act + i * F + f;
+      prefetch_rows(gate, 2 * F, count, pair);
+      prefetch_rows(gate + F, 2 * F, count, pair);
+      prefetch_rows(to, F, count, pair);
       multiply_panel(block_rows(count), rows + i * D, D, right, 2 * f, w.c);
-      detail::swiglu_block(w.c, count, pair, F, h + i * 2 * F + f, act + i * F + f);
+      detail::swiglu_block(w.c, count, pair, F, gate, to);
     }
   });
 }
@@ -135,7 +139,8 @@ inline void BlockedExpert::hidden_backward(int64_t n, const at::BFloat16* w2, co
       multiply_panel(block_rows(count), rows + i * D, D, right, f, w.c);
       int32_t* const to = words.panel(f) + i / 2 * width;
       detail::swiglu_backward_block(w.c, count, width, F, scale + i, gate, to, dscale + i);
-      std::fill(to + (count + 1) / 2 * width, to + kRowBlock / 2 * width, 0);  // rows behind the last
+      const int64_t rows_here = std::min(kRowBlock, words.K - i);
+      std::fill(to + (count + 1) / 2 * width, to + rows_here / 2 * width, 0);  // behind the last
     }
   });
 }

@@ -1,11 +1,12 @@
 #pragma once
+#include "kernels/cpu/word_product.h"
 #include "kernels/cpu/words.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 // Products of bf16 matrices block by block, so that what follows a product works on a block of fp32 that is
@@ -19,7 +20,7 @@ inline constexpr int64_t kDepth = 512;    // terms summed at a time: both operan
 
 // Whether bf16 products of these widths can go block by block here.
 inline bool has_blocked_product(int64_t width, int64_t other = kTile) {
-  return width % kTile == 0 && other % kTile == 0 && at::native::cpublas::could_pack(at::kBFloat16);
+  return width % kTile == 0 && other % kTile == 0 && has_word_product();
 }
 
 // The right operand (K, N) of a product, in panels of columns one behind the other, each as words (K / 2,
@@ -32,16 +33,15 @@ struct PackedRight {
   int32_t* panel(int64_t first) const { return words + first * (K / 2); }
 };
 
-// Rows of a block as products take them: few shapes, for each of which the library compiles a kernel.
-inline int64_t block_rows(int64_t n) { return std::min(round_up(n, 16), kRowBlock); }
+// Rows of a block as products take them: where the library compiles a kernel for each shape, few shapes.
+inline int64_t block_rows(int64_t n) { return has_matrix_unit() ? std::min(round_up(n, 16), kRowBlock) : n; }
 
 // c (M, columns of the panel at `first`), fp32, = a (M, depth) by the rows [from, from + depth) of `right`,
 // or that added to c.
 inline void multiply_block(int64_t M, const at::BFloat16* a, int64_t stride, const PackedRight& right,
                            int64_t first, int64_t from, int64_t depth, bool add, float* c) {
   const int64_t N = right.columns(first);
-  at::native::cpublas::brgemm(M, N, depth, stride, N, N, add, a,
-                              reinterpret_cast<const at::BFloat16*>(right.panel(first) + from / 2 * N), c);
+  multiply_words(M, N, depth, add, a, stride, right.panel(first) + from / 2 * N, c);
 }
 
 // The same over all K.
@@ -81,15 +81,18 @@ class BlockedProducts {
 
   // `memory`: worker_bytes for each core that works.
   BlockedProducts(void* memory, int64_t widest)
-      : memory_(static_cast<std::byte*>(memory)), widest_(widest), one_core_(at::in_parallel_region()) {}
+      : memory_(static_cast<std::byte*>(memory)),
+        widest_(widest),
+        cores_(at::in_parallel_region() ? 1 : at::get_num_threads()) {}
 
-  // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n.
+  // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n; cores take them as they come.
   template <class Run>
   void for_blocks(int64_t n, int64_t step, const Run& run) const {
-    at::parallel_for(0, (n + step - 1) / step, 1, [&](int64_t begin, int64_t end) {
+    std::atomic<int64_t> next{0};
+    at::parallel_for(0, std::min(cores_, (n + step - 1) / step), 1, [&](int64_t, int64_t) {
       const Worker mine = worker();
-      for (int64_t block = begin; block < end; ++block) run(mine, block * step);
-      at::native::cpublas::brgemm_release();
+      for (int64_t i; (i = next.fetch_add(step)) < n;) run(mine, i);
+      release_words();
     });
   }
 
@@ -130,8 +133,9 @@ class BlockedProducts {
   // out (width, N) = a (n, width) transposed by right, n <= right.K.
   void multiply_transpose(int64_t n, const at::BFloat16* a, int64_t width, const PackedRight& right,
                           at::BFloat16* out) const {
-    for_blocks(width, kPanel, [&](const Worker& w, int64_t first) {
-      const int64_t M = std::min(kPanel, width - first);
+    const int64_t step = even_step(width);
+    for_blocks(width, step, [&](const Worker& w, int64_t first) {
+      const int64_t M = std::min(step, width - first);
       for (int64_t k = 0; k < right.K; k += kDepth) {
         const int64_t depth = std::min(kDepth, right.K - k);
         transpose_rows(a + k * width + first, width, std::min(depth, n - k), depth, M, w.left, kDepth);
@@ -146,15 +150,25 @@ class BlockedProducts {
   }
 
  private:
+  // Of blocks that few cores share out: the width that leaves the busiest the least.
+  int64_t even_step(int64_t n) const {
+    const auto busiest = [&](int64_t step) { return (n + step * cores_ - 1) / (step * cores_) * step; };
+    int64_t best = kPanel;
+    for (int64_t step = kPanel - kTile; step >= kPanel / 2; step -= kTile) {
+      if (busiest(step) < busiest(best)) best = step;
+    }
+    return best;
+  }
+
   Worker worker() const {
-    std::byte* at = memory_ + (one_core_ ? 0 : at::get_thread_num() * worker_bytes(widest_));
+    std::byte* at = memory_ + (cores_ == 1 ? 0 : at::get_thread_num() * worker_bytes(widest_));
     auto* const c = reinterpret_cast<float*>(at);
     return {c, reinterpret_cast<at::BFloat16*>(c + kPanel * std::max(widest_, kPanel))};
   }
 
   std::byte* memory_;
   int64_t widest_;
-  bool one_core_;
+  int64_t cores_;
 };
 
 }  // namespace moelab

@@ -122,7 +122,12 @@ void install_cpu_allocator() {
 }
 
 BlockCache& cpu_blocks() {
-  static BlockCache* cache = new BlockCache;  // blocks outlive main
+  static BlockCache* cache = [] {
+    auto* made = new BlockCache;  // blocks outlive main
+    // LibTorch's destructors touch nearly all of its pages; what is kept must not lie beside them
+    std::atexit([] { cpu_blocks().clear(); });
+    return made;
+  }();
   return *cache;
 }
 
