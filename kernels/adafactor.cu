@@ -6,8 +6,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kStrip = 32;        // columns that a block of threads sums
 constexpr float kFloor = 1e-30f;  // the paper's epsilon_1
 
 // One call's pointers.
@@ -52,9 +50,9 @@ __global__ void update_rows(Step<Gradient> s) {
 template <class Gradient>
 __global__ void update_columns(Step<Gradient> s) {
   if (!s.begin()) return;
-  constexpr int kDeep = kThreads / kStrip;
+  constexpr int kStrip = kFactoredStrip, kDeep = kThreads / kStrip;
   __shared__ double partial[kDeep][kStrip];
-  const int64_t rows = s.shape.rows, columns = s.shape.columns, strips = (columns + kStrip - 1) / kStrip;
+  const int64_t rows = s.shape.rows, columns = s.shape.columns, strips = ceil_div(columns, kStrip);
   const int across = threadIdx.x % kStrip, down = threadIdx.x / kStrip;
   for (int64_t task = blockIdx.x; task < s.shape.experts * strips; task += gridDim.x) {
     const int64_t expert = task / strips, c = task % strips * kStrip + across;
@@ -120,14 +118,14 @@ void adafactor(const WeightPointers& weights, const GradientPointer& gradient, f
                double* scratch, const FactoredShape& shape, const FactoredFactors& factors,
                const LiveCall& live, cudaStream_t stream) {
   if (shape.elements() == 0) return;
-  const int64_t all_rows = shape.experts * shape.rows, strips = (shape.columns + kStrip - 1) / kStrip;
+  const int64_t all_rows = shape.experts * shape.rows;
   double *mean_row = scratch + all_rows, *mean_square = mean_row + shape.experts;
   const unsigned by_row = grid_of(all_rows), by_expert = grid_of(shape.experts);
   with_gradient(gradient, [&](const auto* g) {
     using Gradient = std::remove_cv_t<std::remove_pointer_t<decltype(g)>>;
     const Step<Gradient> s{weights, g, row, column, scratch, mean_row, mean_square, shape, factors, live};
     update_rows<<<by_row, kThreads, 0, stream>>>(s);
-    update_columns<<<grid_of(shape.experts * strips), kThreads, 0, stream>>>(s);
+    update_columns<<<grid_of(shape.strips()), kThreads, 0, stream>>>(s);
     mean_of_rows<<<by_expert, kThreads, 0, stream>>>(row, mean_row, shape.experts, shape.rows);
     sum_directions<<<by_row, kThreads, 0, stream>>>(s);
     mean_of_rows<<<by_expert, kThreads, 0, stream>>>(scratch, mean_square, shape.experts, shape.rows);

@@ -5,7 +5,7 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = kQuantBlock;  // a thread an element of a block
+static_assert(kThreads == kQuantBlock);  // a thread an element of a block
 
 // The scale to code a block with; 0 where all of it becomes 0 (zeros, nearly zeros, or not finite).
 __device__ float code_scale(float absmax) { return isfinite(57344.0f / absmax) ? 1 / absmax : 0; }

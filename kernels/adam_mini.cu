@@ -5,8 +5,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // A thread block for each block of one denominator: the sum of its g^2 first, then every weight.
 template <class Gradient>
 __global__ void adam_mini_kernel(WeightPointers weights, const Gradient* gradient, float* m, float* v,

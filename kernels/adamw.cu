@@ -4,8 +4,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ void store_moments(float* m, float* v, int64_t i, float new_m, float new_v, uint64_t) {
   m[i] = new_m;
   v[i] = new_v;

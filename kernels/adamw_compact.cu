@@ -5,8 +5,7 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // a warp a group, a thread an element
-static_assert(kCompactGroup == 32);
+static_assert(kCompactGroup == 32);  // a warp a group, a thread an element
 
 __device__ float load(const float* w, const int8_t*, int64_t i) { return w[i]; }
 __device__ float load(const __nv_bfloat16* w, const int8_t* correction, int64_t i) {

@@ -5,8 +5,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
 
 // Passes routes [begin, end) in their order and calls place(i, id, n) where i is the n-th of its expert's,
@@ -101,9 +99,9 @@ __global__ void capacity_kernel(const int32_t* ids, int64_t sequences, int64_t r
 
 void dropless_routes(const int32_t* ids, int64_t routes, int64_t experts, int32_t* scratch, int32_t* row,
                      int32_t* offsets, cudaStream_t stream) {
-  const int64_t chunks = (routes + kRouteChunk - 1) / kRouteChunk;
-  const auto blocks = static_cast<unsigned>(chunks);
-  const size_t shared = static_cast<size_t>(experts) * sizeof(int32_t);
+  const int64_t chunks = ceil_div(routes, kRouteChunk);
+  const unsigned blocks = blocks_of(chunks);
+  const size_t shared = route_counters(experts);
   if (chunks > 0) count_kernel<<<blocks, kThreads, shared, stream>>>(ids, routes, experts, scratch);
   scan_kernel<<<1, kThreads, shared, stream>>>(scratch, chunks, experts, offsets);
   if (chunks > 0)
@@ -112,8 +110,7 @@ void dropless_routes(const int32_t* ids, int64_t routes, int64_t experts, int32_
 
 void capacity_routes(const int32_t* ids, int64_t sequences, int64_t routes, int64_t experts, int64_t capacity,
                      int32_t* row, int32_t* offsets, float* dropped, cudaStream_t stream) {
-  const size_t shared = static_cast<size_t>(experts) * sizeof(int32_t);
-  capacity_kernel<<<static_cast<unsigned>(sequences), kThreads, shared, stream>>>(
+  capacity_kernel<<<blocks_of(sequences), kThreads, route_counters(experts), stream>>>(
       ids, sequences, routes, experts, capacity, row, offsets, dropped);
 }
 

@@ -5,8 +5,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-
 // One block a token; Word is the widest type that divides a row. The CPU throws for ids out of range; here
 // the kernel ends, as it does for such a target of the loss, and the next call that waits says so.
 template <class Word>
@@ -15,14 +13,14 @@ __global__ void gather_kernel(const Word* weight, int64_t vocabulary, const int6
   for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
     if (ids[t] < 0 || ids[t] >= vocabulary) __trap();
     const Word* row = weight + ids[t] * words;
-    for (int64_t i = threadIdx.x; i < words; i += kThreads) out[t * words + i] = row[i];
+    for (int64_t i = threadIdx.x; i < words; i += kRowThreads) out[t * words + i] = row[i];
   }
 }
 
 template <class Word>
 void gather(const void* weight, int64_t vocabulary, const int64_t* ids, void* out, int64_t tokens,
             int64_t row_bytes, cudaStream_t stream) {
-  gather_kernel<Word><<<grid_of(tokens), kThreads, 0, stream>>>(
+  gather_kernel<Word><<<grid_of(tokens), kRowThreads, 0, stream>>>(
       static_cast<const Word*>(weight), vocabulary, ids, static_cast<Word*>(out), tokens,
       row_bytes / static_cast<int64_t>(sizeof(Word)));
 }

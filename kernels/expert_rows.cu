@@ -6,9 +6,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kRowThreads = 128;
-
 __global__ void fill_kernel(int32_t* to, int64_t n, int32_t value) {
   const int64_t stride = int64_t(gridDim.x) * kThreads;
   for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) to[i] = value;

@@ -95,7 +95,8 @@ struct Buffers {
   std::tuple<Tensor, Tensor, Tensor, Tensor> results() const { return {loss, dx, dw, divergence}; }
 };
 
-void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+void check(const Tensor& x, const Tensor& weight, const Tensor& targets,
+           const std::optional<Tensor>& gradient_scale) {
   TORCH_CHECK(x.dim() == 2 && weight.dim() == 2 && weight.size(1) == x.size(1) && weight.size(0) > 0,
               "linear_cross_entropy: x ", x.sizes(), " and weight ", weight.sizes(),
               " must be (T, D) and (V, D)");
@@ -109,6 +110,10 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
               targets.scalar_type());
   TORCH_CHECK(x.is_contiguous() && weight.is_contiguous() && targets.is_contiguous(),
               "linear_cross_entropy: x, weight and targets must be contiguous");
+  TORCH_CHECK(
+      !gradient_scale || (gradient_scale->dim() == 0 && gradient_scale->scalar_type() == at::kDouble &&
+                          gradient_scale->device() == x.device()),
+      "linear_cross_entropy: the gradient's scale must be () fp64 where x is");
 }
 
 // The reference as the operator takes it.
@@ -132,15 +137,14 @@ struct Reference {
 
 // What one chunk's softmax works on; the same for the CPU and for CUDA.
 CrossEntropyChunk chunk_of(const Buffers& b, const Tensor& logits_VR, const Tensor& targets, int64_t first,
-                           bool gradient, double gradient_scale) {
+                           bool gradient, const Tensor& gradient_factor) {
   return {.logits = logits_VR.data_ptr(),
           .element = cuda::element_of(logits_VR),
           .gradient = gradient,
           .vocabulary = b.V,
           .tokens = logits_VR.size(1),
           .targets = targets.data_ptr<int64_t>() + first,
-          .inverse_count = b.inverse_count.data_ptr<double>(),
-          .gradient_scale = gradient_scale,
+          .gradient_factor = gradient_factor.const_data_ptr<double>(),
           .partial_max = b.partial_max.data_ptr<float>(),
           .partial_sum = b.partial_sum.data_ptr<float>(),
           .token_max = b.token_max.data_ptr<float>(),
@@ -224,21 +228,22 @@ using Results = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 template <class Backend>
 Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx, bool needs_dw,
-                double gradient_scale, const std::optional<Tensor>& reference_x,
+                const std::optional<Tensor>& gradient_scale, const std::optional<Tensor>& reference_x,
                 const std::optional<Tensor>& reference_weight, double divergence_weight) {
   const KindScope kind(Kind::loss_head);
   const Reference reference{reference_x, reference_weight, divergence_weight};
-  check(x, weight, targets);
+  check(x, weight, targets, gradient_scale);
   reference.check(x, weight);
   Buffers b(x, weight, needs_dx, needs_dw, reference.given());
   Backend::count_targets(b, targets);
+  const Tensor gradient_factor = gradient_scale ? b.inverse_count * *gradient_scale : b.inverse_count;
   if (b.T == 0 && needs_dw) b.dw.zero_();
   for (int64_t first = 0; first < b.T; first += b.chunk) {
     const int64_t R = std::min(b.chunk, b.T - first);
     const Tensor x_RD = x.narrow(0, first, R);
     Tensor logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
     at::mm_out(logits_VR, weight, x_RD.t());
-    CrossEntropyChunk chunk = chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw, gradient_scale);
+    CrossEntropyChunk chunk = chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw, gradient_factor);
     if (reference.given()) {
       Tensor other_VR = b.other_logits.narrow(0, 0, b.V * R).view({b.V, R});
       at::mm_out(other_VR, *reference.weight, reference.x->narrow(0, first, R).t());
@@ -257,11 +262,12 @@ Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
 }
 
 Results forward_meta(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
-                     bool needs_dw, double, const std::optional<Tensor>& reference_x,
-                     const std::optional<Tensor>& reference_weight, double divergence_weight) {
+                     bool needs_dw, const std::optional<Tensor>& gradient_scale,
+                     const std::optional<Tensor>& reference_x, const std::optional<Tensor>& reference_weight,
+                     double divergence_weight) {
   const KindScope kind(Kind::loss_head);
   const Reference reference{reference_x, reference_weight, divergence_weight};
-  check(x, weight, targets);
+  check(x, weight, targets, gradient_scale);
   reference.check(x, weight);
   return Buffers(x, weight, needs_dx, needs_dw, reference.given()).results();
 }
@@ -313,12 +319,14 @@ struct CudaBackend {
 void scale_cuda(Tensor gradient, const Tensor& factor) { gradient.mul_(factor); }
 #endif
 
-using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool, double,
-                                 const std::optional<Tensor>&, const std::optional<Tensor>&, double);
+using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool,
+                                 const std::optional<Tensor>&, const std::optional<Tensor>&,
+                                 const std::optional<Tensor>&, double);
 
 // `reference` may be null.
 Results call_forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
-                     bool needs_dw, double gradient_scale, const ReferenceHead* reference) {
+                     bool needs_dw, const std::optional<Tensor>& gradient_scale,
+                     const ReferenceHead* reference) {
   static const auto op = operator_handle<ForwardSignature>("moelab::linear_cross_entropy");
   const at::AutoDispatchBelowADInplaceOrView guard;
   std::optional<Tensor> other_x, other_weight;
@@ -337,7 +345,8 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  public:
   // {loss}, with a reference {objective, cross entropy, divergence}.
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
-                               const Tensor& targets, double gradient_scale, const ReferenceHead* reference) {
+                               const Tensor& targets, const std::optional<Tensor>& gradient_scale,
+                               const ReferenceHead* reference) {
     auto [loss, dx, dw, divergence] = call_forward(x, weight, targets, x.requires_grad(),
                                                    weight.requires_grad(), gradient_scale, reference);
     // Not save_for_backward: these are gradients, no activation policy is to pack them.
@@ -360,9 +369,9 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     Tensor dx = std::move(ctx->saved_data["dx"]).toTensor();
     Tensor dw = std::move(ctx->saved_data["dw"]).toTensor();
     const at::ScalarType dtype = ctx->saved_data["dtype"].toScalarType();
-    const double scale = ctx->saved_data["gradient_scale"].toDouble();
+    const auto scale = ctx->saved_data["gradient_scale"].toOptional<Tensor>();
     ctx->saved_data.clear();
-    const Tensor rest = scale == 1 ? gradients[0] : gradients[0] / scale;
+    const Tensor rest = scale ? gradients[0] / scale->to(gradients[0].scalar_type()) : gradients[0];
     if (dx.defined()) call_scale(dx, rest);
     if (dw.defined()) {
       call_scale(dw, rest);
@@ -384,30 +393,31 @@ int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t e
 }
 
 Tensor linear_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T,
-                            double gradient_scale) {
+                            const std::optional<Tensor>& gradient_scale) {
   if (at::GradMode::is_enabled() && (x_TD.requires_grad() || weight_VD.requires_grad())) {
     const ReferenceHead* const none = nullptr;
     return LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale, none)[0];
   }
-  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false, 1, nullptr));
+  return std::get<0>(call_forward(x_TD, weight_VD, targets_T, false, false, {}, nullptr));
 }
 
 ComparedLoss compared_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD, const Tensor& targets_T,
-                                    const ReferenceHead& reference, double gradient_scale) {
+                                    const ReferenceHead& reference,
+                                    const std::optional<Tensor>& gradient_scale) {
   if (at::GradMode::is_enabled() && (x_TD.requires_grad() || weight_VD.requires_grad())) {
     const variable_list parts =
         LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale, &reference);
     return {parts[0], parts[1], parts[2]};
   }
   const auto [loss, dx, dw, divergence] =
-      call_forward(x_TD, weight_VD, targets_T, false, false, 1, &reference);
+      call_forward(x_TD, weight_VD, targets_T, false, false, {}, &reference);
   return {loss.add(divergence, reference.weight), loss, divergence};
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw, "
-      "float gradient_scale, Tensor? reference_x, Tensor? reference_weight, float divergence_weight) -> "
+      "Tensor? gradient_scale, Tensor? reference_x, Tensor? reference_weight, float divergence_weight) -> "
       "(Tensor, Tensor, Tensor, Tensor)");
   m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor factor) -> ()");
 }

@@ -9,8 +9,9 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kTokens = 32;
+constexpr int kTokens = kCrossEntropyTokens;
 constexpr int kRows = 16;
+constexpr int kJoinThreads = 128;  // a thread a token
 
 __device__ float to_float(float x) { return x; }
 __device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -82,7 +83,7 @@ __global__ void join_kernel(CrossEntropyChunk c, int64_t parts) {
   const bool ignored = target == kIgnoredTarget;
   if (!ignored && (target < 0 || target >= c.vocabulary)) __trap();
   const double logit = ignored ? 0 : to_float(static_cast<const T*>(c.logits)[target * c.tokens + token]);
-  const double factor = *c.inverse_count * c.gradient_scale;
+  const double factor = *c.gradient_factor;
   c.row_loss[token] = ignored ? 0 : log(p.sum) + p.top - logit;
   c.token_max[token] = p.top;
   c.token_scale[token] = ignored ? 0 : float(factor / p.sum);
@@ -124,7 +125,7 @@ __global__ void join_divergence_kernel(CrossEntropyChunk c, int64_t parts) {
   double divergence = 0;
   for (int64_t part = 0; part < parts; ++part) divergence += r.partial_max[part * c.tokens + token];
   const bool ignored = c.targets[token] == kIgnoredTarget;
-  const double factor = r.weight * *c.inverse_count * c.gradient_scale;
+  const double factor = r.weight * *c.gradient_factor;
   const float scale = ignored ? 0 : float(factor * r.token_inverse_sum[token]);
   r.row_divergence[token] = ignored ? 0 : divergence;
   r.token_divergence[token] = float(divergence);
@@ -160,20 +161,20 @@ template <class T>
 cudaError_t launch(const CrossEntropyChunk& c, cudaStream_t stream) {
   const ReferenceChunk& r = c.reference;
   const bool compared = r.logits != nullptr;
-  const int64_t parts = (c.vocabulary + kCrossEntropySplit - 1) / kCrossEntropySplit;
-  const dim3 grid(static_cast<unsigned>((c.tokens + kTokens - 1) / kTokens), static_cast<unsigned>(parts));
-  const dim3 block(kTokens, kRows);
-  const auto tokens = static_cast<unsigned>((c.tokens + 127) / 128);
+  const CrossEntropyGrid blocks = cross_entropy_grid(c.tokens, c.vocabulary);
+  const int64_t parts = blocks.parts;
+  const dim3 grid(blocks.tokens, blocks.parts), block(kTokens, kRows);
+  const unsigned tokens = blocks_of(c.tokens, kJoinThreads);
   partial_kernel<T>
       <<<grid, block, 0, stream>>>(c, static_cast<const T*>(c.logits), c.partial_max, c.partial_sum);
   if (compared) {
     partial_kernel<T>
         <<<grid, block, 0, stream>>>(c, static_cast<const T*>(r.logits), r.partial_max, r.partial_sum);
   }
-  join_kernel<T><<<tokens, 128, 0, stream>>>(c, parts);
+  join_kernel<T><<<tokens, kJoinThreads, 0, stream>>>(c, parts);
   if (compared) {
     divergence_kernel<T><<<grid, block, 0, stream>>>(c);
-    join_divergence_kernel<T><<<tokens, 128, 0, stream>>>(c, parts);
+    join_divergence_kernel<T><<<tokens, kJoinThreads, 0, stream>>>(c, parts);
   }
   if (c.gradient && compared) gradient_kernel<T, true><<<grid, block, 0, stream>>>(c);
   if (c.gradient && !compared) gradient_kernel<T, false><<<grid, block, 0, stream>>>(c);

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace moelab {
 
@@ -21,11 +22,14 @@ struct ReferenceHead {
 // (arXiv 2410.10989); those of the weight are summed over the chunks in fp32. A second backward through the
 // same result throws: the first gives the gradients away. Softmax is in fp32; in 16 bits the logits and their
 // gradients are rounded to them, as separate operators would. With the same number of threads every bit
-// repeats. `gradient_scale` is what the gradient of the result will be, a loss scale: gradients are computed
-// at that scale, so that in fp16 those of single logits do not vanish; any other gradient is right too, only
-// less exact. Throws c10::Error on shapes, types or targets that are none of these.
+// repeats. `gradient_scale`, () fp64 on x's device, is what the gradient of the result will be, a loss scale
+// (1 without it): gradients are computed at that scale, so that in fp16 those of single logits do not vanish;
+// any other gradient is right too, only less exact. It is read where it lies, in the backward too, so that a
+// step that a CUDA graph holds takes what is there at the time. Throws c10::Error on shapes, types or targets
+// that are none of these.
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& weight_VD,
-                                const at::Tensor& targets_T, double gradient_scale = 1);
+                                const at::Tensor& targets_T,
+                                const std::optional<at::Tensor>& gradient_scale = {});
 
 // The same with KL(p || q) to a reference beside it, p of x W^T and q of the reference: the sum over the
 // vocabulary of p (log p - log q), in nats, averaged over the same tokens. It is the divergence by which
@@ -39,7 +43,7 @@ struct ComparedLoss {
 };
 ComparedLoss compared_cross_entropy(const at::Tensor& x_TD, const at::Tensor& weight_VD,
                                     const at::Tensor& targets_T, const ReferenceHead& reference,
-                                    double gradient_scale = 1);
+                                    const std::optional<at::Tensor>& gradient_scale = {});
 
 // Tokens whose logits exist at a time: as many as fit 16 MiB, on a GPU 48, with `element_size` bytes a logit,
 // at least 16, and spread evenly over the chunks.

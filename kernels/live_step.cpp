@@ -89,6 +89,11 @@ LiveStep read_live_step(const Tensor& live) {
   return numbers;
 }
 
+Tensor live_loss_scale(const Tensor& live) {
+  constexpr auto kLossScale = static_cast<int64_t>(offsetof(LiveStep, loss_scale));
+  return live.narrow(0, kLossScale, sizeof(LiveStep::loss_scale)).view(at::kDouble).select(0, 0);
+}
+
 Tensor skipped_step(const Tensor& live) {
   constexpr auto kSkipped = static_cast<int64_t>(offsetof(LiveStep, skipped));
   return live.narrow(0, kSkipped, sizeof(LiveStep::skipped)).view(at::kInt);

@@ -18,6 +18,9 @@ void write_live_step(const at::Tensor& live, const LiveStep& numbers);
 // On CUDA it waits for what is queued. On meta, a new one.
 LiveStep read_live_step(const at::Tensor& live);
 
+// Its loss scale, () fp64, a view.
+at::Tensor live_loss_scale(const at::Tensor& live);
+
 // Whether the step is skipped, (1) int32, a view.
 at::Tensor skipped_step(const at::Tensor& live);
 

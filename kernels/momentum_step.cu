@@ -4,8 +4,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
 
 template <bool kLion, class Gradient>

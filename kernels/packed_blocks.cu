@@ -6,7 +6,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 128;
 constexpr float kE4m3Max = 448, kE5m2Max = 57344;
 
 __device__ float top_of(BlockCode code) {
@@ -33,14 +32,14 @@ __global__ void pack_kernel(const T* x, int64_t count, int64_t block, BlockCode 
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t begin = b * block, end = begin + block < count ? begin + block : count;
     float most = 0;
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads) {
       const float size = fabsf(to_float(x[i]));
       most = size > most || isnan(size) ? size : most;
     }
     const float top = block_absmax(most);
     const bool finite = isfinite(kE5m2Max / top);  // else zeros, nearly zeros, or not finite
     const float scale = top_of(code) / top;
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+    for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads)
       bytes[i] = finite ? encode(code, to_float(x[i]) * scale) : 0;
     if (threadIdx.x == 0) absmax[b] = top;
   }
@@ -53,7 +52,7 @@ __global__ void unpack_kernel(const float* absmax, const uint8_t* bytes, int64_t
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t begin = b * block, end = begin + block < count ? begin + block : count;
     const float scale = absmax[b] / top_of(code);
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+    for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads)
       x[i] = from_float<T>(decode(code, bytes[i]) * scale);
   }
 }
@@ -64,7 +63,7 @@ void pack_blocks(Element element, const void* x, int64_t count, int64_t block, B
                  uint8_t* bytes, cudaStream_t stream) {
   if (count == 0) return;
   with_element(element, [&](auto zero) {
-    pack_kernel<<<grid_of(quant_blocks(count, block)), kThreads, 0, stream>>>(
+    pack_kernel<<<grid_of(quant_blocks(count, block)), kRowThreads, 0, stream>>>(
         static_cast<const decltype(zero)*>(x), count, block, code, absmax, bytes);
   });
 }
@@ -73,7 +72,7 @@ void unpack_blocks(Element element, const float* absmax, const uint8_t* bytes, i
                    BlockCode code, void* x, cudaStream_t stream) {
   if (count == 0) return;
   with_element(element, [&](auto zero) {
-    unpack_kernel<<<grid_of(quant_blocks(count, block)), kThreads, 0, stream>>>(
+    unpack_kernel<<<grid_of(quant_blocks(count, block)), kRowThreads, 0, stream>>>(
         absmax, bytes, count, block, code, static_cast<decltype(zero)*>(x));
   });
 }

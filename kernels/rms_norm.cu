@@ -1,15 +1,10 @@
 #include "kernels/cuda/rms_norm.h"
 
-#include <algorithm>
-
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace moelab::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 1024;
 
 __device__ int64_t row_offset(const NormRows& s, int64_t row) {
   return row / s.inner * s.outer_stride + row % s.inner * s.inner_stride;
@@ -75,8 +70,6 @@ __global__ void sum_parts_kernel(const float* partials, int64_t parts, int64_t w
 
 }  // namespace
 
-int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>(rows, kMaxBlocks); }
-
 void rms_norm_forward(Element element, const NormRows& s, const void* x, const float* weight, double eps,
                       void* y, float* rstd, cudaStream_t stream) {
   if (s.rows == 0 || s.width == 0) return;
@@ -94,13 +87,12 @@ void rms_norm_backward(Element element, const NormRows& s, const void* grad, con
   if (parts > 0) {
     with_element(element, [&](auto zero) {
       using T = decltype(zero);
-      backward_kernel<T><<<parts, kThreads, 0, stream>>>(s, static_cast<const T*>(grad),
-                                                         static_cast<const T*>(x), rstd, weight,
-                                                         static_cast<T*>(dx), partial);
+      backward_kernel<T><<<blocks_of(parts), kThreads, 0, stream>>>(s, static_cast<const T*>(grad),
+                                                                    static_cast<const T*>(x), rstd, weight,
+                                                                    static_cast<T*>(dx), partial);
     });
   }
-  sum_parts_kernel<<<(s.width + kThreads - 1) / kThreads, kThreads, 0, stream>>>(partial, parts, s.width,
-                                                                                 dweight);
+  sum_parts_kernel<<<blocks_of(s.width, kThreads), kThreads, 0, stream>>>(partial, parts, s.width, dweight);
 }
 
 }  // namespace moelab::cuda

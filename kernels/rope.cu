@@ -6,8 +6,6 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // One thread a pair (i, i + hd/2).
 template <class T>
 __global__ void rope_kernel(T* qkv, const float* table, RopeShape s, float sign) {

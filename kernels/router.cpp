@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cuda/router_rule.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/op_handle.h"
 #include "kernels/router_cuda.h"
@@ -51,10 +52,6 @@ float log_sum_exp(const float* logits, int64_t n) {
   return top + std::log(horizontal_sum(sum));
 }
 
-float score_of(float logit, float lse, bool sigmoid) {
-  return sigmoid ? 1.0f / (1.0f + std::exp(-logit)) : std::exp(logit - lse);
-}
-
 float dot(const float* a, const float* b, int64_t n) {
   Vec sum(0.0f);
   for_each_vector(
@@ -90,9 +87,8 @@ void choose_for_tokens(const float* logits, const float* lse, const float* bias,
         for (int64_t e = 0; e < s.E; ++e) scores[e] += bias[e];
       }
       std::iota(order.begin(), order.end(), 0);
-      std::partial_sort(order.begin(), order.begin() + s.K, order.end(), [&](int32_t a, int32_t b) {
-        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-      });
+      std::partial_sort(order.begin(), order.begin() + s.K, order.end(),
+                        [&](int32_t a, int32_t b) { return comes_first(scores[a], a, scores[b], b); });
       std::copy_n(order.begin(), s.K, ids + t * s.K);
     }
   });
@@ -108,13 +104,12 @@ void choose_for_experts(const float* logits, const float* lse, const float* bias
       const int64_t first = job / s.E * s.S, e = job % s.E;
       for (int64_t i = 0; i < s.S; ++i) {
         scores[i] =
-            score_of(logits[(first + i) * s.E + e], lse[first + i], sigmoid) + (bias ? bias[e] : 0.0f);
+            router_score(logits[(first + i) * s.E + e], lse[first + i], sigmoid) + (bias ? bias[e] : 0.0f);
       }
       std::iota(order.begin(), order.end(), 0);
       const int64_t taken = std::min(capacity, s.S);
-      std::partial_sort(order.begin(), order.begin() + taken, order.end(), [&](int64_t a, int64_t b) {
-        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-      });
+      std::partial_sort(order.begin(), order.begin() + taken, order.end(),
+                        [&](int64_t a, int64_t b) { return comes_first(scores[a], a, scores[b], b); });
       for (int64_t i = 0; i < taken; ++i) ids[(first + order[i]) * s.E + e] = static_cast<int32_t>(e);
     }
   });
@@ -127,7 +122,7 @@ void weigh_choices(const float* logits, const float* lse, const int32_t* ids, bo
       float sum = 0;
       for (int64_t k = 0; k < s.K; ++k) {
         const int32_t e = ids[t * s.K + k];
-        sum += weights[t * s.K + k] = e < 0 ? 0.0f : score_of(logits[t * s.E + e], lse[t], sigmoid);
+        sum += weights[t * s.K + k] = e < 0 ? 0.0f : router_score(logits[t * s.E + e], lse[t], sigmoid);
       }
       if (!normalise || sum <= 0) continue;
       for (int64_t k = 0; k < s.K; ++k) weights[t * s.K + k] /= sum;
@@ -213,13 +208,27 @@ Forward forward_cpu(const Tensor& x, const Tensor& w, const OptionalTensor& bias
   return outputs;
 }
 
-Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor&, const OptionalTensor&,
+// As choose_for_experts_cuda: scores, and what LibTorch's stable sort makes of them. Beyond 4096 tokens it
+// sorts a copy in which each expert's lie side by side; CUB's scratch is in bytes a score.
+void choose_for_experts_cuda_meta(const Tensor& logits, const Shape& s) {
+  const auto like_logits = [&](at::ScalarType type) { return at::empty_like(logits, type); };
+  const Tensor scores = like_logits(at::kFloat), values = like_logits(at::kFloat),
+               order = like_logits(at::kLong);
+  if (s.S <= 4096) return;
+  const Tensor copy = like_logits(at::kFloat), sorted = like_logits(at::kFloat),
+               places = like_logits(at::kLong);
+  const int64_t scratch_bytes = s.B * s.E < 128 ? 32 : 20;  // all experts' in one sort, or each expert's
+  at::empty({scratch_bytes, logits.numel()}, logits.options().dtype(at::kByte));
+}
+
+Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor&, const OptionalTensor& replay,
                      int64_t top_k, bool, bool expert_choice, bool, int64_t sequence, int64_t,
                      const OptionalTensor&) {
   const Shape s(x, w, top_k, sequence, expert_choice);
   KindScope kind(Kind::routing);
   auto outputs = allocate_outputs(x, s);
-  Tensor scratch = fp32_chunk(x);
+  fp32_chunk(x);
+  if (on_cuda(x) && expert_choice && !replay) choose_for_experts_cuda_meta(std::get<0>(outputs), s);
   return outputs;
 }
 
@@ -235,14 +244,13 @@ struct RowGradient {
     // balance: d/dscore of E/(B S) sum_e f_e score_e / sum
     const float mixed = dot(fraction, scores, s.E) / sum;
     for (int64_t e = 0; e < s.E; ++e) {
-      dlogits[e] = balance_scale * (sigmoid ? (fraction[e] - mixed) / sum : fraction[e]);
+      dlogits[e] = balance_scale * balance_gradient(fraction[e], mixed, sum, sigmoid);
     }
     add_choice_gradient(ids, dweights, scores, dlogits);
     // through the score
     const float inner = dot(scores, dlogits, s.E), z = z_scale * 2 * lse;
     for (int64_t e = 0; e < s.E; ++e) {
-      dlogits[e] = sigmoid ? dlogits[e] * scores[e] * (1 - scores[e]) + z * std::exp(logits[e] - lse)
-                           : scores[e] * (dlogits[e] - inner + z);
+      dlogits[e] = logit_gradient(logits[e], lse, scores[e], dlogits[e], inner, z, sigmoid);
     }
   }
 
@@ -255,9 +263,7 @@ struct RowGradient {
       along += dweights[k] * scores[ids[k]];
     }
     for (int64_t k = 0; k < s.K; ++k) {
-      if (ids[k] < 0) continue;
-      const bool divided = normalise && chosen > 0;
-      dscores[ids[k]] += divided ? (dweights[k] - along / chosen) / chosen : dweights[k];
+      if (ids[k] >= 0) dscores[ids[k]] += choice_gradient(dweights[k], along, chosen, normalise);
     }
   }
 };
@@ -373,8 +379,9 @@ RouterOutput route(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
                    const RouterOptions& options) {
   if (const Tensor& documents = options.documents; documents.defined()) {
     TORCH_CHECK(documents.numel() == x.size(0) && documents.scalar_type() == at::kInt &&
-                    documents.is_contiguous() && options.choice == RouterChoice::token,
-                "route: documents are one int32 a token, and not for expert choice");
+                    documents.device() == x.device() && documents.is_contiguous() &&
+                    options.choice == RouterChoice::token,
+                "route: documents are one int32 a token, where x is, and not for expert choice");
   }
   auto out = RouterFunction::apply(x, w, bias, replay, options);
   return {out[0], out[1], out[2], out[3], out[4]};

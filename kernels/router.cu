@@ -1,141 +1,168 @@
+#include <type_traits>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/router.h"
+#include "kernels/cuda/router_rule.h"
 
 // Axes: T tokens (B sequences of S), E experts, K choices a token. A warp takes a token, but for the balance.
 namespace moelab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-__device__ float score_of(float logit, float lse, bool sigmoid) {
-  return sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - lse);
-}
 __device__ bool is_padding(const RouterScores& s, int64_t t) {
   return s.documents != nullptr && s.documents[t] < 0;
 }
 __device__ int64_t first_token() { return (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32; }
 __device__ int64_t token_stride() { return int64_t(gridDim.x) * kWarps; }
 
-__global__ void lse_kernel(RouterScores s, RouterShape shape, float* lse, float* total) {
-  const int lane = threadIdx.x % 32;
-  for (int64_t t = first_token(); t < shape.T; t += token_stride()) {
-    const float* logits = s.logits + t * shape.E;
-    float top = -INFINITY, sum = 0, scores = 0;
-    for (int64_t e = lane; e < shape.E; e += 32) top = fmaxf(top, logits[e]);
-    top = reduce_warp(top, Max());
-    for (int64_t e = lane; e < shape.E; e += 32) {
-      sum += expf(logits[e] - top);
-      if (s.sigmoid) scores += score_of(logits[e], 0, true);
-    }
-    sum = reduce_warp(sum, Sum());
-    scores = reduce_warp(scores, Sum());
-    if (lane > 0) continue;
-    lse[t] = top + logf(sum);
-    total[t] = s.sigmoid ? scores : 1;
-  }
-}
-
-struct Choice {
-  float score;
-  int32_t expert;
-};
-struct Better {
-  __device__ bool operator()(const Choice& a, const Choice& b) const {
-    return a.score != b.score ? a.score > b.score : a.expert < b.expert;
-  }
-};
-
-__global__ void choose_kernel(RouterScores s, RouterShape shape, const float* lse, const float* bias,
-                              int32_t* ids) {
-  const int lane = threadIdx.x % 32;
-  for (int64_t t = first_token(); t < shape.T; t += token_stride()) {
-    uint32_t taken = 0;  // of expert lane + 32 j, bit j
-    for (int64_t k = 0; k < shape.K; ++k) {
-      Choice best{-INFINITY, INT32_MAX};
-      for (int64_t e = lane, j = 0; e < shape.E; e += 32, ++j) {
-        const float score =
-            score_of(s.logits[t * shape.E + e], lse[t], s.sigmoid) + (bias != nullptr ? bias[e] : 0);
-        const Choice candidate{score, static_cast<int32_t>(e)};
-        if (!(taken >> j & 1) && Better()(candidate, best)) best = candidate;
-      }
-      for (int offset = 16; offset > 0; offset /= 2) {
-        const Choice other{__shfl_xor_sync(0xFFFFFFFFu, best.score, offset),
-                           __shfl_xor_sync(0xFFFFFFFFu, best.expert, offset)};
-        if (Better()(other, best)) best = other;
-      }
-      const bool found = best.expert != INT32_MAX;  // none is, where scores are no numbers
-      if (found && best.expert % 32 == lane) taken |= 1u << (best.expert / 32);
-      if (lane == 0) ids[t * shape.K + k] = is_padding(s, t) || !found ? -1 : best.expert;
-    }
-  }
-}
-
-__global__ void weigh_kernel(RouterScores s, RouterShape shape, const float* lse, const int32_t* ids,
-                             bool normalise, float* weights) {
-  const int64_t stride = int64_t(gridDim.x) * kThreads;
-  for (int64_t t = int64_t(blockIdx.x) * kThreads + threadIdx.x; t < shape.T; t += stride) {
-    float sum = 0;
-    for (int64_t k = t * shape.K; k < (t + 1) * shape.K; ++k) {
-      const int32_t e = ids[k];
-      weights[k] = e < 0 ? 0 : score_of(s.logits[t * shape.E + e], lse[t], s.sigmoid);
-      sum += weights[k];
-    }
-    if (!normalise || sum <= 0) continue;
-    for (int64_t k = t * shape.K; k < (t + 1) * shape.K; ++k) weights[k] /= sum;
-  }
-}
-
-// What one chunk of a sequence's tokens adds, in the scratch.
+// The scratch.
 struct Sums {
   double *scores, *routes;                // (chunks of all sequences, E): normalised scores, routes
   double *z, *tokens;                     // (chunks of all sequences): lse^2, tokens that are not padding
   double *balance_of, *z_of, *tokens_of;  // (B)
-  int64_t chunks;                         // a sequence
+  float* total;                           // (T): the sum of a token's scores
+  unsigned* done;                         // (B + 1): of each sequence its chunks, then the sequences
+  int64_t sequences, chunks;              // chunks of a sequence
 };
 
 Sums sums_in(double* scratch, const RouterShape& s) {
-  const int64_t chunks = (s.S + kBalanceChunk - 1) / kBalanceChunk, all = s.sequences() * chunks;
+  const int64_t B = s.sequences(), all = balance_chunks(s);
   Sums sums{};
-  sums.chunks = chunks;
+  sums.sequences = B;
+  sums.chunks = all / B;
   sums.scores = scratch;
   sums.routes = sums.scores + all * s.E;
   sums.z = sums.routes + all * s.E;
   sums.tokens = sums.z + all;
   sums.balance_of = sums.tokens + all;
-  sums.z_of = sums.balance_of + s.sequences();
-  sums.tokens_of = sums.z_of + s.sequences();
+  sums.z_of = sums.balance_of + B;
+  sums.tokens_of = sums.z_of + B;
+  sums.total = reinterpret_cast<float*>(sums.tokens_of + B);
+  sums.done = reinterpret_cast<unsigned*>(sums.total + s.T);
   return sums;
 }
 
-// A block of threads a chunk, a thread an expert at a time.
-__global__ void chunk_kernel(RouterScores s, RouterShape shape, const float* lse, const float* total,
-                             const int32_t* ids, Sums sums) {
-  const int64_t chunk = blockIdx.x, b = chunk / sums.chunks;
+// Takes the K best of what the lanes hold, scores[j] of expert lane + 32 j and NaN where there is none, and
+// leaves the k-th in ids[k] by the lane k % 32.
+template <int kMine>
+__device__ void choose(float (&scores)[kMine], int64_t K, bool padding, int32_t* ids) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t k = 0; k < K; ++k) {
+    float best = -INFINITY;
+    int32_t expert = INT32_MAX;  // and so it stays where scores are no numbers
+    const auto take = [&](float score, int32_t other) {
+      if (!comes_first(score, other, best, expert)) return;
+      best = score;
+      expert = other;
+    };
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) take(scores[j], lane + 32 * j);
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const float score = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
+      take(score, __shfl_xor_sync(0xFFFFFFFFu, expert, offset));
+    }
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) scores[j] = lane + 32 * j == expert ? NAN : scores[j];
+    if (lane == k % 32) ids[k] = padding || expert == INT32_MAX ? -1 : expert;
+  }
+}
+
+// A lane takes the choices lane + 32 i, which it has written itself where they are new.
+__device__ void weigh(const float* logits, float lse, bool sigmoid, int64_t K, bool normalise,
+                      const int32_t* ids, float* weights) {
+  const int lane = threadIdx.x % 32;
+  float sum = 0;
+  for (int64_t k = lane; k < K; k += 32) {
+    weights[k] = ids[k] < 0 ? 0 : router_score(logits[ids[k]], lse, sigmoid);
+    sum += weights[k];
+  }
+  sum = reduce_warp(sum, Sum());
+  if (!normalise || sum <= 0) return;
+  for (int64_t k = lane; k < K; k += 32) weights[k] /= sum;
+}
+
+// All of a token but the balance; a lane holds up to kMine experts.
+template <int kMine>
+__global__ void token_kernel(RouterScores s, RouterShape shape, const float* bias, bool ids_given,
+                             bool normalise, Sums sums, RouterOutputs out) {
+  for (int64_t b = threadIdx.x; blockIdx.x == 0 && b <= sums.sequences; b += kThreads) sums.done[b] = 0;
+  const int lane = threadIdx.x % 32;
+  for (int64_t t = first_token(); t < shape.T; t += token_stride()) {
+    const float* logits = s.logits + t * shape.E;
+    float mine[kMine], top = -INFINITY, sum = 0, total = 0;
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) {
+      mine[j] = lane + 32 * j < shape.E ? logits[lane + 32 * j] : -INFINITY;
+      top = fmaxf(top, mine[j]);
+    }
+    top = reduce_warp(top, Max());
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) {
+      sum += expf(mine[j] - top);
+      if (s.sigmoid) total += router_score(mine[j], 0, true);
+    }
+    const float lse = top + logf(reduce_warp(sum, Sum()));
+    total = reduce_warp(total, Sum());
+    if (lane == 0) {
+      out.lse[t] = lse;
+      sums.total[t] = s.sigmoid ? total : 1;
+    }
+    if (!ids_given) {
+#pragma unroll
+      for (int j = 0; j < kMine; ++j) {
+        const int e = lane + 32 * j;
+        mine[j] = e < shape.E ? router_score(mine[j], lse, s.sigmoid) + (bias != nullptr ? bias[e] : 0) : NAN;
+      }
+      choose(mine, shape.K, is_padding(s, t), out.ids + t * shape.K);
+    }
+    weigh(logits, lse, s.sigmoid, shape.K, normalise, out.ids + t * shape.K, out.weights + t * shape.K);
+  }
+}
+
+// Calls f with how many of E experts a lane holds, as a constant, so that they lie in registers.
+template <int kMine = 1, class F>
+void with_experts_a_lane(int64_t E, const F& f) {
+  if constexpr (32 * kMine < kMostExperts) {
+    if (E > 32 * kMine) return with_experts_a_lane<2 * kMine>(E, f);
+  }
+  f(std::integral_constant<int, kMine>());
+}
+
+// What a chunk of sequence b's tokens adds, a thread an expert at a time.
+__device__ void sum_chunk(const RouterScores& s, const RouterShape& shape, const float* lse,
+                          const int32_t* ids, const Sums& sums, int64_t chunk, int64_t b) {
+  __shared__ int32_t routes[kMostExperts];
+  for (int64_t e = threadIdx.x; e < shape.E; e += kThreads) routes[e] = 0;
+  __syncthreads();
   const int64_t begin = b * shape.S + chunk % sums.chunks * kBalanceChunk, last = (b + 1) * shape.S;
   const int64_t end = begin + kBalanceChunk < last ? begin + kBalanceChunk : last;
-  for (int64_t e = threadIdx.x; e < shape.E; e += kThreads) {
-    double scores = 0, routes = 0;
-    for (int64_t t = begin; t < end; ++t) {
-      if (is_padding(s, t)) continue;
-      scores += score_of(s.logits[t * shape.E + e], lse[t], s.sigmoid) / total[t];
-      for (int64_t k = t * shape.K; k < (t + 1) * shape.K; ++k) routes += ids[k] == e;
-    }
-    sums.scores[chunk * shape.E + e] = scores;
-    sums.routes[chunk * shape.E + e] = routes;
-  }
   double z = 0, tokens = 0;
   for (int64_t t = begin + threadIdx.x; t < end; t += kThreads) {
     if (is_padding(s, t)) continue;
     z += static_cast<double>(lse[t]) * lse[t];
     tokens += 1;
+    for (int64_t k = t * shape.K; k < (t + 1) * shape.K; ++k) {
+      if (ids[k] >= 0) atomicAdd(&routes[ids[k]], 1);  // whole numbers: in any order the same
+    }
   }
   z = block_sum(z);
   tokens = block_sum(tokens);
-  if (threadIdx.x > 0) return;
-  sums.z[chunk] = z;
-  sums.tokens[chunk] = tokens;
+  if (threadIdx.x == 0) {
+    sums.z[chunk] = z;
+    sums.tokens[chunk] = tokens;
+  }
+  __syncthreads();  // all have counted
+  for (int64_t e = threadIdx.x; e < shape.E; e += kThreads) {
+    double scores = 0;
+    for (int64_t t = begin; t < end; ++t) {
+      if (!is_padding(s, t))
+        scores += router_score(s.logits[t * shape.E + e], lse[t], s.sigmoid) / sums.total[t];
+    }
+    sums.scores[chunk * shape.E + e] = scores;
+    sums.routes[chunk * shape.E + e] = routes[e];
+  }
 }
 
 __device__ double sum_of_chunks(const double* values, int64_t b, int64_t chunks, int64_t stride,
@@ -145,9 +172,9 @@ __device__ double sum_of_chunks(const double* values, int64_t b, int64_t chunks,
   return sum;
 }
 
-// A block of threads a sequence. The sums of routes stay in the sequence's first chunk.
-__global__ void sequence_kernel(RouterShape shape, Sums sums, float* fraction) {
-  const int64_t b = blockIdx.x, E = shape.E;
+// The sums of routes stay in the sequence's first chunk.
+__device__ void sum_sequence(const RouterShape& shape, const Sums& sums, int64_t b, float* fraction) {
+  const int64_t E = shape.E;
   const double tokens = sum_of_chunks(sums.tokens, b, sums.chunks, 1, 0);
   double routes = 0;
   for (int64_t e = threadIdx.x; e < E; e += kThreads)
@@ -167,21 +194,47 @@ __global__ void sequence_kernel(RouterShape shape, Sums sums, float* fraction) {
   sums.tokens_of[b] = tokens;
 }
 
-__global__ void total_kernel(RouterShape shape, Sums sums, int64_t sequences, BalanceOutputs out) {
+__device__ void sum_all(const RouterShape& shape, const Sums& sums, const RouterOutputs& out) {
   for (int64_t e = threadIdx.x; e < shape.E; e += kThreads) {
     double load = 0;
-    for (int64_t b = 0; b < sequences; ++b) load += sums.routes[b * sums.chunks * shape.E + e];
+    for (int64_t b = 0; b < sums.sequences; ++b) load += sums.routes[b * sums.chunks * shape.E + e];
     out.load[e] = static_cast<float>(load);
   }
   if (threadIdx.x > 0) return;
   double balance = 0, z = 0, tokens = 0;
-  for (int64_t b = 0; b < sequences; ++b) {
+  for (int64_t b = 0; b < sums.sequences; ++b) {
     balance += sums.balance_of[b];
     z += sums.z_of[b];
     tokens += sums.tokens_of[b];
   }
   *out.balance = tokens == 0 ? 0 : static_cast<float>(balance / (tokens / static_cast<double>(shape.S)));
   *out.z = tokens == 0 ? 0 : static_cast<float>(z / tokens);
+}
+
+// Whether the block is the last of `count` to come here. Its threads then see all that the others wrote
+// before.
+__device__ bool comes_last(unsigned* done, int64_t count) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(done, 1u) + 1 == count;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+// A block of threads a chunk; the last of a sequence's goes on with its sums, the last of all with theirs.
+__global__ void __launch_bounds__(kThreads, 4)
+    balance_kernel(RouterScores s, RouterShape shape, Sums sums, RouterOutputs out) {
+  for (int64_t chunk = blockIdx.x; chunk < sums.sequences * sums.chunks; chunk += gridDim.x) {
+    const int64_t b = chunk / sums.chunks;
+    sum_chunk(s, shape, out.lse, out.ids, sums, chunk, b);
+    if (!comes_last(sums.done + b, sums.chunks)) continue;
+    sum_sequence(shape, sums, b, out.fraction);
+    if (comes_last(sums.done + sums.sequences, sums.sequences)) sum_all(shape, sums, out);
+  }
 }
 
 // The gradient of a token's scores, an expert at a time.
@@ -193,10 +246,9 @@ struct ScoreGradient {
   int64_t K;
 
   __device__ float operator()(int64_t e) const {
-    float d = balance_scale * (sigmoid ? (fraction[e] - mixed) / total : fraction[e]);
+    float d = balance_scale * balance_gradient(fraction[e], mixed, total, sigmoid);
     for (int64_t k = 0; k < K; ++k) {
-      if (ids[k] != e) continue;
-      d += normalise && chosen > 0 ? (dweights[k] - along / chosen) / chosen : dweights[k];
+      if (ids[k] == e) d += choice_gradient(dweights[k], along, chosen, normalise);
     }
     return d;
   }
@@ -217,7 +269,7 @@ __global__ void backward_kernel(RouterScores s, RouterShape shape, const float* 
       for (int64_t e = lane; e < E; e += 32) out[e] = 0;
       continue;
     }
-    const auto score = [&](int64_t e) { return score_of(logits[e], lse_t, s.sigmoid); };
+    const auto score = [&](int64_t e) { return router_score(logits[e], lse_t, s.sigmoid); };
     float sum = 0, mixed = 0;
     for (int64_t e = lane; e < E; e += 32) {
       sum += score(e);
@@ -245,44 +297,21 @@ __global__ void backward_kernel(RouterScores s, RouterShape shape, const float* 
     inner = reduce_warp(inner, Sum());
     const float z = z_scale * 2 * lse_t;
     for (int64_t e = lane; e < E; e += 32) {
-      const float d = gradient(e), y = score(e);
-      out[e] = s.sigmoid ? d * y * (1 - y) + z * expf(logits[e] - lse_t) : y * (d - inner + z);
+      out[e] = logit_gradient(logits[e], lse_t, score(e), gradient(e), inner, z, s.sigmoid);
     }
   }
 }
 
 }  // namespace
 
-void router_lse(const RouterScores& scores, const RouterShape& shape, float* lse, float* total,
-                cudaStream_t stream) {
-  if (shape.T == 0) return;
-  lse_kernel<<<grid_of(shape.T, kWarps), kThreads, 0, stream>>>(scores, shape, lse, total);
-}
-
-void router_choose(const RouterScores& scores, const RouterShape& shape, const float* lse, const float* bias,
-                   int32_t* ids, cudaStream_t stream) {
-  if (shape.T == 0) return;
-  choose_kernel<<<grid_of(shape.T, kWarps), kThreads, 0, stream>>>(scores, shape, lse, bias, ids);
-}
-
-void router_weigh(const RouterScores& scores, const RouterShape& shape, const float* lse, const int32_t* ids,
-                  bool normalise, float* weights, cudaStream_t stream) {
-  if (shape.T == 0) return;
-  weigh_kernel<<<grid_of(shape.T, kThreads), kThreads, 0, stream>>>(scores, shape, lse, ids, normalise,
-                                                                    weights);
-}
-
-void router_balance(const RouterScores& scores, const RouterShape& shape, const float* lse,
-                    const float* total, const int32_t* ids, double* scratch, const BalanceOutputs& out,
-                    cudaStream_t stream) {
+void router_forward(const RouterScores& scores, const RouterShape& shape, const float* bias, bool ids_given,
+                    bool normalise, double* scratch, const RouterOutputs& out, cudaStream_t stream) {
   const Sums sums = sums_in(scratch, shape);
-  const auto sequences = static_cast<unsigned>(shape.sequences()),
-             chunks = static_cast<unsigned>(shape.sequences() * sums.chunks);
-  if (sequences > 0) {
-    chunk_kernel<<<chunks, kThreads, 0, stream>>>(scores, shape, lse, total, ids, sums);
-    sequence_kernel<<<sequences, kThreads, 0, stream>>>(shape, sums, out.fraction);
-  }
-  total_kernel<<<1, kThreads, 0, stream>>>(shape, sums, sequences, out);
+  with_experts_a_lane(shape.E, [&](auto mine) {
+    token_kernel<decltype(mine)::value><<<grid_of(shape.T, kWarps), kThreads, 0, stream>>>(
+        scores, shape, bias, ids_given, normalise, sums, out);
+  });
+  balance_kernel<<<grid_of(balance_chunks(shape)), kThreads, 0, stream>>>(scores, shape, sums, out);
 }
 
 void router_backward(const RouterScores& scores, const RouterShape& shape, const float* lse,

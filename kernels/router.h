@@ -20,9 +20,9 @@ struct RouterOptions {
   bool normalise = true;  // the chosen weights of a token sum to 1
   int64_t sequence = 1;   // S; balance is counted a sequence at a time and averaged
   int64_t capacity = 0;   // of expert choice, tokens an expert and sequence
-  // (B, S) int32 or undefined: tokens where it is negative are padding, sent to no expert (ids -1) and
-  // counted in neither loss nor load, of which a sequence then has a share by its other tokens. Not with
-  // expert choice.
+  // (B, S) int32 where x is, or undefined: tokens where it is negative are padding, sent to no expert (ids
+  // -1) and counted in neither loss nor load, of which a sequence then has a share by its other tokens. Not
+  // with expert choice.
   at::Tensor documents = {};
 };
 

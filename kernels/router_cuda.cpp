@@ -20,20 +20,15 @@ cuda::RouterShape cuda_shape(const Shape& s) {
   return {s.T, s.S, s.E, s.K};
 }
 
-// Attention wants them on the host.
-OptionalTensor on_device(const OptionalTensor& documents, c10::Device device) {
-  return documents ? OptionalTensor(documents->to(device, /*non_blocking=*/true)) : std::nullopt;
-}
-
 cuda::RouterScores cuda_scores(const Tensor& logits, const OptionalTensor& documents, bool sigmoid) {
   return {logits.const_data_ptr<float>(), documents ? documents->const_data_ptr<int32_t>() : nullptr,
           sigmoid};
 }
 
 // LibTorch's stable sort leaves the earlier of two equal tokens before the other.
-void choose_for_experts_cuda(const Tensor& logits, const Tensor& lse, const OptionalTensor& bias,
-                             bool sigmoid, int64_t capacity, const Shape& s, const Tensor& ids) {
-  Tensor scores = sigmoid ? logits.sigmoid() : (logits - lse.unsqueeze(1)).exp_();
+void choose_for_experts_cuda(const Tensor& logits, const OptionalTensor& bias, bool sigmoid, int64_t capacity,
+                             const Shape& s, const Tensor& ids) {
+  Tensor scores = sigmoid ? logits.sigmoid() : logits.softmax(1);
   if (bias) scores.add_(*bias);
   const int64_t taken = std::min(capacity, s.S);
   const Tensor order =
@@ -55,33 +50,29 @@ Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTens
   const cuda::RouterShape shape = cuda_shape(s);
   auto outputs = allocate_outputs(x, s);
   auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
+  if (s.T == 0) {
+    for (const Tensor& sum : {balance, z, load}) sum.zero_();
+    return outputs;
+  }
   for_fp32_chunks(x, fp32_chunk(x), [&, &logits = logits](const Tensor& rows, int64_t first, int64_t count) {
     Tensor out = logits.narrow(0, first, count);
     at::mm_out(out, rows, w.t());
   });
-  const OptionalTensor there = on_device(documents, x.device());
-  const cuda::RouterScores scores = cuda_scores(logits, there, sigmoid);
-  const Tensor total = at::empty_like(lse),
-               scratch = at::empty({cuda::balance_scratch(shape)}, lse.options().dtype(at::kDouble));
-  cuda::router_lse(scores, shape, lse.mutable_data_ptr<float>(), total.mutable_data_ptr<float>(), stream);
+  const cuda::RouterScores scores = cuda_scores(logits, documents, sigmoid);
   if (replay) {
     TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
     ids.copy_(*replay);
   } else if (expert_choice) {
-    choose_for_experts_cuda(logits, lse, bias, sigmoid, capacity, s, ids);
-  } else {
-    cuda::router_choose(scores, shape, lse.const_data_ptr<float>(),
-                        bias ? bias->const_data_ptr<float>() : nullptr, ids.mutable_data_ptr<int32_t>(),
-                        stream);
+    choose_for_experts_cuda(logits, bias, sigmoid, capacity, s, ids);
   }
-  const int32_t* id = ids.const_data_ptr<int32_t>();
-  cuda::router_weigh(scores, shape, lse.const_data_ptr<float>(), id, normalise,
-                     weights.mutable_data_ptr<float>(), stream);
-  cuda::router_balance(scores, shape, lse.const_data_ptr<float>(), total.const_data_ptr<float>(), id,
-                       scratch.mutable_data_ptr<double>(),
-                       {fraction.mutable_data_ptr<float>(), load.mutable_data_ptr<float>(),
-                        balance.mutable_data_ptr<float>(), z.mutable_data_ptr<float>()},
-                       stream);
+  const Tensor scratch = at::empty({cuda::router_scratch(shape)}, lse.options().dtype(at::kDouble));
+  cuda::router_forward(
+      scores, shape, bias ? bias->const_data_ptr<float>() : nullptr, replay.has_value() || expert_choice,
+      normalise, scratch.mutable_data_ptr<double>(),
+      {lse.mutable_data_ptr<float>(), ids.mutable_data_ptr<int32_t>(), weights.mutable_data_ptr<float>(),
+       fraction.mutable_data_ptr<float>(), load.mutable_data_ptr<float>(), balance.mutable_data_ptr<float>(),
+       z.mutable_data_ptr<float>()},
+      stream);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return outputs;
 }
@@ -94,10 +85,9 @@ std::tuple<Tensor, Tensor> router_backward_cuda(const Tensor& dweights, const Te
   const c10::cuda::CUDAGuard guard(x.device());
   const Shape s(x, w, ids.size(1), sequence, false);
   Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(logits);
-  const OptionalTensor there = on_device(documents, x.device());
-  const Tensor counted = there ? there->ge(0).sum() : Tensor();  // int64
+  const Tensor counted = documents ? documents->ge(0).sum() : Tensor();  // int64
   cuda::router_backward(
-      cuda_scores(logits, there, sigmoid), cuda_shape(s), lse.const_data_ptr<float>(),
+      cuda_scores(logits, documents, sigmoid), cuda_shape(s), lse.const_data_ptr<float>(),
       ids.const_data_ptr<int32_t>(), fraction.const_data_ptr<float>(), normalise,
       {dweights.const_data_ptr<float>(), dbalance.const_data_ptr<float>(), dz.const_data_ptr<float>(),
        counted.defined() ? counted.const_data_ptr<int64_t>() : nullptr},

@@ -4,8 +4,7 @@
 
 #include "kernels/router_parts.h"
 
-// The CUDA side of the operators of kernels/router.h, with their signatures. Up to 1,024 experts; `documents`
-// may lie on the host.
+// The CUDA side of the operators of kernels/router.h, with their signatures. Up to 1,024 experts.
 namespace moelab {
 
 router_detail::Forward router_forward_cuda(const at::Tensor& x_TD, const at::Tensor& w_ED,

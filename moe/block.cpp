@@ -109,7 +109,7 @@ BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const 
   } else {
     x = attention_half(x_BSD, w, m, attention, places, texts, pieces);
   }
-  const at::Tensor& documents = places.documents;
+  const at::Tensor& documents = places.routed_documents;
   if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, m, documents, training, routing, stats, pieces);
   const auto half = [&w, &m, documents, training, stats](const at::Tensor& in, RoutingState& kept) {
     return moe_half(in, w, m, documents, training, kept, stats, nullptr);

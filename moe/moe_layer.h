@@ -27,8 +27,8 @@ struct MoeOutput {
 // router -> dispatch -> experts -> combine. In training the dispatch is the settings'; otherwise dropless
 // (but expert choice keeps its capacity, which defines it). `routing` is filled, or replayed when it already
 // is; `stats` (may be null) is added to unless replaying. `keep_hidden`: as expert_block's; the one-hot
-// dispatch keeps it in any case. `documents`: as Transformer::forward's; capacity and balance are counted
-// over the row that they share.
+// dispatch keeps it in any case. `documents`: as Transformer::forward's, but where x is; capacity and balance
+// are counted over the row that they share.
 MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& weights, const ModelSettings& settings,
                     int64_t sequence, bool training, RoutingState& routing, RoutingStats* stats,
                     bool keep_hidden = true, const at::Tensor& documents = {});

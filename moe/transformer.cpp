@@ -144,26 +144,26 @@ at::Tensor Transformer::cached_rope(std::span<const CachedText> texts) const {
 
 // A row of the table for each token, by its place in its document.
 at::Tensor Transformer::rope_in(const at::Tensor& documents_BS) {
-  at::Tensor place;
-  {
-    const HomeScope outside(Home::host);
-    const at::Tensor in_row = at::arange(documents_BS.size(1), documents_BS.options());
-    place = (in_row - documents_BS).masked_fill_(documents_BS.lt(0), 0).flatten();
-  }
-  return rope(documents_BS.size(1)).index_select(0, place.to(options_.device));
+  const at::Tensor in_row = at::arange(documents_BS.size(1), documents_BS.options());
+  const at::Tensor place = (in_row - documents_BS).masked_fill_(documents_BS.lt(0), 0).flatten();
+  return rope(documents_BS.size(1)).index_select(0, place);
 }
 
 Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
                                         std::span<const CachedText> texts, const at::Tensor& documents,
                                         const Places& given) {
   KindScope kind(Kind::activations);
+  const auto on_device = [&](const at::Tensor& batch) {
+    return batch.to(options_.device, /*non_blocking=*/true);
+  };
+  const at::Tensor routed_documents = documents.defined() ? on_device(documents) : documents;
   const at::Tensor table = given.rope.defined()  ? given.rope
-                           : documents.defined() ? rope_in(documents)
+                           : documents.defined() ? rope_in(routed_documents)
                            : texts.empty()       ? rope(tokens_BS.size(1))
                                                  : cached_rope(texts);
-  const Places places{table, documents, given.position_B};
+  const Places places{table, documents, given.position_B, routed_documents};
   Hidden out;
-  out.x_BSD = moelab::embedding(embedding_VD_, tokens_BS.to(options_.device, /*non_blocking=*/true));
+  out.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS));
   out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));
   out.z_loss = at::zeros_like(out.balance_loss);
   for (int64_t layer = 0; layer < model_.layers; ++layer) {
@@ -185,8 +185,8 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
 }
 
 LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                               BlockRunner& runner, double loss_scale, const ReferenceHead* reference,
-                               const at::Tensor& documents) {
+                               BlockRunner& runner, const std::optional<at::Tensor>& loss_scale,
+                               const ReferenceHead* reference, const at::Tensor& documents) {
   const Hidden h = hidden(tokens_BS, training, runner, {}, documents);
   const at::Tensor x_TD = h.x_BSD.flatten(0, 1),
                    targets_T = targets_BS.to(options_.device, /*non_blocking=*/true).flatten();

@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -45,14 +46,14 @@ class Transformer {
 
   // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training the settings' dispatch
   // is used and routing is counted; otherwise the model is dropless. `loss_scale` is what backward multiplies
-  // the loss with, for linear_cross_entropy, which computes gradients at once; the losses are unscaled.
+  // the loss with, for linear_cross_entropy, which wants it as its gradient_scale; the losses are unscaled.
   // `reference`, which may be null, is another model's of the same tokens.
   // `documents` (B, S) int32 on the host, undefined where each row is one: several share a row, each with
   // positions of its own and sight of none but itself; the value is where in its row the token's document
   // begins, -1 for padding, which wants a target of -1 and is counted nowhere.
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                    BlockRunner& runner, double loss_scale = 1, const ReferenceHead* reference = nullptr,
-                    const at::Tensor& documents = {});
+                    BlockRunner& runner, const std::optional<at::Tensor>& loss_scale = {},
+                    const ReferenceHead* reference = nullptr, const at::Tensor& documents = {});
 
   // This model as a reference for another, of tokens (B, S), by the settings' dispatch; without gradients.
   ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
@@ -115,7 +116,7 @@ class Transformer {
   void add_feed_forward(const std::string& prefix, MoeWeights& weights, double residual);
   const at::Tensor& rope(int64_t sequence);
   at::Tensor cached_rope(std::span<const CachedText> texts) const;
-  at::Tensor rope_in(const at::Tensor& documents_BS);
+  at::Tensor rope_in(const at::Tensor& documents_BS);  // on the device
 
   ModelSettings model_;
   AttentionSettings attention_;

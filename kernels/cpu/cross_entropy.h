@@ -173,7 +173,7 @@ class CrossEntropyTask {
   ReferenceChunk r_;
   T* logits_;        // (V, R)
   const T* others_;  // (V, R) the reference's; null: none
-  double gradient_factor_ = *c_.inverse_count * c_.gradient_scale;
+  double gradient_factor_ = *c_.gradient_factor;
   int64_t V_ = c_.vocabulary, R_ = c_.tokens, parts_ = (V_ + kCrossEntropySplit - 1) / kCrossEntropySplit;
 };
 

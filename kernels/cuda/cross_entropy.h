@@ -2,11 +2,23 @@
 #include <cstdint>
 
 #include "kernels/cuda/element.h"
+#include "kernels/cuda/launch.h"
 
 namespace moelab {
 
 // Vocabulary rows that one partial maximum and sum cover.
 constexpr int64_t kCrossEntropySplit = 512;
+
+// Tokens of a block of threads, which covers one part.
+constexpr int64_t kCrossEntropyTokens = 32;
+
+// Blocks along x and y; a grid's bound allows 65,535 parts.
+struct CrossEntropyGrid {
+  unsigned tokens, parts;
+};
+inline CrossEntropyGrid cross_entropy_grid(int64_t tokens, int64_t vocabulary) {
+  return {cuda::blocks_of(tokens, kCrossEntropyTokens), cuda::blocks_of(vocabulary, kCrossEntropySplit)};
+}
 
 // The target of a token that is left out.
 constexpr int64_t kIgnoredTarget = -1;
@@ -31,15 +43,14 @@ struct CrossEntropyChunk {
   cuda::Element element;
   bool gradient;
   int64_t vocabulary, tokens;
-  const int64_t* targets;       // (R)
-  const double* inverse_count;  // (): one over the number of targets of all chunks
-  double gradient_scale;        // multiplies the gradient
-  float* partial_max;           // (P, R) scratch
-  float* partial_sum;           // (P, R) scratch: sum of exp(logit - partial maximum)
-  float* token_max;             // (R) scratch
-  float* token_scale;           // (R) scratch: exp(logit - maximum) times this is the gradient
-  float* token_target;          // (R) scratch: the gradient at the target
-  double* row_loss;             // (R)
+  const int64_t* targets;         // (R)
+  const double* gradient_factor;  // (): the loss scale over the number of targets of all chunks
+  float* partial_max;             // (P, R) scratch
+  float* partial_sum;             // (P, R) scratch: sum of exp(logit - partial maximum)
+  float* token_max;               // (R) scratch
+  float* token_scale;             // (R) scratch: exp(logit - maximum) times this is the gradient
+  float* token_target;            // (R) scratch: the gradient at the target
+  double* row_loss;               // (R)
   ReferenceChunk reference = {};
 };
 

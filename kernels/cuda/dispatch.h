@@ -16,6 +16,8 @@ MOELAB_HOST_DEVICE inline int32_t capacity_row(int64_t expert, int64_t b, int64_
 #ifdef MOELAB_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/launch.h"
+
 // What the operators of kernels/dispatch.h compute; an id that is no expert's is skipped as -1 is. Nothing
 // waits for the device, and the results have one order whatever it does.
 namespace moelab::cuda {
@@ -23,8 +25,10 @@ namespace moelab::cuda {
 // Routes that one block of threads places, and with them the size of the scratch.
 inline constexpr int64_t kRouteChunk = 2048;
 inline int64_t dropless_scratch(int64_t routes, int64_t experts) {
-  return (routes + kRouteChunk - 1) / kRouteChunk * experts;
+  return ceil_div(routes, kRouteChunk) * experts;
 }
+// Bytes of shared memory that a block counts in, a number for each expert.
+inline size_t route_counters(int64_t experts) { return static_cast<size_t>(experts) * sizeof(int32_t); }
 
 // row (routes), offsets (experts + 1), scratch (dropless_scratch) int32.
 void dropless_routes(const int32_t* ids, int64_t routes, int64_t experts, int32_t* scratch, int32_t* row,

@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/element.h"
@@ -12,8 +13,9 @@ struct NormRows {
   int64_t rows, width, inner, inner_stride, outer_stride;
 };
 
-// How many partial sums of the weight's gradient the backward keeps; it depends on the shape alone.
-int64_t rms_norm_parts(int64_t rows);
+// How many partial sums of the weight's gradient the backward keeps, a block of threads each; it depends on
+// the shape alone.
+inline int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>(rows, 1024); }
 
 // y (rows, width) contiguous, rstd (rows) fp32.
 void rms_norm_forward(Element element, const NormRows& shape, const void* x, const float* weight, double eps,

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/launch.h"
+
 // The router between and behind its products, on device pointers, as kernels/router.h says. Axes: T tokens (B
 // sequences of S), E experts, K choices a token. Sums have one order; nothing waits for the device.
 namespace moelab::cuda {
@@ -12,7 +14,7 @@ struct RouterShape {
   int64_t sequences() const { return T / S; }
 };
 
-// A token's experts fit a bit each in the masks of a warp's lanes.
+// A lane of the warp that chooses for a token keeps the scores of up to 32 experts.
 inline constexpr int64_t kMostExperts = 1024;
 
 // What is known of the tokens: `documents` (T) int32 or null; padding is negative.
@@ -22,34 +24,29 @@ struct RouterScores {
   bool sigmoid;
 };
 
-// lse (T) = logsumexp of each token's logits, total (T) = the sum of its scores.
-void router_lse(const RouterScores& scores, const RouterShape& shape, float* lse, float* total,
-                cudaStream_t stream);
-
-// ids (T, K): each token's best experts by score + bias (E, or null), ties to the lower; -1 for padding. E up
-// to kMostExperts.
-void router_choose(const RouterScores& scores, const RouterShape& shape, const float* lse, const float* bias,
-                   int32_t* ids, cudaStream_t stream);
-
-// weights (T, K): the scores of ids, with `normalise` over their sum; 0 where ids are -1.
-void router_weigh(const RouterScores& scores, const RouterShape& shape, const float* lse, const int32_t* ids,
-                  bool normalise, float* weights, cudaStream_t stream);
-
-// Tokens of one sequence that one block of threads sums, and the doubles of scratch that its sums take: in
-// all (B * chunks) * (2 E + 2) + 3 B.
+// Tokens of one sequence that one block of threads sums for the balance.
 inline constexpr int64_t kBalanceChunk = 128;
-inline int64_t balance_scratch(const RouterShape& s) {
-  const int64_t chunks = (s.S + kBalanceChunk - 1) / kBalanceChunk;
-  return s.sequences() * chunks * (2 * s.E + 2) + 3 * s.sequences();
+inline int64_t balance_chunks(const RouterShape& s) { return s.sequences() * ceil_div(s.S, kBalanceChunk); }
+
+// Doubles of scratch for router_forward: what each chunk and each sequence adds, and in half a double each a
+// token's sum of scores and the counters of what is done.
+inline int64_t router_scratch(const RouterShape& s) {
+  return balance_chunks(s) * (2 * s.E + 2) + 3 * s.sequences() + ceil_div(s.T + s.sequences() + 1, 2);
 }
-// fraction (B, E), load (E), balance and z (): the shares of routes, their sums, both losses. counted ():
-// tokens that are not padding.
-struct BalanceOutputs {
-  float *fraction, *load, *balance, *z;
+
+struct RouterOutputs {
+  float* lse;          // (T): logsumexp of each token's logits
+  int32_t* ids;        // (T, K): -1 for padding
+  float* weights;      // (T, K): the scores of ids, with `normalise` over their sum; 0 where ids are -1
+  float* fraction;     // (B, E): the shares of routes
+  float* load;         // (E): the routes
+  float *balance, *z;  // (): both losses
 };
-void router_balance(const RouterScores& scores, const RouterShape& shape, const float* lse,
-                    const float* total, const int32_t* ids, double* scratch, const BalanceOutputs& out,
-                    cudaStream_t stream);
+
+// All outputs from the logits, in two launches. A token takes its best experts by score + bias (E, or null),
+// ties to the lower, unless `ids_given`. T > 0, E up to kMostExperts.
+void router_forward(const RouterScores& scores, const RouterShape& shape, const float* bias, bool ids_given,
+                    bool normalise, double* scratch, const RouterOutputs& out, cudaStream_t stream);
 
 // dlogits (T, E) from the gradients of the weights (T, K) and of both losses (). `counted` (): tokens that
 // are not padding, null: all.

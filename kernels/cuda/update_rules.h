@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/element.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/live_step.h"
 
 // The optimizers' steps on CUDA: what each computes is said where its operator is declared. Device pointers
@@ -62,9 +63,11 @@ void adam_mini(const WeightPointers& weights, const GradientPointer& gradient, f
 void momentum_step(bool lion, const WeightPointers& weights, const GradientPointer& gradient, float* m,
                    int64_t n, const MomentumFactors& factors, const LiveCall& live, cudaStream_t stream);
 
+inline constexpr int64_t kFactoredStrip = 32;  // columns of one matrix that a block of threads sums
 struct FactoredShape {
   int64_t experts, rows, columns;
   int64_t elements() const { return experts * rows * columns; }
+  int64_t strips() const { return experts * ceil_div(columns, kFactoredStrip); }
   // Doubles that a step takes as scratch.
   int64_t scratch() const { return experts * rows + 2 * experts; }
 };

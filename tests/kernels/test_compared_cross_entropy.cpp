@@ -33,7 +33,8 @@ ReferenceHead other_model(const Case& c, double weight = kWeight) {
 
 Results ours(const Inputs& in, const ReferenceHead& reference, double gradient_scale = 1) {
   const Tensor x = in.x.clone().requires_grad_(), weight = in.weight.clone().requires_grad_();
-  const ComparedLoss got = compared_cross_entropy(x, weight, in.targets, reference, gradient_scale);
+  const ComparedLoss got = compared_cross_entropy(
+      x, weight, in.targets, reference, at::full({}, gradient_scale, x.options().dtype(at::kDouble)));
   (got.objective * gradient_scale).backward();
   return {got.objective.detach(), got.cross_entropy, got.divergence, x.grad(), weight.grad()};
 }

@@ -6,12 +6,14 @@
 #include <optional>
 #include <string>
 
+#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/launch.h"
 #include "tests/cuda_device.h"
 #ifdef MOELAB_WITH_CUDA
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/rms_norm.h"
 #include "kernels/cuda/router.h"
+#include "kernels/cuda/update_rules.h"
 #endif
 
 // The functions from a shape to a launch, which need no GPU.
@@ -19,6 +21,7 @@ namespace moelab::cuda {
 namespace {
 
 constexpr int64_t kCounts[] = {0, 1, 2, 31, 255, 256, 257, 70001, int64_t{1} << 24, (int64_t{1} << 33) + 5};
+constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a grid along x
 
 TEST(CudaLaunch, AGridIsNeverEmptyAndWithinItsBounds) {
   for (const int64_t tasks : kCounts) {
@@ -28,6 +31,40 @@ TEST(CudaLaunch, AGridIsNeverEmptyAndWithinItsBounds) {
       EXPECT_LE(blocks, 1 << 16) << tasks << " " << block;
       // every task has its block where there are not too many, and no block is without one
       EXPECT_EQ(blocks, std::clamp<int64_t>(wanted, 1, 1 << 16)) << tasks << " " << block;
+    }
+  }
+}
+
+TEST(CudaLaunch, AGridWithoutStridesHasAPlaceForEachTask) {
+  for (const int64_t tasks : kCounts) {
+    for (const int64_t block : {32, 128, 2048}) {
+      const int64_t blocks = blocks_of(tasks, block);
+      EXPECT_GE(blocks * block, std::max<int64_t>(tasks, 1)) << tasks << " " << block;
+      EXPECT_LT((blocks - 1) * block, std::max<int64_t>(tasks, 1)) << tasks << " " << block;
+      EXPECT_LE(blocks, kMostBlocks) << tasks << " " << block;
+    }
+  }
+  EXPECT_EQ(blocks_of(kMostBlocks), kMostBlocks);
+}
+
+TEST(CudaLaunch, BlocksAreWholeWarps) {
+  for (const int64_t threads : {int64_t{kThreads}, int64_t{kRowThreads}, kCrossEntropyTokens}) {
+    EXPECT_EQ(threads % 32, 0);
+    EXPECT_LE(threads, 1024);
+  }
+}
+
+TEST(CudaLaunch, CrossEntropyCoversTokensAndVocabulary) {
+  constexpr int64_t kMostParts = 65535;  // of a grid along y
+  for (const int64_t tokens : kCounts) {
+    for (const int64_t vocabulary :
+         {int64_t{1}, int64_t{512}, int64_t{513}, int64_t{151936}, kMostParts * 512}) {
+      const CrossEntropyGrid grid = cross_entropy_grid(tokens, vocabulary);
+      EXPECT_GE(grid.tokens * kCrossEntropyTokens, tokens);
+      EXPECT_LE(grid.tokens, kMostBlocks);
+      EXPECT_GE(grid.parts * kCrossEntropySplit, vocabulary);
+      EXPECT_LT((grid.parts - 1) * kCrossEntropySplit, vocabulary);
+      EXPECT_LE(grid.parts, kMostParts);
     }
   }
 }
@@ -48,10 +85,27 @@ TEST(CudaLaunch, ScratchHoldsWhatEachChunkCounts) {
     EXPECT_GE(chunks * kRouteChunk, routes);
     EXPECT_EQ(dropless_scratch(routes, 64), chunks * 64);
   }
-  // two sequences of 300 tokens, in three chunks each: scores and routes of 5 experts, losses and tokens
+  // two sequences of 300 tokens, in three chunks each: scores and routes of 5 experts, losses and tokens; in
+  // half a double each the tokens' sums and three counters
   const RouterShape shape{.T = 600, .S = 300, .E = 5, .K = 2};
-  EXPECT_EQ(balance_scratch(shape), 2 * 3 * (2 * 5 + 2) + 3 * 2);
-  EXPECT_EQ(balance_scratch({.T = 0, .S = 300, .E = 5, .K = 2}), 0);
+  EXPECT_EQ(balance_chunks(shape), 2 * 3);
+  EXPECT_EQ(router_scratch(shape), 2 * 3 * (2 * 5 + 2) + 3 * 2 + 302);
+}
+
+TEST(CudaLaunch, CountersOfExpertsFitABlocksSharedMemory) {
+  constexpr size_t kShared = 48 << 10, kTile = kThreads * sizeof(int32_t);  // of a block; what else it holds
+  EXPECT_EQ(route_counters(64), 256u);
+  EXPECT_LE(route_counters(kMostExperts) + kTile, kShared);
+}
+
+TEST(CudaLaunch, StripsCoverTheColumnsOfEachMatrix) {
+  EXPECT_EQ(kThreads % kFactoredStrip, 0);
+  for (const int64_t columns : kCounts) {
+    const FactoredShape shape{.experts = 3, .rows = 7, .columns = columns};
+    EXPECT_EQ(shape.strips() % 3, 0);
+    EXPECT_GE(shape.strips() / 3 * kFactoredStrip, columns);
+    EXPECT_LT(shape.strips() / 3 * kFactoredStrip, columns + kFactoredStrip);
+  }
 }
 #endif
 

@@ -57,11 +57,12 @@ void backward(const Tensor& y) { torch::autograd::backward({y}, {at::ones_like(y
 using Step = std::function<void()>;
 
 // What moe_layer does in training; dropless where the capacity factor is 0.
-Step layer(at::ScalarType type, double factor) {
+Step layer(at::ScalarType type, double factor, const Tensor& documents = {}) {
   const Tensor x = leaf({T, D}, type), router = leaf({E, D}, at::kFloat), w13 = leaf({E, 2 * F, D}, type),
                w2 = leaf({E, D, F}, type);
   return [=] {
-    const RouterOutput routed = route(x, router, std::nullopt, std::nullopt, {.top_k = K, .sequence = S});
+    const RouterOutput routed =
+        route(x, router, std::nullopt, std::nullopt, {.top_k = K, .sequence = S, .documents = documents});
     const Routes routes = factor == 0
                               ? dropless_routes(routed.ids_TK, E)
                               : capacity_routes(routed.ids_TK, E, S, expert_capacity(S, K, E, factor));
@@ -82,6 +83,7 @@ std::vector<std::pair<std::string, Step>> steps() {
   std::vector<std::pair<std::string, Step>> all = {
       {"capacity layer", layer(at::kBFloat16, 1.25)},
       {"capacity of all tokens", layer(at::kFloat, double{E} / K)},
+      {"packed rows", layer(at::kBFloat16, 1.25, at::zeros({B, S}, tokens.options().dtype(at::kInt)))},
       {"rms norm", [=] { backward(rms_norm(x, weight, 1e-5)); }},
       {"rope", [=] { backward(rope_(qkv * 1, 4, angles)); }},
       {"embedding", [=] { backward(moelab::embedding(table, tokens)); }},

@@ -277,6 +277,15 @@ TEST(Padding, IsCountedNowhere) {
   }
 }
 
+// So that a router makes no copy: there are two in a layer, and none may fall into a captured step.
+TEST(Padding, IsMarkedWhereTheTokensAre) {
+  const Tensor x = at::zeros({8, 4}), w = at::zeros({4, 4});
+  RouterOptions options{.sequence = 8, .documents = at::zeros({1, 8}, at::kInt)};
+  EXPECT_NO_THROW(route(x, w, std::nullopt, std::nullopt, options));
+  options.documents = options.documents.to(at::kMeta);
+  EXPECT_THROW(route(x, w, std::nullopt, std::nullopt, options), c10::Error);
+}
+
 TEST(Padding, ExpertsSeeNone) {
   at::manual_seed(44);
   const int64_t T = 12, E = 3, D = 32, F = 32;

@@ -45,7 +45,8 @@ Results reference(const Inputs& in, double scale = 1) {
 
 Results ours(const Inputs& in, double scale = 1, double gradient_scale = 1) {
   const auto fused = [&](const Tensor& x, const Tensor& weight, const Tensor& targets) {
-    return linear_cross_entropy(x, weight, targets, gradient_scale);
+    return linear_cross_entropy(x, weight, targets,
+                                at::full({}, gradient_scale, x.options().dtype(at::kDouble)));
   };
   return differentiate(in, in.x.scalar_type(), fused, scale);
 }
@@ -117,6 +118,21 @@ TEST(LinearCrossEntropy, LossScaleKeepsSmallFp16Gradients) {
     EXPECT_TRUE(close_to(other.dw, quarter.dw, 4e-3, 1));
     EXPECT_TRUE(bitwise_equal(got.loss, late.loss));
   }
+}
+
+// As a captured step has it: the same tensor in every call.
+TEST(LinearCrossEntropy, TakesTheLossScaleFromWhereItLies) {
+  const Inputs in = make_input(Case{.T = 60, .D = 24, .V = 901, .dtype = at::kHalf});
+  const Tensor scale = at::full({}, 1.0, at::kDouble);
+  const auto at_scale = [&](const Tensor& x, const Tensor& weight, const Tensor& targets) {
+    return linear_cross_entropy(x, weight, targets, scale);
+  };
+  for (const double value : {32768.0, 4.0}) {
+    scale.fill_(value);
+    const Results got = differentiate(in, at::kHalf, at_scale, value), want = ours(in, value, value);
+    EXPECT_TRUE(bitwise_equal(got.dx, want.dx) && bitwise_equal(got.dw, want.dw)) << value;
+  }
+  EXPECT_FALSE(bitwise_equal(ours(in, 4, 4).dx, ours(in, 4, 32768).dx));
 }
 
 TEST(LinearCrossEntropy, NothingToAverageIsZero) {
@@ -206,6 +222,10 @@ TEST(LinearCrossEntropy, RefusesWrongInputs) {
   refuses(in.x, in.weight.narrow(1, 0, 8), in.targets);
   refuses(in.x, in.weight.to(at::kBFloat16), in.targets);
   refuses(in.x.to(at::kDouble), in.weight.to(at::kDouble), in.targets);
+  const Tensor x = in.x.clone().requires_grad_();
+  for (const Tensor& scale : {at::ones({}), at::ones({1}, at::kDouble),
+                              at::ones({}, at::TensorOptions(at::kMeta).dtype(at::kDouble))})
+    EXPECT_THROW(linear_cross_entropy(x, in.weight, in.targets, scale), c10::Error);
 }
 
 // The tolerances above have to see each of these mistakes.

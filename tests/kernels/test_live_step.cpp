@@ -118,6 +118,15 @@ class LiveSteps : public ::testing::TestWithParam<c10::DeviceType> {
   }
 };
 
+TEST_P(LiveSteps, TheLossScaleIsAViewOfThem) {
+  const Tensor live = make_live_step(device()), scale = live_loss_scale(live);
+  EXPECT_EQ(scale.dim(), 0);
+  for (const double value : {32768.0, 0.5}) {
+    write_live_step(live, live_step(numbers(3), value));
+    EXPECT_EQ(scale.item<double>(), value);
+  }
+}
+
 TEST_P(LiveSteps, EveryRuleTakesTheNumbersFromThere) {
   for (const test::UpdateRule& rule : test::update_rules()) {
     for (const bool bf16 : {false, true}) {

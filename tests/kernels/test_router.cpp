@@ -152,5 +152,55 @@ TEST(RouterChoice, NoTokens) {
   EXPECT_EQ(w.grad().abs().max().item<float>(), 0);
 }
 
+// x is the identity, so that logits are w's entries, in steps of 1/4: many are equal, and no two near each
+// other.
+struct Stepped {
+  at::Tensor x, w, bias;
+  Stepped(int64_t T, int64_t E, c10::Device device) {
+    at::manual_seed(7);
+    x = at::eye(T).to(device);
+    w = at::randint(-12, 12, {E, T}, at::kFloat).div_(4).to(device);
+    bias = at::randint(3, {E}, at::kFloat).to(device);
+  }
+};
+
+// One expert a lane of a warp, several, all that there may be; choices for each lane and for more.
+TEST(RouterOnGpu, ChoosesTheCpusExperts) {
+  MOELAB_NEEDS_CUDA();
+  for (const int64_t E : {1, 31, 33, 200, 1024}) {
+    for (const int64_t K : {1, 8, 40}) {
+      if (K > E) continue;
+      for (const auto score : {RouterScore::softmax, RouterScore::sigmoid}) {
+        const RouterOptions options{.score = score, .top_k = K, .sequence = 10};
+        const auto routed_on = [&](c10::Device device) {
+          const Stepped in(20, E, device);
+          const auto bias = score == RouterScore::sigmoid ? std::optional(in.bias) : std::nullopt;
+          return route(in.x, in.w, bias, std::nullopt, options);
+        };
+        const RouterOutput want = routed_on(at::kCPU), got = routed_on(c10::Device(at::kCUDA, 0));
+        EXPECT_TRUE(at::equal(got.ids_TK.cpu(), want.ids_TK)) << E << " " << K;
+        EXPECT_TRUE(test::close_to(got.weights_TK.cpu(), want.weights_TK, 1e-6, 1e-5)) << E << " " << K;
+        EXPECT_TRUE(at::equal(got.load_E.cpu(), want.load_E)) << E << " " << K;
+      }
+    }
+  }
+}
+
+// Whichever block is the last and goes on with what all have added.
+TEST(RouterOnGpu, RunsAreBitwiseTheSame) {
+  MOELAB_NEEDS_CUDA();
+  at::manual_seed(8);
+  const c10::Device gpu(at::kCUDA, 0);
+  const at::Tensor x = at::randn({3 * 300, 16}, gpu), w = at::randn({9, 16}, gpu);
+  const RouterOptions options{.sequence = 300};
+  const RouterOutput first = route(x, w, std::nullopt, std::nullopt, options);
+  for (int run = 0; run < 5; ++run) {
+    const RouterOutput again = route(x, w, std::nullopt, std::nullopt, options);
+    ASSERT_TRUE(test::bitwise_equal(again.balance_loss, first.balance_loss)) << run;
+    ASSERT_TRUE(test::bitwise_equal(again.z_loss, first.z_loss)) << run;
+    ASSERT_TRUE(test::bitwise_equal(again.load_E, first.load_E)) << run;
+  }
+}
+
 }  // namespace
 }  // namespace moelab

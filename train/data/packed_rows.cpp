@@ -1,8 +1,6 @@
 #include "train/data/packed_rows.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
@@ -45,22 +43,27 @@ PackedRows::PackedRows(std::vector<Source> sources, const PackingOptions& option
   order_ = std::make_unique<PackedOrder>(std::move(lengths), options.row, options.buffer, options.seed);
 }
 
-Batch PackedRows::read(int64_t first, int64_t count) const {
+Batch PackedRows::allocate(int64_t count) const {
   const HomeScope outside_the_budget(Home::host);
-  const auto ids = at::TensorOptions().dtype(at::kLong).pinned_memory(options_.pinned);
-  Batch batch{at::zeros({count, options_.row}, ids), at::full({count, options_.row}, -1, ids),
-              at::full({count, options_.row}, -1, at::kInt)};
+  const auto host = at::TensorOptions().pinned_memory(options_.pinned);
+  const auto rows = [&](at::ScalarType type) { return at::empty({count, options_.row}, host.dtype(type)); };
+  return {rows(at::kLong), rows(at::kLong), rows(at::kInt)};
+}
+
+void PackedRows::fill(int64_t first, Batch& batch) const {
+  batch.tokens.zero_();
+  batch.targets.fill_(-1);
+  batch.documents.fill_(-1);
   Cursor row{batch.tokens.mutable_data_ptr<int64_t>(), batch.targets.mutable_data_ptr<int64_t>(),
              batch.documents.mutable_data_ptr<int32_t>()};
   std::vector<int64_t> window;
-  for (int64_t n = first; n < first + count; ++n) {
+  for (int64_t n = first; n < first + batch.tokens.size(0); ++n) {
     for (const Sample& sample : order_->row(n).passages)
       row.add(sources_[sample.source].tokens, passages_[sample.source][static_cast<size_t>(sample.window)],
               window);
     batch.filled += row.place;
     row = {row.tokens + options_.row, row.targets + options_.row, row.documents + options_.row};
   }
-  return batch;
 }
 
 }  // namespace moelab

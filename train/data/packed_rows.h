@@ -24,7 +24,8 @@ class PackedRows : public RowSource {
   // Throws UserError for a source without a document of two tokens.
   PackedRows(std::vector<Source> sources, const PackingOptions& options);
 
-  Batch read(int64_t first, int64_t count) const override;
+  Batch allocate(int64_t count) const override;
+  void fill(int64_t first, Batch& batch) const override;
   int64_t filled(int64_t first, int64_t count) const override { return order_->filled(first, count); }
 
  private:

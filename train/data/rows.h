@@ -20,8 +20,11 @@ struct Batch {
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  // Rows [first, first + count); `share` is not set. Throws UserError if a shard became unreadable.
-  virtual Batch read(int64_t first, int64_t count) const = 0;
+  // Memory for `count` rows, pinned where the source was asked to: to allocate it calls CUDA.
+  virtual Batch allocate(int64_t count) const = 0;
+  // Fills a batch of allocate() with the rows from `first` on, without a call of CUDA; `share` is not set.
+  // Throws UserError if a shard became unreadable.
+  virtual void fill(int64_t first, Batch& batch) const = 0;
   // Tokens of them that are no padding.
   virtual int64_t filled(int64_t first, int64_t count) const = 0;
 };

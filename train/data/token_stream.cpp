@@ -26,12 +26,14 @@ std::vector<int64_t> windows_of(const std::vector<Source>& sources, int64_t sequ
   return windows;
 }
 
-Batch gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, int64_t sequence,
-             bool pinned = false) {
+Batch allocate_windows(int64_t rows, int64_t sequence, bool pinned = false) {
   const HomeScope outside_the_budget(Home::host);
-  const auto rows = static_cast<int64_t>(samples.size());
   const auto ids = at::TensorOptions().dtype(at::kLong).pinned_memory(pinned);
-  Batch batch{at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
+  return {at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
+}
+
+void gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, const Batch& batch) {
+  const int64_t sequence = batch.tokens.size(1);
   auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
   auto* targets = batch.targets.mutable_data_ptr<int64_t>();
   const auto row_bytes = static_cast<size_t>(sequence) * sizeof(int64_t);
@@ -43,7 +45,6 @@ Batch gather(const std::vector<Source>& sources, const std::vector<Sample>& samp
     tokens += sequence;
     targets += sequence;
   }
-  return batch;
 }
 
 class WindowRows : public RowSource {
@@ -54,11 +55,13 @@ class WindowRows : public RowSource {
         sequence_(sequence),
         pinned_(pinned) {}
 
-  Batch read(int64_t first, int64_t count) const override {
+  Batch allocate(int64_t count) const override { return allocate_windows(count, sequence_, pinned_); }
+  void fill(int64_t first, Batch& batch) const override {
+    const int64_t count = batch.tokens.size(0);
     std::vector<Sample> samples;
     samples.reserve(static_cast<size_t>(count));
     for (int64_t n = first; n < first + count; ++n) samples.push_back(order_.at(n));
-    return gather(sources_, samples, sequence_, pinned_);
+    gather(sources_, samples, batch);
   }
   int64_t filled(int64_t, int64_t count) const override { return count * sequence_; }
 
@@ -86,8 +89,8 @@ int64_t turns_without_repeat(const Mixture& mixture, const std::vector<int64_t>&
 
 struct TokenStream::Slot {
   Request request;
+  Batch batch;
   bool taken = false, done = false;
-  Batch batch{};
   std::exception_ptr error{};
 };
 
@@ -126,7 +129,7 @@ Batch TokenStream::read(int64_t step, int64_t first, int64_t count) {
                   first <= rows_per_step_ - count && !overflow,
               "rows [", first, ", ", first, " + ", count, ") of step ", step, ", which has ", rows_per_step_);
   const Request request{step, first, count};
-  if (prefetch_ == 0) return load(request);
+  if (prefetch_ == 0) return load(request, rows_->allocate(count));
 
   std::unique_lock lock(mutex_);
   note(request);
@@ -141,7 +144,7 @@ Batch TokenStream::read(int64_t step, int64_t first, int64_t count) {
   plan(request);
   if (ready) return await(lock, *ready);
   lock.unlock();
-  return load(request);
+  return load(request, rows_->allocate(count));
 }
 
 Batch TokenStream::await(std::unique_lock<std::mutex>& lock, Slot& slot) {
@@ -149,16 +152,16 @@ Batch TokenStream::await(std::unique_lock<std::mutex>& lock, Slot& slot) {
   if (!slot.taken) {
     slot.taken = true;
     lock.unlock();
-    return load(slot.request);
+    return load(slot.request, std::move(slot.batch));
   }
   changed_.wait(lock, [&] { return slot.done; });
   if (slot.error) std::rethrow_exception(slot.error);
   return std::move(slot.batch);
 }
 
-Batch TokenStream::load(const Request& request) const {
+Batch TokenStream::load(const Request& request, Batch batch) const {
   const int64_t step = request.step * rows_per_step_;
-  Batch batch = rows_->read(step + request.first, request.count);
+  rows_->fill(step + request.first, batch);
   if (batch.documents.defined()) {
     batch.share =
         static_cast<double>(batch.filled) / static_cast<double>(rows_->filled(step, rows_per_step_));
@@ -192,7 +195,7 @@ void TokenStream::plan(Request last) {
   if (!planned_.empty()) last = planned_.back()->request;
   while (static_cast<int64_t>(planned_.size()) < prefetch_) {
     last = predict(last);
-    planned_.push_back(std::make_shared<Slot>(Slot{last}));
+    planned_.push_back(std::make_shared<Slot>(Slot{last, rows_->allocate(last.count)}));
   }
   changed_.notify_all();
 }
@@ -210,16 +213,12 @@ void TokenStream::work() {
     if (stop_) return;
     slot->taken = true;
     lock.unlock();
-    Batch batch;
-    std::exception_ptr error;
     try {
-      batch = load(slot->request);
+      slot->batch = load(slot->request, std::move(slot->batch));
     } catch (...) {
-      error = std::current_exception();
+      slot->error = std::current_exception();
     }
     lock.lock();
-    slot->batch = std::move(batch);
-    slot->error = error;
     slot->done = true;
     changed_.notify_all();
   }
@@ -247,7 +246,9 @@ Batch ValidationStream::read(int64_t batch) const {
     const Mixture::Turn turn = mixture_.at(n);
     samples.push_back({turn.source, static_cast<int64_t>(order[turn.source](turn.number))});
   }
-  return gather(sources_, samples, sequence_);
+  const Batch out = allocate_windows(static_cast<int64_t>(samples.size()), sequence_);
+  gather(sources_, samples, out);
+  return out;
 }
 
 }  // namespace moelab

@@ -29,6 +29,8 @@ struct ReadAhead {
 // Training rows by optimizer step: row i of step s is row s * rows_per_step + i of the source, so that any
 // row can be read at any time, and neither the workers nor how a step is cut into micro-batches or ranks
 // changes anything. Workers expect each step to be read like the one before. One thread at a time may read.
+// It allocates what the workers fill: they make no call of CUDA that could fall into a step that is being
+// captured.
 class TokenStream {
  public:
   TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead);
@@ -52,7 +54,7 @@ class TokenStream {
   };
   struct Slot;
 
-  Batch load(const Request& request) const;
+  Batch load(const Request& request, Batch batch) const;
   Batch await(std::unique_lock<std::mutex>& lock, Slot& slot);
   void note(const Request& request);
   Request predict(const Request& last) const;

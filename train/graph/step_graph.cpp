@@ -79,7 +79,7 @@ void StepGraph::launch(const std::function<void()>& work) {
   order(cuda_->stream, outer);
 }
 
-// In the thread's own mode: a loader that pins memory on another thread meanwhile breaks nothing.
+// In the thread's own mode: what another thread calls meanwhile breaks nothing.
 void StepGraph::capture(const std::function<void()>& work) {
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   c10::cuda::CUDACachingAllocator::emptyCache();  // what the launches used, which the graph's pool cannot

@@ -21,6 +21,8 @@ class LossScale {
 
   explicit LossScale(const PrecisionSettings& precision);
 
+  // Whether there is one: in fp16.
+  bool used() const { return used_; }
   double value() const { return state_.scale; }
   // After each step: whether it was skipped because loss or gradients were not finite.
   void update(bool skipped);
@@ -30,7 +32,7 @@ class LossScale {
   void restore(const State& state);
 
  private:
-  bool dynamic_;
+  bool used_, dynamic_;
   State state_;
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/live_step.h"
 #include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/squared_norm.h"
@@ -131,16 +132,17 @@ LossParts Trainer::forward(const Batch& batch) {
   std::optional<ReferenceHead> reference;
   if (reference_) reference = reference_->read(batch.tokens, batch.documents);
   const SavedTensors::Scope scope(saved_);
-  return model_.forward(batch.tokens, batch.targets, true, runner_, loss_scale_.value(),
+  return model_.forward(batch.tokens, batch.targets, true, runner_, device_loss_scale_,
                         reference ? &*reference : nullptr, batch.documents);
 }
 
 void Trainer::backward(const LossParts& parts, double parts_of_step) {
   enter(Phase::backward);
   KindScope kind(Kind::activations);
-  at::Tensor objective = model_.objective(parts).div(parts_of_step);
-  if (loss_scale_.value() != 1) objective = objective.mul(loss_scale_.value());
-  torch::autograd::backward({objective}, {});
+  const at::Tensor objective = model_.objective(parts).div(parts_of_step);
+  std::vector<at::Tensor> gradient;  // of the objective; none: 1
+  if (device_loss_scale_) gradient.push_back(device_loss_scale_->to(at::kFloat));
+  torch::autograd::backward({objective}, gradient);
   if (host_steps_) host_steps_->post([] {}).get();
 }
 
@@ -212,6 +214,11 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   StepReport report;
   written_ = false;
   lr_ = learning_rate(settings_.optim, settings_.train.steps, step);
+  if (loss_scale_.used()) {
+    device_loss_scale_ =
+        graph_ ? live_loss_scale(graph_->live)
+               : at::full({}, loss_scale_.value(), at::TensorOptions(device_).dtype(at::kDouble));
+  }
   if (graph_) {
     report.interrupted = stop && stop();
     return report.interrupted ? report : step_in_graph(step, report);

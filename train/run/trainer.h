@@ -144,7 +144,6 @@ class Trainer {
   struct GraphStep {
     explicit GraphStep(c10::Device device);
     StepGraph graph;
-    double loss_scale = 1;               // that it was captured at
     at::Tensor tokens_ABS, targets_ABS;  // A micro-batches of B rows of S; int64
     at::Tensor losses_A3;                // fp32: cross entropy, balance, z
     at::Tensor live;                     // kernels/live_step.h
@@ -172,8 +171,9 @@ class Trainer {
   std::optional<ReferenceModel> reference_;
   SavedTensors saved_;
   LossScale loss_scale_;
-  double lr_ = 0;         // of the step under way
-  bool written_ = false;  // it has begun to update weights
+  std::optional<at::Tensor> device_loss_scale_;  // () fp64, of the step under way; none but in fp16
+  double lr_ = 0;                                // of the step under way
+  bool written_ = false;                         // it has begun to update weights
   int64_t update_bytes_ = 0, reserved_bytes_ = 0;
   static constexpr double kNotConsumed = -1;
   std::vector<double> consumed_norms_;  // squared, of the gradients stepped in backward, one a parameter

@@ -16,9 +16,6 @@ StepReport Trainer::step_in_graph(int64_t step, StepReport report) {
   fill_places(step, report);
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
-  // The loss head takes the scale from the host, once in thousands of steps another.
-  if (report.loss_scale != g.loss_scale) g.graph.forget();
-  g.loss_scale = report.loss_scale;
   write_live_step(g.live, live_step(optimizer_.next_step(lr_), report.loss_scale));
   g.graph.run([this] { run_step(); });
   written_ = true;
@@ -35,6 +32,8 @@ void Trainer::fill_places(int64_t step, StepReport& report) {
   report.micro_batch = B;
   for (int64_t i = 0; i < A; ++i) {
     const Batch batch = batches_(step, i * B, B);
+    TORCH_CHECK(!batch.documents.defined(),
+                "a captured step takes no packed rows: the documents of each cut attention otherwise");
     if (!g.tokens_ABS.defined()) {
       const auto places = batch.tokens.options().device(device_).pinned_memory(false);
       g.tokens_ABS = at::empty({A, B, batch.tokens.size(1)}, places);

@@ -15,6 +15,12 @@ using namespace test;
 
 constexpr int64_t kRow = 24, kEnd = 60000;
 
+Batch read(const RowSource& rows, int64_t first, int64_t count) {
+  Batch batch = rows.allocate(count);
+  rows.fill(first, batch);
+  return batch;
+}
+
 // Documents of counting ids, so that each token tells where it stands, of 2, 3, … 20 tokens with their end.
 class PackedRowsTest : public testing::Test {
  protected:
@@ -40,7 +46,7 @@ TEST_F(PackedRowsTest, DocumentsStandOneBehindAnotherWithTheirTargets) {
   int64_t filled = 0;
   std::map<int64_t, int> targets;
   for (int64_t n = 0; n < 40; ++n) {
-    const Batch batch = packed->read(n, 1);
+    const Batch batch = read(*packed, n, 1);
     const at::Tensor tokens = batch.tokens[0], target = batch.targets[0], documents = batch.documents[0];
     EXPECT_EQ(batch.documents.scalar_type(), at::kInt);
     EXPECT_EQ(batch.filled, packed->filled(n, 1));
@@ -75,7 +81,7 @@ TEST_F(PackedRowsTest, DocumentsStandOneBehindAnotherWithTheirTargets) {
 TEST_F(PackedRowsTest, ADocumentAsLongAsTheRowIsWhole) {
   const auto packed = rows(kRow);
   for (int64_t n = 0; n < 40; ++n) {
-    const Batch batch = packed->read(n, 1);
+    const Batch batch = read(*packed, n, 1);
     for (int64_t i = 0; i < kRow; ++i) {
       if (batch.documents[0][i].item<int64_t>() == i) {
         EXPECT_EQ(batch.tokens[0][i].item<int64_t>() % 100, 0);
@@ -141,7 +147,7 @@ TEST_F(PackedRowsTest, LiesOutsideTheBudget) {
   install_allocators();
   const auto packed = rows();
   const int64_t device = cpu_ledger().allocated(), host = cpu_ledger(Home::host).allocated();
-  const Batch batch = packed->read(0, 4);
+  const Batch batch = read(*packed, 0, 4);
   EXPECT_EQ(cpu_ledger().allocated(), device);
   EXPECT_EQ(cpu_ledger(Home::host).allocated() - host, 4 * kRow * (8 + 8 + 4));
 }

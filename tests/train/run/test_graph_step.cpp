@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "kernels/memory/cuda_stats.h"
 #include "tests/cuda_device.h"
@@ -119,6 +120,27 @@ TEST_P(GraphStep, HasTheBitsOfTheLaunchedOne) {
   }
 }
 
+// The scale doubles after the step has been captured, and halves where that was too much.
+TEST_P(GraphStep, FollowsTheLossScale) {
+  const Settings s = settings_with({"precision.compute=fp16"}, CudaGraphs::none);
+  Trainer launched(s, device(), test::random_batches(s)),
+      captured(settings_with({"precision.compute=fp16"}, CudaGraphs::step), device(),
+               test::random_batches(s));
+  std::set<double> scales;
+  for (int64_t step = 0; step < 10; ++step) {
+    if (step % 3 == 0) {
+      const LossScale::State next{step < 6 ? 1024.0 : 0x1p40, LossScale::kGrowthInterval - 2};
+      for (Trainer* trainer : {&launched, &captured}) trainer->loss_scale().restore(next);
+    }
+    const StepReport want = launched.step(step), got = captured.step(step);
+    expect_alike(got, want, "step " + std::to_string(step));
+    EXPECT_EQ(got.skipped, step >= 6) << step;
+    scales.insert(got.loss_scale);
+  }
+  EXPECT_GE(scales.size(), 4u);
+  test::expect_equal(captured.weights(), launched.weights(), "weights");
+}
+
 // What a checkpoint holds does not depend on how the steps were taken.
 TEST_P(GraphStep, GoesOnFromACheckpointOfTheOther) {
   const Overrides variant = {"precision.compute=bf16", "model.router=sigmoid"};
@@ -173,6 +195,22 @@ TEST(GraphStepOnTheCpu, RunsOutOfMemoryAndGoesOn) {
   EXPECT_TRUE(hit.abandon_step());
   EXPECT_EQ(hit.step(1).loss, clean.step(1).loss);
   test::expect_equal(hit.weights(), clean.weights(), "weights");
+}
+
+// Their attention is cut on the host, otherwise in each step; the settings refuse them before.
+TEST(GraphStepOnTheCpu, RefusesPackedRows) {
+  Settings s = settings_with({}, CudaGraphs::step);
+  s.train.micro_batch = 1;
+  s.train.tokens_per_device = 48;
+  Trainer trainer(s, at::kCPU, test::random_batches(s));
+  try {
+    trainer.step(0);
+    FAIL() << "packed rows were captured";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("packed rows"), std::string::npos);
+  }
+  s.memory.cuda_graphs = CudaGraphs::none;
+  EXPECT_GT(Trainer(s, at::kCPU, test::random_batches(s)).step(0).loss, 0);
 }
 
 TEST(GraphStepOnTheCpu, IsPredictedByADryRun) {
