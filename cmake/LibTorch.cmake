@@ -63,26 +63,30 @@ foreach(_name cudart cupti)
   list(APPEND _library_folders ${_folder})
 endforeach()
 
+# moelab::torch, and the same without the CUDA half's libraries, for tests/emulator: there they are also left
+# out of programs that have the property MOELAB_EMULATED.
+add_library(moelab_torch_cpu INTERFACE)
 add_library(moelab_torch INTERFACE)
+add_library(moelab::torch_cpu ALIAS moelab_torch_cpu)
 add_library(moelab::torch ALIAS moelab_torch)
-target_include_directories(moelab_torch SYSTEM INTERFACE
+target_include_directories(moelab_torch_cpu SYSTEM INTERFACE
   ${MOELAB_TORCH_FOUND}/include ${MOELAB_TORCH_FOUND}/include/torch/csrc/api/include)
-target_compile_definitions(moelab_torch INTERFACE FMT_HEADER_ONLY=1)
-target_link_directories(moelab_torch INTERFACE ${MOELAB_TORCH_FOUND}/lib)
+target_compile_definitions(moelab_torch_cpu INTERFACE FMT_HEADER_ONLY=1)
+target_link_directories(moelab_torch_cpu INTERFACE ${MOELAB_TORCH_FOUND}/lib)
 # at::parallel_for is a header: without the flag its loops are compiled serial. LibTorch brings its own libgomp,
 # and there must be one pool of threads, not two.
-target_compile_options(moelab_torch INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fopenmp>)
-target_link_libraries(moelab_torch INTERFACE ${MOELAB_TORCH_FOUND}/lib/libgomp.so.1)
-# Nothing here refers to these by symbol: torch_cuda registers its kernels when it is loaded.
-set(_loaded ${MOELAB_LIB_cudart} ${MOELAB_LIB_cupti})
+target_compile_options(moelab_torch_cpu INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fopenmp>)
+target_link_libraries(moelab_torch_cpu INTERFACE ${MOELAB_TORCH_FOUND}/lib/libgomp.so.1 torch_cpu c10
+  -Wl,--push-state,--no-as-needed ${MOELAB_LIB_cudart} ${MOELAB_LIB_cupti} -Wl,--pop-state)
+target_link_libraries(moelab_torch INTERFACE moelab_torch_cpu)
 if(MOELAB_WITH_CUDA)
-  target_compile_definitions(moelab_torch INTERFACE MOELAB_WITH_CUDA=1)
-  target_include_directories(moelab_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
-  list(APPEND _loaded torch_cuda c10_cuda)
+  target_compile_definitions(moelab_torch_cpu INTERFACE MOELAB_WITH_CUDA=1)
+  target_include_directories(moelab_torch_cpu SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+  # Nothing here refers to torch_cuda by symbol: it registers its kernels when it is loaded.
+  target_link_libraries(moelab_torch INTERFACE -Wl,--push-state,--no-as-needed
+    $<IF:$<BOOL:$<TARGET_PROPERTY:MOELAB_EMULATED>>,moelab_emulator,torch_cuda> c10_cuda -Wl,--pop-state)
   list(APPEND _library_folders ${CUDAToolkit_LIBRARY_DIR})
 endif()
-target_link_libraries(moelab_torch INTERFACE torch_cpu c10
-  -Wl,--push-state,--no-as-needed ${_loaded} -Wl,--pop-state)
 
 # Where programs, built or installed, find all of these. RPATH, not RUNPATH: it must hold for what LibTorch's
 # own libraries load, too.

@@ -173,7 +173,7 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
     return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
   }
   if (documents || !span.covers(qkv.size(1)) || !library_takes(qkv)) {
-    return band_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
+    return band_attention_backward(grad, qkv, logsumexp, heads, kv_heads, span, starts);
   }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   const int64_t passes = is_cuda_flash(qkv) ? 1 : heads / kv_heads;

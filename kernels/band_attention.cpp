@@ -81,14 +81,16 @@ struct Sums {
   Tensor dk, dv;  // (K, S, hd) fp32
 };
 
-void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, const Tensor& out_KGSd,
-                   const Tensor& lse_KGS1, double scale, const Tensor& dq_KGSd, const Sums& sums) {
+// The sum that a row's gradient loses is taken of fp32, not, as flash attention has it, of the rounded
+// result: in a short window the difference counts.
+void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, const Tensor& lse_KGS1,
+                   double scale, const Tensor& dq_KGSd, const Sums& sums) {
   const auto of_keys = [&](const Tensor& sum) { return sum.narrow(1, band.key, band.keys); };
   const Tensor q = rows_of(in.q, band).mul(scale), k = keys_of(in.k, band), grad = rows_of(grad_KGSd, band);
   const Tensor weights = masked_scores(q, k, band).sub_(rows_of(lse_KGS1, band)).exp_();
   of_keys(sums.dv).baddbmm_(weights.transpose(1, 2), grad);
-  const Tensor delta = (rows_of(out_KGSd, band) * grad).sum(-1, true);
-  const Tensor dscores = at::bmm(grad, keys_of(in.v, band).transpose(1, 2)).sub_(delta).mul_(weights);
+  Tensor dscores = at::bmm(grad, keys_of(in.v, band).transpose(1, 2)).mul_(weights);
+  dscores.addcmul_(weights, dscores.sum(-1, true), -1);
   of_keys(sums.dk).baddbmm_(dscores.transpose(1, 2), q);
   store_rows(at::bmm(dscores, k).mul_(scale), dq_KGSd, band);
 }
@@ -154,8 +156,8 @@ std::tuple<Tensor, Tensor> band_attention_forward(const Tensor& qkv, int64_t hea
   return {out, lse};
 }
 
-Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                               int64_t heads, int64_t kv_heads, AttentionSpan span, const Tensor& documents) {
+Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tensor& lse, int64_t heads,
+                               int64_t kv_heads, AttentionSpan span, const Tensor& documents) {
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   Tensor dqkv = at::empty_like(qkv);
   if (qkv.is_meta() && !meta_is_cuda()) return dqkv;
@@ -172,7 +174,6 @@ Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tens
     sums.dv.zero_();
     for_bands(span, row_of(documents, b), 0, S, qkv.device(), [&](const Band& band) {
       backward_band(band, Parts(qkv, b, heads, kv_heads), by_group(grad.view({B, S, heads, hd}), b, kv_heads),
-                    by_group(out.view({B, S, heads, hd}), b, kv_heads),
                     lse.select(0, b).view({kv_heads, -1, S, 1}), scale_of(qkv), d.q, sums);
     });
     d.k.copy_(sums.dk);

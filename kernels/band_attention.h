@@ -19,10 +19,10 @@ std::tuple<at::Tensor, at::Tensor> band_attention_forward(const at::Tensor& qkv,
                                                           int64_t kv_heads, AttentionSpan span,
                                                           const at::Tensor& documents);
 
-// grad and out as the result above, contiguous -> the gradient of qkv, summed in fp32.
-at::Tensor band_attention_backward(const at::Tensor& grad, const at::Tensor& qkv, const at::Tensor& out,
-                                   const at::Tensor& logsumexp, int64_t heads, int64_t kv_heads,
-                                   AttentionSpan span, const at::Tensor& documents);
+// grad as the result above, contiguous -> the gradient of qkv, summed in fp32.
+at::Tensor band_attention_backward(const at::Tensor& grad, const at::Tensor& qkv, const at::Tensor& logsumexp,
+                                   int64_t heads, int64_t kv_heads, AttentionSpan span,
+                                   const at::Tensor& documents);
 
 // Some queries that follow each other, and the keys that any of them sees.
 struct Band {

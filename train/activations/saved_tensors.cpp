@@ -139,11 +139,14 @@ torch::autograd::Engine& hooked_engine() {
   return *engine;
 }
 
+// From the beginning of the program: LibTorch (2.11) starts the threads of devices for the first engine alone
+// that runs, so that there must be no other.
+[[maybe_unused]] const bool installed = (torch::autograd::set_default_engine_stub(hooked_engine), true);
+
 }  // namespace
 
 SavedTensors::SavedTensors(std::unique_ptr<TensorStore> store, const std::vector<Parameter>& parameters)
     : store_(std::move(store)) {
-  if (store_) torch::autograd::set_default_engine_stub(hooked_engine);
   for (const Parameter& parameter : parameters) parameters_.insert(storage_of(parameter.value));
 }
 
@@ -168,7 +171,6 @@ at::Tensor SavedTensors::recompute_for_readers(const at::Tensor& x, const Tensor
   const at::Tensor y = f(x);
   if (!current || !at::GradMode::is_enabled()) return y;
   TORCH_CHECK(y.is_contiguous(), "a tensor to be recomputed must be contiguous");
-  torch::autograd::set_default_engine_stub(hooked_engine);
   current->recomputed_[storage_of(y)] = std::make_shared<const Recomputed>(x, f, y);
   return y;
 }

@@ -1,0 +1,52 @@
+#pragma once
+// What our kernels use of CUDA's device language, for the host's compiler: translate.py puts it in front of a
+// .cu file and turns its launches into calls of launch(). A device thread is a fiber (fibers.h). Blocks run
+// one after another, so that __shared__ memory is static.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tests/emulator/fibers.h"
+
+#undef __shared__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define threadIdx (moelab::emulator::here.thread)
+#define blockIdx (moelab::emulator::here.block)
+#define blockDim (moelab::emulator::here.threads)
+#define gridDim (moelab::emulator::here.blocks)
+
+inline void __syncthreads() { moelab::emulator::sync_block(); }
+inline void __threadfence() {}
+
+template <class T>
+T __shfl_xor_sync(unsigned lanes, T value, int other) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = moelab::emulator::shuffle_xor(lanes, bits, other);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+// Fibers take turns only where they wait: what lies between is one piece.
+template <class T>
+T atomicAdd(T* sum, T value) {
+  const T before = *sum;
+  *sum += value;
+  return before;
+}
+
+inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
+inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
+inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
+inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+[[noreturn]] inline void __trap() { moelab::emulator::trap(); }

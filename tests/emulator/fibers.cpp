@@ -1,0 +1,221 @@
+#include "tests/emulator/fibers.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "tests/emulator/capture.h"
+
+namespace moelab::emulator {
+
+Place here;
+
+namespace {
+
+constexpr unsigned kWarp = 32, kMostThreads = 1024;
+constexpr size_t kStack = 64 << 10, kMostShared = 48 << 10;
+
+// Threads that wait for each other; `round` counts how often all have come.
+struct Barrier {
+  unsigned expected = 0, arrived = 0;
+  uint64_t round = 0;
+};
+
+struct Warp {
+  Barrier barrier;
+  uint64_t bits[2][kWarp];  // of this round and of the one before, which slower lanes may still read
+};
+
+// Switched by setjmp and longjmp, on a stack that makecontext has entered once: without the system calls of
+// swapcontext.
+struct Fiber {
+  void* stack = nullptr;
+  jmp_buf state;
+  uint3 thread{};
+  bool usable = false;  // false: not entered yet, or left in the middle of a kernel that failed
+  bool ended = false;
+};
+
+struct Machine {
+  std::mutex one_kernel;  // backward launches from another host thread
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  Barrier block;
+  std::vector<char> shared;
+  const std::function<void()>* kernel = nullptr;
+  unsigned current = 0;
+  bool trapped = false;
+  uint64_t progress = 0;  // rounds of any barrier, and ends
+  jmp_buf scheduler;
+  std::minstd_rand random{[] {
+    const char* const seed = std::getenv("MOELAB_EMULATOR_SEED");
+    return static_cast<unsigned>(seed ? std::atoi(seed) : 1);
+  }()};
+  int64_t launches = 0;
+  cudaError_t error = cudaSuccess;
+};
+Machine machine;
+
+void give_way() {
+  if (_setjmp(machine.fibers[machine.current].state) == 0) _longjmp(machine.scheduler, 1);
+}
+
+void wait_at(Barrier& barrier) {
+  const uint64_t round = barrier.round;
+  if (++barrier.arrived == barrier.expected) {
+    barrier.arrived = 0;
+    ++barrier.round;
+    ++machine.progress;
+    return;
+  }
+  while (barrier.round == round) give_way();
+}
+
+// Runs one kernel after another.
+void fiber_main() {
+  for (;;) {
+    give_way();
+    (*machine.kernel)();
+    machine.fibers[machine.current].ended = true;
+    ++machine.progress;
+  }
+}
+
+// Leaves the fiber waiting for a kernel.
+void create(unsigned index) {
+  Fiber& fiber = machine.fibers[index];
+  if (fiber.stack == nullptr) {
+    fiber.stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fiber.stack == MAP_FAILED) throw std::runtime_error("no memory for a device thread's stack");
+  }
+  machine.current = index;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack;
+  context.uc_stack.ss_size = kStack;
+  context.uc_link = nullptr;
+  makecontext(&context, fiber_main, 0);
+  if (_setjmp(machine.scheduler) == 0) setcontext(&context);
+  fiber.usable = true;
+}
+
+void resume(unsigned index) {
+  machine.current = index;
+  here.thread = machine.fibers[index].thread;
+  if (_setjmp(machine.scheduler) == 0) _longjmp(machine.fibers[index].state, 1);
+}
+
+// Runs the fibers of one block to their ends; false: they do not come to it.
+bool run_block(std::vector<unsigned>& order) {
+  size_t left = order.size();
+  while (left > 0) {
+    std::shuffle(order.begin(), order.end(), machine.random);
+    const uint64_t before = machine.progress;
+    for (const unsigned index : order) {
+      if (machine.fibers[index].ended) continue;
+      resume(index);
+      if (machine.trapped) return false;
+      left -= machine.fibers[index].ended;
+    }
+    if (machine.progress == before) {
+      std::fprintf(stderr, "emulator: %zu threads of a block wait at barriers that the others do not reach\n",
+                   left);
+      return false;
+    }
+  }
+  return true;
+}
+
+void prepare_barriers(unsigned threads) {
+  machine.block = {threads};
+  machine.warps.resize((threads + kWarp - 1) / kWarp);
+  for (size_t w = 0; w < machine.warps.size(); ++w)
+    machine.warps[w].barrier = {std::min<unsigned>(kWarp, threads - static_cast<unsigned>(w) * kWarp)};
+}
+
+unsigned volume(dim3 d) { return d.x * d.y * d.z; }
+
+uint3 place_of(unsigned index, dim3 size) {
+  return {index % size.x, index / size.x % size.y, index / size.x / size.y};
+}
+
+bool is_valid(dim3 grid, dim3 block, size_t shared_bytes) {
+  return volume(block) >= 1 && volume(block) <= kMostThreads && block.z <= 64 &&
+         shared_bytes <= kMostShared && grid.x >= 1 && grid.x <= 0x7FFFFFFF && grid.y >= 1 &&
+         grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535;
+}
+
+void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
+  const std::lock_guard lock(machine.one_kernel);
+  const unsigned threads = volume(block), blocks = volume(grid);
+  if (machine.fibers.size() < threads) machine.fibers.resize(threads);
+  std::vector<unsigned> order(threads), block_order(blocks);
+  std::iota(order.begin(), order.end(), 0);
+  std::iota(block_order.begin(), block_order.end(), 0);
+  std::shuffle(block_order.begin(), block_order.end(), machine.random);
+  machine.kernel = &kernel;
+  machine.trapped = false;
+  here.threads = block;
+  here.blocks = grid;
+  for (const unsigned b : block_order) {
+    here.block = place_of(b, grid);
+    machine.shared.assign(shared_bytes, '\xFF');
+    prepare_barriers(threads);
+    for (unsigned i = 0; i < threads; ++i) {
+      if (!machine.fibers[i].usable) create(i);
+      machine.fibers[i].thread = place_of(i, block);
+      machine.fibers[i].ended = false;
+    }
+    if (run_block(order)) continue;
+    for (Fiber& fiber : machine.fibers) fiber.usable = false;
+    machine.error = cudaErrorLaunchFailure;
+    return;
+  }
+}
+
+}  // namespace
+
+void sync_block() { wait_at(machine.block); }
+
+uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
+  if (lanes != 0xFFFFFFFFu) throw std::logic_error("emulator: shuffles are of whole warps");
+  Warp& warp = machine.warps[machine.current / kWarp];
+  const unsigned lane = machine.current % kWarp, side = warp.barrier.round % 2;
+  warp.bits[side][lane] = bits;
+  wait_at(warp.barrier);
+  return warp.bits[side][lane ^ static_cast<unsigned>(other)];
+}
+
+void trap() {
+  machine.trapped = true;
+  _longjmp(machine.scheduler, 1);
+}
+
+void* dynamic_shared() { return machine.shared.data(); }
+
+void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel) {
+  ++machine.launches;
+  if (!is_valid(grid, block, shared_bytes)) {
+    machine.error = cudaErrorInvalidConfiguration;
+  } else if (capturing()) {
+    record([=] { run_blocks(grid, block, shared_bytes, kernel); });
+  } else {
+    run_blocks(grid, block, shared_bytes, kernel);
+  }
+}
+
+int64_t launches() { return machine.launches; }
+
+cudaError_t take_error() { return std::exchange(machine.error, cudaSuccess); }
+
+}  // namespace moelab::emulator

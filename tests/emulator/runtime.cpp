@@ -1,0 +1,186 @@
+// The CUDA runtime as libc10_cuda and our operators call it, for a device whose memory is the host's and
+// whose work is done when a call returns: one GPU of compute capability 9.0, or MOELAB_EMULATOR_CAPABILITY
+// (as "8.0"). Linked before libcudart, it stands in front of it; LibTorch's own CUDA kernels, which
+// libtorch_cuda holds, are replaced by fallback.cpp.
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "tests/emulator/capture.h"
+#include "tests/emulator/fibers.h"
+
+using moelab::emulator::capturing;
+using moelab::emulator::record;
+
+namespace {
+
+constexpr size_t kDeviceBytes = size_t{16} << 30;
+constexpr size_t kAlignment = 16;
+
+// Each block ends, but for what aligns it, at a page that nobody may touch: a kernel that reads or writes
+// behind it crashes. Unwritten memory is 0xFF, which is NaN in every floating type.
+struct Memory {
+  struct Mapping {
+    void* base;
+    size_t mapped, bytes;
+  };
+  std::mutex mutex;
+  std::map<void*, Mapping> blocks;
+  size_t allocated = 0;
+};
+Memory& memory() {
+  static Memory& all = *new Memory;  // blocks are freed until the process ends
+  return all;
+}
+
+size_t rounded_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+int capability() {
+  const char* const text = std::getenv("MOELAB_EMULATOR_CAPABILITY");
+  int major = 9, minor = 0;
+  if (text != nullptr) std::sscanf(text, "%d.%d", &major, &minor);
+  return major * 10 + minor;
+}
+
+// What waits is not permitted in a capture.
+cudaError_t waited() { return capturing() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** block, size_t bytes) {
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  if (all.allocated + bytes > kDeviceBytes) return cudaErrorMemoryAllocation;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t used = rounded_up(bytes, kAlignment), whole = rounded_up(used, page);
+  char* const base = static_cast<char*>(mmap(nullptr, whole + page, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (base == MAP_FAILED || mprotect(base + whole, page, PROT_NONE) != 0) return cudaErrorMemoryAllocation;
+  std::memset(base, 0xFF, whole);
+  *block = base + whole - used;
+  all.blocks[*block] = {base, whole + page, bytes};
+  all.allocated += bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* block) {
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  if (block == nullptr) return cudaSuccess;
+  const auto found = all.blocks.find(block);
+  if (found == all.blocks.end()) return cudaErrorInvalidValue;
+  munmap(found->second.base, found->second.mapped);
+  all.allocated -= found->second.bytes;
+  all.blocks.erase(found);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* block) {
+  std::free(block);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = kDeviceBytes;
+  *free = kDeviceBytes - memory().allocated;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (capturing()) {
+    record([=] { std::memmove(to, from, bytes); });
+  } else {
+    std::memmove(to, from, bytes);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy2D(void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind) {
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  return cudaMemset(to, value, bytes);
+}
+
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaDeviceSynchronize() { return waited(); }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* all, int) {
+  *all = {};
+  std::snprintf(all->name, sizeof(all->name), "emulator");
+  all->major = capability() / 10;
+  all->minor = capability() % 10;
+  all->multiProcessorCount = 1;
+  all->warpSize = 32;
+  all->maxThreadsPerBlock = 1024;
+  all->totalGlobalMem = kDeviceBytes;
+  all->sharedMemPerBlock = 48 << 10;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+// Streams and events are names for nothing: their work is done.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  static char streams;
+  *stream = reinterpret_cast<cudaStream_t>(&streams);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited(); }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  static char events;
+  *event = reinterpret_cast<cudaEvent_t>(&events);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited(); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() { return moelab::emulator::take_error(); }
+
+}  // extern "C"

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Turns a .cu file into C++ for the host's compiler, with tests/emulator/device_language.h in front.
+
+Two things of CUDA are no C++: `kernel<<<grid, block, shared, stream>>>(arguments)`, which becomes a call of
+moelab::emulator::launch, and `extern __shared__ T name[]`, which becomes a pointer.
+
+example: tests/emulator/translate.py kernels/rope.cu rope.cpp
+"""
+import re
+import sys
+from pathlib import Path
+
+
+
+def end_of_group(text, begin):
+    """The index behind the bracket that closes the one at `begin`."""
+    depth = 0
+    for i in range(begin, len(text)):
+        if text[i] in "([{":
+            depth += 1
+        elif text[i] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return i + 1
+    raise ValueError("a bracket is not closed")
+
+
+def begin_of_kernel(text, end):
+    """The index of the first letter of `name` or `name<arguments>` that ends at `end`."""
+    i = end
+    if text[i - 1] == ">":
+        depth = 0
+        while True:
+            i -= 1
+            depth += {">": 1, "<": -1}.get(text[i], 0)
+            if depth == 0:
+                break
+    return i - len(re.search(r"[\w:]*$", text[:i]).group())
+
+
+def translated(text):
+    text = re.sub(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\[\];",
+                  r"\1* const \2 = static_cast<\1*>(moelab::emulator::dynamic_shared());", text)
+    while (launch := re.search(r"\s*<<<", text)) is not None:
+        begin = begin_of_kernel(text, launch.start())
+        closing = text.index(">>>(", launch.end())
+        end = end_of_group(text, closing + 3)
+        kernel, configuration = text[begin:launch.start()], text[launch.end():closing]
+        arguments = text[closing + 4:end - 1].strip()
+        call = (f"moelab::emulator::launch({configuration}, [=](const auto&... simt) {{ {kernel}(simt...); }}"
+                f"{', ' if arguments else ''}{arguments})")
+        text = text[:begin] + call + text[end:]
+    return text
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    source, target = map(Path, sys.argv[1:])
+    target.write_text(f'#include "tests/emulator/device_language.h"\n#line 1 "{source}"\n'
+                      + translated(source.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
