@@ -23,7 +23,7 @@ inline unsigned grid_of(int64_t tasks, int64_t tasks_a_block = 1) {
   return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(tasks, tasks_a_block), 1, kMost));
 }
 
-// Blocks of a grid without strides, a thread or a block a task; up to the bound of a grid, 2^31 - 1.
+// Blocks of a grid without strides, a thread or a block a task: no more than 2^31 - 1, the bound of a grid.
 inline unsigned blocks_of(int64_t tasks, int64_t tasks_a_block = 1) {
   return static_cast<unsigned>(std::max<int64_t>(ceil_div(tasks, tasks_a_block), 1));
 }

@@ -28,8 +28,8 @@ struct RouterScores {
 inline constexpr int64_t kBalanceChunk = 128;
 inline int64_t balance_chunks(const RouterShape& s) { return s.sequences() * ceil_div(s.S, kBalanceChunk); }
 
-// Doubles of scratch for router_forward: what each chunk and each sequence adds, and in half a double each a
-// token's sum of scores and the counters of what is done.
+// Doubles of scratch for router_forward: what each chunk and each sequence adds and then, of half their size,
+// T sums of scores and B + 1 counters of what is done.
 inline int64_t router_scratch(const RouterShape& s) {
   return balance_chunks(s) * (2 * s.E + 2) + 3 * s.sequences() + ceil_div(s.T + s.sequences() + 1, 2);
 }

@@ -124,7 +124,8 @@ void install_cpu_allocator() {
 BlockCache& cpu_blocks() {
   static BlockCache* cache = [] {
     auto* made = new BlockCache;  // blocks outlive main
-    // LibTorch's destructors touch nearly all of its pages; what is kept must not lie beside them
+    // LibTorch's destructors touch nearly all of its pages: with what is kept, they would make the process's
+    // peak
     std::atexit([] { cpu_blocks().clear(); });
     return made;
   }();

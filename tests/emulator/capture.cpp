@@ -3,12 +3,15 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <torch/csrc/cuda/memory_snapshot.h>
 
 #include <atomic>
 #include <map>
 #include <mutex>
 #include <vector>
+
+#include "tests/emulator/fibers.h"
 
 namespace moelab::emulator {
 namespace {
@@ -65,6 +68,7 @@ void CUDAGraph::instantiate() {}
 
 void CUDAGraph::replay() {
   for (const auto& work : graphs[this]) work();
+  C10_CUDA_CHECK(take_error());
 }
 
 CUDAGraph::~CUDAGraph() {

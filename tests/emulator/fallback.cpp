@@ -150,14 +150,42 @@ class Call {
   }
 };
 
-// LibTorch's CUDA operators that wait for the device, for tests that count.
+bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* one) { return name == one; });
+}
+
+bool is_bool(const Tensor& t) {
+  return t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
+}
+
+// LibTorch's CUDA operators that wait for the device.
 bool waits(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
   const std::string& name = op.schema().name();
-  if (name == "aten::_local_scalar_dense" || name == "aten::nonzero" || name == "aten::equal") return true;
+  if (is_one_of(name, {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select",
+                       "aten::_unique2", "aten::bincount", "aten::repeat_interleave"}))
+    return true;
+  if (is_one_of(name, {"aten::index", "aten::index_put_", "aten::_index_put_impl_"})) {
+    const auto indices = stack[first + 1].toOptionalTensorList().vec();
+    return std::any_of(indices.begin(), indices.end(), [](const auto& i) { return i && is_bool(*i); });
+  }
   if (name != "aten::copy_") return false;
   const Tensor to = stack[first].toTensor(), from = stack[first + 1].toTensor();
-  const bool non_blocking = stack[first + 2].toBool();
-  return to.is_cuda() != from.is_cuda() && !non_blocking;
+  return to.is_cuda() != from.is_cuda() && !stack[first + 2].toBool();
+}
+
+// A tensor of the host among those of the device, which LibTorch refuses but for copies, indices and numbers.
+bool mixes_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
+  if (is_one_of(op.schema().name(),
+                {"aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_"}))
+    return false;
+  bool device = false, host = false;
+  for (size_t i = first; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const Tensor& t = stack[i].toTensor();
+    device = device || t.is_cuda();
+    host = host || (t.is_cpu() && t.dim() > 0);
+  }
+  return device && host;
 }
 
 // Takes an operator's results from the host.
@@ -216,6 +244,8 @@ void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     forbid_in_capture(op.schema().name().c_str());
     cudaStreamSynchronize(nullptr);
   }
+  TORCH_CHECK(!mixes_devices(op, *stack, first),
+              "Expected all tensors to be on the same device: ", op.schema().name());
   Call call;
   for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = call.to_host((*stack)[i]);
   if (capturing() && call.on_device) return capture(op, stack, call);
@@ -258,7 +288,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   // written once for all devices in LibTorch, on kernels that the CPU's library has for the CPU alone
-  for (const char* const name : {"copy_"})
+  for (const char* const name : {"copy_", "_grouped_mm"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_host>());
   m.impl(
       "record_stream", +[](Tensor&, c10::Stream) {});

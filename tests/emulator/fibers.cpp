@@ -23,7 +23,7 @@ Place here;
 namespace {
 
 constexpr unsigned kWarp = 32, kMostThreads = 1024;
-constexpr size_t kStack = 64 << 10, kMostShared = 48 << 10;
+constexpr size_t kStack = 64 << 10, kGuard = 4 << 10, kMostShared = 48 << 10;
 
 // Threads that wait for each other; `round` counts how often all have come.
 struct Barrier {
@@ -95,8 +95,10 @@ void fiber_main() {
 void create(unsigned index) {
   Fiber& fiber = machine.fibers[index];
   if (fiber.stack == nullptr) {
+    // its lowest pages, where an overflow would go, are nobody's
     fiber.stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fiber.stack == MAP_FAILED) throw std::runtime_error("no memory for a device thread's stack");
+    if (fiber.stack == MAP_FAILED || mprotect(fiber.stack, kGuard, PROT_NONE) != 0)
+      throw std::runtime_error("no memory for a device thread's stack");
   }
   machine.current = index;
   ucontext_t context;
@@ -188,7 +190,7 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
 void sync_block() { wait_at(machine.block); }
 
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
-  if (lanes != 0xFFFFFFFFu) throw std::logic_error("emulator: shuffles are of whole warps");
+  if (lanes != 0xFFFFFFFFu || machine.block.expected % kWarp != 0) trap();
   Warp& warp = machine.warps[machine.current / kWarp];
   const unsigned lane = machine.current % kWarp, side = warp.barrier.round % 2;
   warp.bits[side][lane] = bits;

@@ -7,8 +7,10 @@
 
 // Runs a kernel's threads as fibers of one host thread, block after block. What a GPU leaves open is drawn:
 // the order of the blocks, and that of a block's threads between two barriers (MOELAB_EMULATOR_SEED; 1 when
-// unset), so that a barrier that is missing shows in the results. A kernel fails (as cudaErrorLaunchFailure
-// of the calls that follow) when threads wait at barriers that the others never reach.
+// unset), so that a barrier that is missing shows in the results. A kernel fails, as the next call that waits
+// or asks for errors says, when threads wait at barriers that the others never reach. What cannot show here:
+// a missing fence between blocks, a static __shared__ array that nobody has set (it holds what the last block
+// left), too many registers.
 namespace moelab::emulator {
 
 // Where the fiber that runs is.
@@ -21,7 +23,8 @@ extern Place here;
 // __syncthreads: all threads of the block.
 void sync_block();
 
-// __shfl_xor_sync: what the lane `lane ^ other` of the warp has brought. All 32 lanes must be named and come.
+// __shfl_xor_sync: what the lane `lane ^ other` of the warp has brought. All 32 lanes must be named and come,
+// or the kernel fails.
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other);
 
 // __trap: ends the kernel with cudaErrorLaunchFailure.
@@ -41,8 +44,10 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t, Kernel ker
   run(grid, block, shared_bytes, [=] { kernel(arguments...); });
 }
 
-// Launches since the process began; what the runtime's cudaGetLastError returns and forgets, and for good.
+// Launches since the process began.
 int64_t launches();
+
+// The error of a launch or kernel, and none from then on.
 cudaError_t take_error();
 
 }  // namespace moelab::emulator

@@ -48,8 +48,21 @@ int capability() {
   return major * 10 + minor;
 }
 
-// What waits is not permitted in a capture.
-cudaError_t waited() { return capturing() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+// Waiting is not permitted in a capture; elsewhere it tells of a kernel that failed.
+cudaError_t waited() {
+  return capturing() ? cudaErrorStreamCaptureUnsupported : moelab::emulator::take_error();
+}
+
+// Work of a stream: done at once or, in a capture, recorded.
+template <class Work>
+cudaError_t queued(const Work& work) {
+  if (capturing()) {
+    record(work);
+  } else {
+    work();
+  }
+  return cudaSuccess;
+}
 
 }  // namespace
 
@@ -90,31 +103,27 @@ cudaError_t cudaFreeHost(void* block) {
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *total = kDeviceBytes;
-  *free = kDeviceBytes - memory().allocated;
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  *free = kDeviceBytes - all.allocated;
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  return queued([=] { std::memmove(to, from, bytes); });
+}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   std::memmove(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  if (capturing()) {
-    record([=] { std::memmove(to, from, bytes); });
-  } else {
-    std::memmove(to, from, bytes);
-  }
-  return cudaSuccess;
+  return waited();
 }
 cudaError_t cudaMemcpy2D(void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind) {
   return cudaErrorNotSupported;
 }
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  std::memset(to, value, bytes);
-  return cudaSuccess;
-}
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  return cudaMemset(to, value, bytes);
+  return queued([=] { std::memset(to, value, bytes); });
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 
 cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 
-
 def end_of_group(text, begin):
     """The index behind the bracket that closes the one at `begin`."""
     depth = 0

@@ -277,7 +277,7 @@ TEST(Padding, IsCountedNowhere) {
   }
 }
 
-// So that a router makes no copy: there are two in a layer, and none may fall into a captured step.
+// So that no router makes a copy of its own, forward and backward, in every layer.
 TEST(Padding, IsMarkedWhereTheTokensAre) {
   const Tensor x = at::zeros({8, 4}), w = at::zeros({4, 4});
   RouterOptions options{.sequence = 8, .documents = at::zeros({1, 8}, at::kInt)};

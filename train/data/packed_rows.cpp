@@ -57,6 +57,7 @@ void PackedRows::fill(int64_t first, Batch& batch) const {
   Cursor row{batch.tokens.mutable_data_ptr<int64_t>(), batch.targets.mutable_data_ptr<int64_t>(),
              batch.documents.mutable_data_ptr<int32_t>()};
   std::vector<int64_t> window;
+  batch.filled = 0;
   for (int64_t n = first; n < first + batch.tokens.size(0); ++n) {
     for (const Sample& sample : order_->row(n).passages)
       row.add(sources_[sample.source].tokens, passages_[sample.source][static_cast<size_t>(sample.window)],

@@ -10,8 +10,8 @@
 #include "train/data/packed_rows.h"
 #include "train/data/token_stream.h"
 
-// What keeps a loader's own threads from calling CUDA while a step is captured: they allocate nothing, pinned
-// or not, and only fill what the reading thread has allocated.
+// What keeps a loader's own threads from calling CUDA while a step is captured: they allocate no tensor, and
+// only fill those that the reading thread has allocated.
 namespace moelab {
 namespace {
 
