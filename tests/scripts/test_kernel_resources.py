@@ -59,7 +59,7 @@ def test_no_kernel_of_this_build_spills(tmp_path):
     table = (tmp_path / "table.md").read_text()
     assert table == done.stdout and table.endswith(" 0 of them spill registers.\n")
     kernels = {line.split("`")[1].split("<")[0] for line in table.splitlines() if ".cu | `" in line}
-    assert {"adamw_kernel", "swiglu_backward_kernel", "choose_kernel", "pack_kernel"} <= kernels
+    assert {"adamw_kernel", "swiglu_backward_kernel", "token_kernel", "pack_kernel"} <= kernels
 
 
 def test_mistakes_are_told(tmp_path):
