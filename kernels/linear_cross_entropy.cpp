@@ -28,14 +28,13 @@ namespace moelab {
 namespace {
 
 using at::Tensor;
+using cuda::ceil_div;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // A CPU's are to stay in its cache. A GPU takes fewer and larger products; together below 64 MiB.
 constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{48} << 20;
 constexpr int64_t kSlabBytes = int64_t{4} << 20, kGpuSlabBytes = int64_t{12} << 20;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // All that the forward allocates, by one function for the CPU, CUDA and meta.
 struct Buffers {
@@ -65,7 +64,7 @@ struct Buffers {
         D(x.size(1)),
         V(weight.size(0)),
         chunk(linear_cross_entropy_chunk(T, V, static_cast<int64_t>(x.element_size()), on_cuda(x))),
-        parts(ceil_div(V, kCrossEntropySplit)) {
+        parts(cross_entropy_parts(V)) {
     const auto fp32 = x.options().dtype(at::kFloat), fp64 = x.options().dtype(at::kDouble);
     const bool one_chunk = T <= chunk;
     const int64_t slab_bytes = on_cuda(x) ? kGpuSlabBytes : kSlabBytes;

@@ -174,7 +174,7 @@ class CrossEntropyTask {
   T* logits_;        // (V, R)
   const T* others_;  // (V, R) the reference's; null: none
   double gradient_factor_ = *c_.gradient_factor;
-  int64_t V_ = c_.vocabulary, R_ = c_.tokens, parts_ = (V_ + kCrossEntropySplit - 1) / kCrossEntropySplit;
+  int64_t V_ = c_.vocabulary, R_ = c_.tokens, parts_ = cross_entropy_parts(V_);
 };
 
 inline void cross_entropy_chunk(const CrossEntropyChunk& chunk) {

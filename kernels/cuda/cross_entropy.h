@@ -8,6 +8,9 @@ namespace moelab {
 
 // Vocabulary rows that one partial maximum and sum cover.
 constexpr int64_t kCrossEntropySplit = 512;
+inline int64_t cross_entropy_parts(int64_t vocabulary) {
+  return cuda::ceil_div(vocabulary, kCrossEntropySplit);
+}
 
 // Tokens of a block of threads, which covers one part.
 constexpr int64_t kCrossEntropyTokens = 32;
@@ -17,7 +20,7 @@ struct CrossEntropyGrid {
   unsigned tokens, parts;
 };
 inline CrossEntropyGrid cross_entropy_grid(int64_t tokens, int64_t vocabulary) {
-  return {cuda::blocks_of(tokens, kCrossEntropyTokens), cuda::blocks_of(vocabulary, kCrossEntropySplit)};
+  return {cuda::blocks_of(tokens, kCrossEntropyTokens), cuda::blocks_of(cross_entropy_parts(vocabulary))};
 }
 
 // The target of a token that is left out.

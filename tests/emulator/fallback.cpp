@@ -30,7 +30,6 @@ using c10::IValue;
 at::Allocator* allocator() { return c10::cuda::CUDACachingAllocator::get(); }
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::CUDA);
-const c10::Device kDevice(c10::kCUDA, 0);
 
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
              std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
@@ -48,6 +47,13 @@ Tensor tensor_on(c10::Storage storage, c10::DispatchKeySet keys, const Tensor& l
   return t;
 }
 
+template <class F>
+c10::List<Tensor> each_of(const IValue& tensors, const F& f) {
+  c10::List<Tensor> list;
+  for (const Tensor& t : tensors.toTensorVector()) list.push_back(f(t));
+  return list;
+}
+
 // The tensors of one call, on both sides.
 class Call {
  public:
@@ -55,11 +61,7 @@ class Call {
 
   IValue to_host(const IValue& value) {
     if (value.isTensor()) return host(value.toTensor());
-    if (value.isTensorList()) {
-      c10::List<Tensor> list;
-      for (const Tensor& t : value.toTensorVector()) list.push_back(host(t));
-      return list;
-    }
+    if (value.isTensorList()) return each_of(value, [&](const Tensor& t) { return host(t); });
     if (value.isList() && value.toListRef().size() > 0) {
       c10::List<IValue> all = value.toList();
       if (!all.get(0).isTensor() && !all.get(0).isNone()) return value;
@@ -77,11 +79,7 @@ class Call {
 
   IValue to_device(const IValue& value) {
     if (value.isTensor()) return device(value.toTensor());
-    if (value.isTensorList()) {
-      c10::List<Tensor> list;
-      for (const Tensor& t : value.toTensorVector()) list.push_back(device(t));
-      return list;
-    }
+    if (value.isTensorList()) return each_of(value, [&](const Tensor& t) { return device(t); });
     return value;
   }
 
