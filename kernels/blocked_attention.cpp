@@ -220,7 +220,7 @@ void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t 
   const Shape& s = t.s;
   const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(t.b, i);
   f.look_from(s, t.b, i);
-  pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed);
+  pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed, s.M);
   std::fill_n(f.maximum, s.M, -std::numeric_limits<float>::max());
   std::fill_n(f.sum, s.M, 0.0f);
   for (int64_t j = begin; j < end; j += s.N) {
@@ -297,10 +297,10 @@ void load_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int
   const Shape& s = t.s;
   const int64_t stride = s.H * s.hd;
   const BFloat16 *grad = in.grad + t.result_offset(h, i), *out = in.out + t.result_offset(h, i);
-  pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed);
-  pack_pairs(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_pairs);
-  pack_transposed(grad, stride, queries, s.M, s.hd, f.dout_transposed);
-  pack_pairs(grad, stride, queries, s.M, s.hd, f.dout_pairs);
+  pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed, s.M);
+  pack_rows(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_pairs);
+  pack_transposed(grad, stride, queries, s.M, s.hd, f.dout_transposed, s.M);
+  pack_rows(grad, stride, queries, s.M, s.hd, f.dout_pairs);
   std::fill_n(f.lse, s.M, 0.0f);
   std::fill_n(f.delta, s.M, 0.0f);
   for (int64_t m = 0; m < queries; ++m) {
@@ -359,7 +359,8 @@ void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BF
 
 bool has_blocked_attention(const Tensor& qkv) {
   const bool on_cpu = qkv.is_cpu() || (qkv.is_meta() && !meta_is_cuda());
-  return on_cpu && qkv.scalar_type() == at::kBFloat16 && qkv.size(3) % kTile == 0 && has_word_product();
+  return on_cpu && qkv.scalar_type() == at::kBFloat16 && qkv.size(3) % kTile == 0 &&
+         has_word_product<BFloat16>();
 }
 
 std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads,

@@ -149,17 +149,16 @@ void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const
   run_lane(lanes[0], E);
 }
 
-BlockedExpert blocked_expert(const Shape& s, const Scratch::Lane& lane) {
-  const auto elements = [](const Tensor& t) {
-    return t.defined() ? t.mutable_data_ptr<at::BFloat16>() : nullptr;
-  };
+template <class T>
+BlockedExpert<T> blocked_expert(const Shape& s, const Scratch::Lane& lane) {
+  const auto elements = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr<T>() : nullptr; };
   return {s.D,
           s.F,
           elements(lane.rows_MD),
           elements(lane.act_MF),
           elements(lane.across),
-          reinterpret_cast<int32_t*>(elements(lane.weight)),
-          BlockedProducts(lane.workers.mutable_data_ptr(), s.D)};
+          lane.dscale_M.defined() ? lane.dscale_M.mutable_data_ptr<float>() : nullptr,
+          BlockedProducts<T>(lane.workers.mutable_data_ptr(), s.D, std::max(s.D, s.F))};
 }
 
 // An expert's rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products
@@ -170,8 +169,10 @@ void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, 
   const Tensor in = lane.rows_MD.narrow(0, 0, n);
   gather_rows(x, route, n, s.K, in);
   if (lane.workers.defined()) {
-    blocked_expert(s, lane).hidden(n, w13_e.const_data_ptr<at::BFloat16>(),
-                                   pre.mutable_data_ptr<at::BFloat16>());
+    with_blocked_type(x.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      blocked_expert<T>(s, lane).hidden(n, w13_e.const_data_ptr<T>(), pre.mutable_data_ptr<T>());
+    });
     return;
   }
   lane.round(in, Fp8Format::e4m3, Fp8Scale::by_row);
@@ -185,7 +186,10 @@ Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, co
   const Tensor out = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
   pre_activation(x, w13_e, route, s, lane, pre);
   if (lane.workers.defined()) {
-    blocked_expert(s, lane).output(n, w2_e.const_data_ptr<at::BFloat16>());
+    with_blocked_type(x.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      blocked_expert<T>(s, lane).output(n, w2_e.const_data_ptr<T>());
+    });
     return out;
   }
   with_element_type(x.scalar_type(), [&](auto zero) {
@@ -199,21 +203,20 @@ Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, co
 
 // The gradient of an expert's rows; writes those of its weights and, to the lane, of the scales. `pre`
 // becomes its gradient.
+template <class T>
 Tensor blocked_backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, const Tensor& w2_e,
                              const int32_t* route, const Shape& s, const Scratch::Lane& lane,
                              const Tensor& pre, const Tensor& dw13_e, const Tensor& dw2_e) {
   const int64_t n = pre.size(0);
   const Tensor rows = lane.rows_MD.narrow(0, 0, n);
-  auto* const h = pre.mutable_data_ptr<at::BFloat16>();
-  const auto *w13 = w13_e.const_data_ptr<at::BFloat16>(), *w2 = w2_e.const_data_ptr<at::BFloat16>();
-  const BlockedExpert expert = blocked_expert(s, lane);
+  T* const h = pre.mutable_data_ptr<T>();
+  const auto expert = blocked_expert<T>(s, lane);
   gather_rows(dy, route, n, s.K, rows);
-  expert.hidden_backward(n, w2, lane.scale_M.const_data_ptr<float>(), h,
-                         lane.dscale_M.mutable_data_ptr<float>());
-  expert.output_weights(n, dw2_e.mutable_data_ptr<at::BFloat16>());
+  expert.hidden_backward(n, w2_e.const_data_ptr<T>(), lane.scale_M.const_data_ptr<float>(), h);
+  expert.output_weights(n, dw2_e.mutable_data_ptr<T>());
   gather_rows(x, route, n, s.K, rows);
-  expert.hidden_weights(n, h, dw13_e.mutable_data_ptr<at::BFloat16>());
-  expert.input(n, w13, h);
+  expert.hidden_weights(n, h, dw13_e.mutable_data_ptr<T>());
+  expert.input(n, w13_e.const_data_ptr<T>(), h);
   return rows;
 }
 
@@ -221,7 +224,11 @@ Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, con
                      const int32_t* route, const Shape& s, const Scratch::Lane& lane, const Tensor& pre,
                      const Tensor& dw13_e, const Tensor& dw2_e) {
   if (lane.workers.defined()) {
-    return blocked_backward_rows(dy, x, w13_e, w2_e, route, s, lane, pre, dw13_e, dw2_e);
+    Tensor dx_rows;
+    with_blocked_type(x.scalar_type(), [&](auto zero) {
+      dx_rows = blocked_backward_rows<decltype(zero)>(dy, x, w13_e, w2_e, route, s, lane, pre, dw13_e, dw2_e);
+    });
+    return dx_rows;
   }
   const int64_t n = pre.size(0);
   const Tensor in = lane.rows_MD.narrow(0, 0, n), out = lane.rows2_MD.narrow(0, 0, n),

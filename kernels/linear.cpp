@@ -17,35 +17,32 @@
 namespace moelab {
 namespace {
 
-using at::BFloat16;
 using at::Tensor;
 
-// Memory of a pass: a packed right operand and what each core needs.
-struct Scratch {
-  Tensor words, workers;
-  int64_t widest;
-
-  // `right`: elements of the largest right operand.
-  Scratch(const Tensor& x, int64_t right, int64_t widest) : widest(widest) {
-    KindScope scope(Kind::activations);
-    words = at::empty({right / 2}, x.options().dtype(at::kInt));
-    workers = at::empty({at::get_num_threads(), BlockedProducts::worker_bytes(widest)},
-                        x.options().dtype(at::kByte));
-  }
-  PackedRight right(int64_t K, int64_t N) const { return {words.mutable_data_ptr<int32_t>(), K, N}; }
-  BlockedProducts products() const { return {workers.mutable_data_ptr(), widest}; }
-};
+// What each core needs in a pass, as BlockedProducts has it.
+template <class Element>
+Tensor make_workers(const Tensor& x, int64_t widest, int64_t deepest) {
+  KindScope scope(Kind::activations);
+  return at::empty({at::get_num_threads(), BlockedProducts<Element>::worker_bytes(widest, deepest)},
+                   x.options().dtype(at::kByte));
+}
 
 // Forward and backward serve the CPU and meta, where nothing is computed.
 Tensor linear_forward(const Tensor& x_TK, const Tensor& w) {
   const int64_t T = x_TK.size(0), N = w.size(0), K = w.size(1);
   Tensor y = at::empty({T, N}, x_TK.options());
-  const Scratch scratch(x_TK, N * K, N);
-  if (y.is_meta()) return y;
-  const PackedRight right = scratch.right(K, N);
-  const BlockedProducts products = scratch.products();
-  products.pack_transpose(right, w.const_data_ptr<BFloat16>());
-  products.multiply(T, x_TK.const_data_ptr<BFloat16>(), right, y.mutable_data_ptr<BFloat16>());
+  with_blocked_type(x_TK.scalar_type(), [&](auto zero) {
+    using Element = decltype(zero);
+    const Tensor workers = make_workers<Element>(x_TK, 0, K);
+    if (y.is_meta()) return;
+    const auto* weights = w.const_data_ptr<Element>();
+    const auto half = [&](int64_t first, int64_t width, int64_t i) {
+      return weights + (first + i * width / 2) * K;
+    };
+    BlockedProducts<Element>(workers.mutable_data_ptr(), 0, K)
+        .multiply_by_transpose(T, x_TK.const_data_ptr<Element>(), K, N, half,
+                               store_rows(y.mutable_data_ptr<Element>(), N));
+  });
   return y;
 }
 
@@ -57,16 +54,25 @@ std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_
     KindScope scope(Kind::gradients);
     dw = at::empty_like(w);
   }
-  const Scratch scratch(x_TK, std::max(N, rows) * K, K);
-  if (dx.is_meta()) return {dx, dw};
-  const auto* dy = dy_TN.const_data_ptr<BFloat16>();
-  const BlockedProducts products = scratch.products();
-  const PackedRight by_weight = scratch.right(N, K);
-  products.pack(by_weight, w.const_data_ptr<BFloat16>(), N);
-  products.multiply(T, dy, by_weight, dx.mutable_data_ptr<BFloat16>());
-  const PackedRight by_rows = scratch.right(rows, K);
-  products.pack(by_rows, x_TK.const_data_ptr<BFloat16>(), T);
-  products.multiply_transpose(T, dy, N, by_rows, dw.mutable_data_ptr<BFloat16>());
+  with_blocked_type(x_TK.scalar_type(), [&](auto zero) {
+    using Element = decltype(zero);
+    const Tensor workers = make_workers<Element>(x_TK, K, N);
+    Tensor words;
+    {
+      KindScope scope(Kind::activations);
+      words = at::empty({rows / kInWord<Element> * K}, x_TK.options().dtype(at::kInt));
+    }
+    if (dx.is_meta()) return;
+    const auto *dy = dy_TN.const_data_ptr<Element>(), *weights = w.const_data_ptr<Element>();
+    const auto pack = [&](int64_t first, int64_t width, int32_t* to) {
+      pack_rows(weights + first, K, N, N, width, to);
+    };
+    const BlockedProducts<Element> products(workers.mutable_data_ptr(), K, N);
+    products.multiply(T, dy, N, K, pack, store_rows(dx.mutable_data_ptr<Element>(), K));
+    const PackedRight<Element> by_rows{words.mutable_data_ptr<int32_t>(), rows, K};
+    products.pack(by_rows, x_TK.const_data_ptr<Element>(), T);
+    products.multiply_transpose(T, dy, N, by_rows, dw.mutable_data_ptr<Element>());
+  });
   return {dx, dw};
 }
 
@@ -90,9 +96,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 bool is_blocked(const Tensor& x, const Tensor& w) {
   const bool on_cpu = x.is_cpu() || (x.is_meta() && !meta_is_cuda());
   const bool packed = x.is_contiguous() && w.is_contiguous();
-  return on_cpu && packed && x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 &&
+  return on_cpu && packed && x.scalar_type() == w.scalar_type() &&
          x.numel() >= kRowBlock * w.size(1) &&  // below, laying out the weights costs more than it saves
-         has_blocked_product(w.size(0), w.size(1));
+         has_blocked_product(x.scalar_type(), w.size(0), w.size(1));
 }
 
 }  // namespace

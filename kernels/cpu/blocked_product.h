@@ -9,51 +9,64 @@
 #include <atomic>
 #include <cstdint>
 
-// Products of bf16 matrices block by block, so that what follows a product works on a block of fp32 that is
-// still in the cache, and each operand is laid out once. On AMX twice as fast as LibTorch's matmul, which
-// lays its operands out at every call. All dimensions but the number of rows are multiples of kTile.
+// Products of matrices of bf16 or fp32 block by block, so that what follows a product works on a block of
+// fp32 that is still in the cache, and a weight is laid out just before it is multiplied by. On AMX twice as
+// fast as LibTorch's matmul. All dimensions but the number of rows are multiples of kTile.
 namespace moelab {
 
 inline constexpr int64_t kRowBlock = 64;  // rows of a block of the result, of all but the last
 inline constexpr int64_t kPanel = 128;    // columns of a block of the result
 inline constexpr int64_t kDepth = 512;    // terms summed at a time: both operands' blocks stay in the cache
 
-// Whether bf16 products of these widths can go block by block here.
-inline bool has_blocked_product(int64_t width, int64_t other = kTile) {
-  return width % kTile == 0 && other % kTile == 0 && has_word_product();
+// Whether products of these widths can go block by block here.
+template <class T>
+bool has_blocked_product(int64_t width, int64_t other = kTile) {
+  return width % kTile == 0 && other % kTile == 0 && has_word_product<T>();
 }
 
-// The right operand (K, N) of a product, in panels of columns one behind the other, each as words (K / 2,
-// columns of the panel).
+inline bool has_blocked_product(at::ScalarType type, int64_t width, int64_t other = kTile) {
+  return type == at::kFloat ? has_blocked_product<float>(width, other)
+                            : type == at::kBFloat16 && has_blocked_product<at::BFloat16>(width, other);
+}
+// f(a zero of the type), of the types that have such products.
+template <class F>
+void with_blocked_type(at::ScalarType type, const F& f) {
+  if (type == at::kFloat) {
+    f(0.0f);
+  } else {
+    f(at::BFloat16(0));
+  }
+}
+
+// The right operand (K, N) of a product, in panels of columns one behind the other, each as words (K /
+// kInWord, columns of the panel).
+template <class T>
 struct PackedRight {
   int32_t* words;
   int64_t K, N;
 
   int64_t columns(int64_t first) const { return std::min(kPanel, N - first); }
-  int32_t* panel(int64_t first) const { return words + first * (K / 2); }
+  int32_t* panel(int64_t first) const { return words + first * (K / kInWord<T>); }
 };
 
 // Rows of a block as products take them: where the library compiles a kernel for each shape, few shapes.
-inline int64_t block_rows(int64_t n) { return has_matrix_unit() ? std::min(round_up(n, 16), kRowBlock) : n; }
+template <class T>
+int64_t block_rows(int64_t n) {
+  return uses_matrix_unit<T>() ? std::min(round_up(n, 16), kRowBlock) : n;
+}
 
 // c (M, columns of the panel at `first`), fp32, = a (M, depth) by the rows [from, from + depth) of `right`,
 // or that added to c.
-inline void multiply_block(int64_t M, const at::BFloat16* a, int64_t stride, const PackedRight& right,
-                           int64_t first, int64_t from, int64_t depth, bool add, float* c) {
+template <class T>
+void multiply_block(int64_t M, const T* a, int64_t stride, const PackedRight<T>& right, int64_t first,
+                    int64_t from, int64_t depth, bool add, float* c) {
   const int64_t N = right.columns(first);
-  multiply_words(M, N, depth, add, a, stride, right.panel(first) + from / 2 * N, c);
+  multiply_words(M, N, depth, add, a, stride, right.panel(first) + from / kInWord<T> * N, c);
 }
 
-// The same over all K.
-inline void multiply_panel(int64_t M, const at::BFloat16* a, int64_t stride, const PackedRight& right,
-                           int64_t first, float* c) {
-  for (int64_t k = 0; k < right.K; k += kDepth) {
-    multiply_block(M, a + k, stride, right, first, k, std::min(kDepth, right.K - k), k > 0, c);
-  }
-}
-
-// to (n, width), bf16, from a block (M >= n, width) of fp32.
-inline void store_block(const float* c, int64_t n, int64_t width, at::BFloat16* to, int64_t stride) {
+// to (n, width) from a block (M >= n, width) of fp32.
+template <class T>
+void store_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride) {
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < width; j += kLanes) {
       store_float(to + i * stride + j, Vec::loadu(c + i * width + j));
@@ -61,78 +74,162 @@ inline void store_block(const float* c, int64_t n, int64_t width, at::BFloat16* 
   }
 }
 
-// Asks for rows that are read next, at strides that no hardware foresees.
-inline void prefetch_rows(const at::BFloat16* rows, int64_t stride, int64_t n, int64_t width) {
+// As store_block, but past the caches, for what nothing reads soon: memory is not read first to be written
+// to. Other threads see it after flush_stores.
+template <class T>
+void stream_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride) {
+#ifdef MOELAB_NATIVE_BF16
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < n; ++i, c += width, to += stride) {
+    for (int64_t j = 0; j < width; j += kLine) {
+      __m512i line;
+      if constexpr (std::is_same_v<T, float>) {
+        line = _mm512_loadu_si512(c + j);
+      } else {
+        line = reinterpret_cast<__m512i>(
+            _mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + j + kLanes), _mm512_loadu_ps(c + j)));
+      }
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + j), line);
+    }
+  }
+#else
+  store_block(c, n, width, to, stride);
+#endif
+}
+inline void flush_stores() {
+#ifdef MOELAB_NATIVE_BF16
+  _mm_sfence();
+#endif
+}
+
+// Asks for rows that are read or written next, at strides that no hardware foresees.
+template <class T>
+void prefetch_rows(const T* rows, int64_t stride, int64_t n, int64_t width) {
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < width; j += 32) __builtin_prefetch(rows + i * stride + j, 0, 2);
+    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) __builtin_prefetch(rows + i * stride + j, 0, 2);
   }
 }
 
+// What becomes of a product: store(c, i, count, first, width) is given the results of rows i, … and columns
+// first, …, fp32 (count, width), once each; prefetch(i, count, first, width) asks for what that will touch.
+template <class Store, class Prefetch>
+struct Results {
+  Store store;
+  Prefetch prefetch;
+};
+
+// Results that are rows of `stride`.
+template <class T>
+auto store_rows(T* to, int64_t stride) {
+  return Results{[=](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
+                   store_block(c, count, width, to + i * stride + first, stride);
+                 },
+                 [=](int64_t i, int64_t count, int64_t first, int64_t width) {
+                   prefetch_rows(to + i * stride + first, stride, count, width);
+                 }};
+}
+
 // Runs products on all cores, or, made within a parallel region, on the one that it is called on.
+template <class T>
 class BlockedProducts {
  public:
-  // What one core needs: a block of results, and one of a left operand.
+  // What one core needs: blocks of results, one of a left operand, panels of a right one.
   struct Worker {
-    float* c;            // (kPanel, widest)
-    at::BFloat16* left;  // (kPanel, kDepth)
+    float* c;        // (kPanel, widest), and two panels of kPanel rows at least
+    T* left;         // (kPanel, kDepth)
+    int32_t* words;  // kPanelBytes, or kFewPanels of the deepest
   };
-  // `widest`: columns of the widest result.
-  static int64_t worker_bytes(int64_t widest) { return kPanel * (std::max(widest, kPanel) * 4 + kDepth * 2); }
+  // `widest`: columns of the widest transposed product; `deepest`: the most terms of another.
+  static int64_t worker_bytes(int64_t widest, int64_t deepest) {
+    return results_bytes(widest) + kPanel * kDepth * sizeof(T) +
+           std::max(kPanelBytes, kFewPanels * panel_bytes(deepest));
+  }
 
   // `memory`: worker_bytes for each core that works.
-  BlockedProducts(void* memory, int64_t widest)
+  BlockedProducts(void* memory, int64_t widest, int64_t deepest)
       : memory_(static_cast<std::byte*>(memory)),
-        widest_(widest),
+        results_bytes_(results_bytes(widest)),
+        worker_bytes_(worker_bytes(widest, deepest)),
         cores_(at::in_parallel_region() ? 1 : at::get_num_threads()) {}
 
-  // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n; cores take them as they come.
-  template <class Run>
-  void for_blocks(int64_t n, int64_t step, const Run& run) const {
+  // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n; cores take them as they come,
+  // each after prepare(worker).
+  template <class Run, class Prepare>
+  void for_blocks(int64_t n, int64_t step, const Run& run, const Prepare& prepare) const {
     std::atomic<int64_t> next{0};
-    at::parallel_for(0, std::min(cores_, (n + step - 1) / step), 1, [&](int64_t, int64_t) {
+    at::parallel_for(0, std::min(cores_, at::divup(n, step)), 1, [&](int64_t, int64_t) {
       const Worker mine = worker();
+      prepare(mine);
       for (int64_t i; (i = next.fetch_add(step)) < n;) run(mine, i);
       release_words();
+      flush_stores();
     });
+  }
+
+  template <class Run>
+  void for_blocks(int64_t n, int64_t step, const Run& run) const {
+    for_blocks(n, step, run, [](const Worker&) {});
   }
 
   // right = rows (count, N), zeros up to K.
-  void pack(const PackedRight& right, const at::BFloat16* rows, int64_t count) const {
+  void pack(const PackedRight<T>& right, const T* rows, int64_t count) const {
     for_blocks(right.N, kPanel, [&](const Worker&, int64_t c) {
-      pack_pairs(rows + c, right.N, count, right.K, right.columns(c), right.panel(c));
-    });
-  }
-  // right = rows (N, K) transposed.
-  void pack_transpose(const PackedRight& right, const at::BFloat16* rows) const {
-    for_blocks(right.N, kPanel, [&](const Worker&, int64_t c) {
-      const int64_t columns = right.columns(c);
-      pack_transposed(rows + c * right.K, right.K, columns, columns, right.K, right.panel(c));
+      pack_rows(rows + c, right.N, count, right.K, right.columns(c), right.panel(c));
     });
   }
 
-  // out (n, N) = a (n, K) by right.
-  void multiply(int64_t n, const at::BFloat16* a, const PackedRight& right, at::BFloat16* out) const {
-    for_blocks(n, kRowBlock, [&](const Worker& w, int64_t i) {
-      const int64_t count = std::min(kRowBlock, n - i), M = block_rows(count);
-      for (int64_t k = 0; k < right.K; k += kDepth) {
-        const int64_t depth = std::min(kDepth, right.K - k);
-        // a copy, because a's stride may fall on few sets of the cache
-        for (int64_t r = 0; r < count; ++r) {
-          std::copy_n(a + (i + r) * right.K + k, depth, w.left + r * kDepth);
+  // a (n, K) by (K, N), a core some panels of columns; pack(first, width, words) lays out the columns from
+  // `first` on.
+  template <class Pack, class Results>
+  void multiply(int64_t n, const T* a, int64_t K, int64_t N, const Pack& pack, const Results& results) const {
+    const int64_t per_core = at::divup(at::divup(N, kPanel), cores_),
+                  most = std::clamp<int64_t>(kPanelBytes / panel_bytes(K), 1, kMostPanels),
+                  group = at::divup(per_core, at::divup(per_core, most)) * kPanel,
+                  groups = at::divup(N, group), rows = cores_ > 1 ? kTaskRows : n,
+                  chunks = at::divup(n, rows);
+    for_blocks(groups * chunks, 1, [&](const Worker& w, int64_t task) {
+      const int64_t first = task / chunks * group, begin = task % chunks * rows;
+      const PackedRight<T> right{w.words, K, std::min(group, N - first)};
+      for (int64_t c = 0; c < right.N; c += kPanel) pack(first + c, right.columns(c), right.panel(c));
+      for (int64_t i = begin; i < std::min(n, begin + rows); i += kRowBlock) {
+        const int64_t count = std::min(kRowBlock, n - i), M = block_rows<T>(count);
+        for (int64_t k = 0; k < K; k += kDepth) {
+          const int64_t depth = std::min(kDepth, K - k);
+          const T* left = a + i * K + k;
+          int64_t stride = K;
+          if (M > count) {  // rows that a need not have
+            for (int64_t r = 0; r < count; ++r) std::copy_n(left + r * K, depth, w.left + r * kDepth);
+            left = w.left;
+            stride = kDepth;
+          }
+          for (int64_t c = 0; c < right.N; c += kPanel) {
+            float* const block = K <= kDepth ? w.c : w.c + c * kRowBlock;
+            const int64_t width = right.columns(c);
+            if (k + depth == K) results.prefetch(i, count, first + c, width);
+            multiply_block(M, left, stride, right, c, k, depth, k > 0, block);
+            if (k + depth == K) results.store(block, i, count, first + c, width);
+          }
         }
-        for (int64_t c = 0; c < right.N; c += kPanel) {
-          multiply_block(M, w.left, kDepth, right, c, k, depth, k > 0, w.c + c * M);
-        }
-      }
-      for (int64_t c = 0; c < right.N; c += kPanel) {
-        store_block(w.c + c * M, count, right.columns(c), out + i * right.N + c, right.N);
       }
     });
+  }
+
+  // The same by the transpose of a matrix (N, K): the columns first, …, first + width of the right operand
+  // are half(first, width, 0), width / 2 rows of K, and half(first, width, 1), as many more.
+  template <class Half, class Results>
+  void multiply_by_transpose(int64_t n, const T* a, int64_t K, int64_t N, const Half& half,
+                             const Results& results) const {
+    if (n <= few_rows(K)) return multiply_few(n, a, K, N, half, results);
+    const auto pack = [&](int64_t first, int64_t width, int32_t* words) {
+      for (const int64_t i : {0, 1}) {
+        pack_transposed(half(first, width, i), K, width / 2, width / 2, K, words + i * width / 2, width);
+      }
+    };
+    multiply(n, a, K, N, pack, results);
   }
 
   // out (width, N) = a (n, width) transposed by right, n <= right.K.
-  void multiply_transpose(int64_t n, const at::BFloat16* a, int64_t width, const PackedRight& right,
-                          at::BFloat16* out) const {
+  void multiply_transpose(int64_t n, const T* a, int64_t width, const PackedRight<T>& right, T* out) const {
     const int64_t step = even_step(width);
     for_blocks(width, step, [&](const Worker& w, int64_t first) {
       const int64_t M = std::min(step, width - first);
@@ -140,16 +237,61 @@ class BlockedProducts {
         const int64_t depth = std::min(kDepth, right.K - k);
         transpose_rows(a + k * width + first, width, std::min(depth, n - k), depth, M, w.left, kDepth);
         for (int64_t c = 0; c < right.N; c += kPanel) {
-          multiply_block(M, w.left, kDepth, right, c, k, depth, k > 0, w.c + c * M);
+          float* const block = right.K <= kDepth ? w.c : w.c + c * M;
+          multiply_block(M, w.left, kDepth, right, c, k, depth, k > 0, block);
+          if (k + depth == right.K) {
+            stream_block(block, M, right.columns(c), out + first * right.N + c, right.N);
+          }
         }
-      }
-      for (int64_t c = 0; c < right.N; c += kPanel) {
-        store_block(w.c + c * M, M, right.columns(c), out + first * right.N + c, right.N);
       }
     });
   }
 
  private:
+  static constexpr int64_t kPanelBytes = int64_t{512} << 10;  // half a second-level cache
+  static constexpr int64_t kMostPanels = 2, kFewPanels = 2;
+  static constexpr int64_t kTaskRows = 512;  // laying out a panel again for so many costs little
+
+  static int64_t panel_bytes(int64_t K) { return kPanel * K * static_cast<int64_t>(sizeof(T)); }
+  static int64_t results_bytes(int64_t widest) {
+    static_assert(kRowBlock * kMostPanels <= 2 * kPanel);
+    return 4 * kPanel * std::max(widest, 2 * kPanel);
+  }
+
+  // So few that the results are transposed in less time than the matrix.
+  static int64_t few_rows(int64_t K) { return std::min(kFewPanels * kPanel, K / 4); }
+
+  // As multiply_by_transpose: the matrix is the left operand, as it lies, and a the right one, laid out once.
+  template <class Half, class Results>
+  void multiply_few(int64_t n, const T* a, int64_t K, int64_t N, const Half& half,
+                    const Results& results) const {
+    const auto right = [&](const Worker& w) { return PackedRight<T>{w.words, K, round_up(n, kTile)}; };
+    const auto prepare = [&](const Worker& w) {
+      for (int64_t i = 0; i < n; i += kPanel) {
+        const int64_t columns = right(w).columns(i);
+        pack_transposed(a + i * K, K, std::min(kPanel, n - i), columns, K, right(w).panel(i), columns);
+      }
+    };
+    const auto run = [&](const Worker& w, int64_t first) {
+      const int64_t width = std::min(kPanel, N - first), deep = kPanelBytes / panel_bytes(1);
+      float *const c = w.c, *const transposed = c + kPanel * kPanel;
+      for (int64_t i = 0; i < n; i += kPanel) {
+        const int64_t columns = right(w).columns(i);
+        results.prefetch(i, std::min(kPanel, n - i), first, width);
+        for (int64_t k = 0; k < K; k += deep) {
+          for (const int64_t h : {0, 1}) {
+            multiply_block(width / 2, half(first, width, h) + k, K, right(w), i, k, std::min(deep, K - k),
+                           k > 0, c + h * width / 2 * columns);
+          }
+        }
+        at::vec::transpose_mxn<float>(c, columns, transposed, width, static_cast<int>(width),
+                                      static_cast<int>(columns));
+        results.store(transposed, i, std::min(kPanel, n - i), first, width);
+      }
+    };
+    for_blocks(N, kPanel, run, prepare);
+  }
+
   // Of blocks that few cores share out: the width that leaves the busiest the least.
   int64_t even_step(int64_t n) const {
     const auto busiest = [&](int64_t step) { return (n + step * cores_ - 1) / (step * cores_) * step; };
@@ -161,13 +303,13 @@ class BlockedProducts {
   }
 
   Worker worker() const {
-    std::byte* at = memory_ + (cores_ == 1 ? 0 : at::get_thread_num() * worker_bytes(widest_));
-    auto* const c = reinterpret_cast<float*>(at);
-    return {c, reinterpret_cast<at::BFloat16*>(c + kPanel * std::max(widest_, kPanel))};
+    std::byte* at = memory_ + (cores_ == 1 ? 0 : at::get_thread_num() * worker_bytes_);
+    auto* const left = reinterpret_cast<T*>(at + results_bytes_);
+    return {reinterpret_cast<float*>(at), left, reinterpret_cast<int32_t*>(left + kPanel * kDepth)};
   }
 
   std::byte* memory_;
-  int64_t widest_;
+  int64_t results_bytes_, worker_bytes_;
   int64_t cores_;
 };
 

@@ -48,7 +48,7 @@ inline bool keeps_hidden(Pass pass) { return pass == Pass::forward || pass == Pa
 
 // Whether an expert is computed by blocked products.
 inline bool is_blocked(const Tensor& x, const Shape& s, bool fp8) {
-  return x.scalar_type() == at::kBFloat16 && !fp8 && has_blocked_product(s.D, s.F);
+  return !fp8 && has_blocked_product(x.scalar_type(), s.D, s.F);
 }
 
 // The buffers of a pass. One function makes them for every device, so that meta's bytes are the CPU's.
@@ -58,8 +58,8 @@ struct Scratch {
     Tensor act_MF;             // activation, or its gradient
     Tensor h_M2F;              // pre-activation that is not kept
     Tensor tail_a, tail_b;     // the last block of rows of both factors of a product
-    Tensor scale_M, dscale_M;  // router weights of the rows, and their gradients
-    Tensor weight;             // room for the larger weight, with fp8 rounded or in blocked products packed
+    Tensor scale_M, dscale_M;  // router weights of the rows; their gradients, of blocked products (panels, M)
+    Tensor weight;             // with fp8: room for the larger weight, rounded
     Tensor gradient_M2F;       // with fp8: room for the gradient of the pre-activation
     Tensor across, workers;    // of blocked products
 
@@ -109,7 +109,7 @@ struct Scratch {
       lane.weight = rows_buffer(x, 2 * s.F, s.D, Kind::activation_experts).view({-1});
       if (backward) lane.gradient_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
     }
-    make_scales(lane, x, widest, backward);
+    make_scales(lane, x, widest, backward ? 1 : 0);
     return lane;
   }
 
@@ -121,27 +121,32 @@ struct Scratch {
     if (backward) lane.across = rows_buffer(x, rows + kTile, s.D, Kind::capacity_buffers);
     lane.act_MF = rows_buffer(x, rows, s.F, Kind::activation_experts);
     if (!keeps_hidden(pass)) lane.h_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
-    lane.weight = rows_buffer(x, 2 * s.F, s.D, Kind::activation_experts);
     lane.workers = std::move(workers);
-    make_scales(lane, x, widest, backward);
+    make_scales(lane, x, widest, backward ? at::divup(s.F, kPanel) : 0);
     return lane;
   }
 
-  static void make_scales(Lane& lane, const Tensor& x, int64_t widest, bool backward) {
+  static void make_scales(Lane& lane, const Tensor& x, int64_t widest, int64_t gradients) {
     KindScope scope(Kind::routing);
     const auto f32 = x.options().dtype(at::kFloat);
     lane.scale_M = at::empty({widest}, f32);
-    if (backward) lane.dscale_M = at::empty({widest}, f32);
+    if (gradients > 0) lane.dscale_M = at::empty({gradients, widest}, f32);
+  }
+
+  // For each core; all work from the first lane's on.
+  static Tensor make_workers(const Tensor& x, const Shape& s) {
+    int64_t bytes = 0;
+    with_blocked_type(x.scalar_type(), [&](auto zero) {
+      bytes = BlockedProducts<decltype(zero)>::worker_bytes(s.D, std::max(s.D, s.F));
+    });
+    return at::empty({at::get_num_threads(), bytes}, x.options().dtype(at::kByte));
   }
 
   Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass,
           bool fp8) {
     const int64_t count = lane_count(s.E);
     const bool blocked = is_blocked(x, s, fp8);
-    Tensor workers;  // a row a core: all cores work from the first lane's on
-    if (blocked)
-      workers = at::empty({at::get_num_threads(), BlockedProducts::worker_bytes(s.D)},
-                          x.options().dtype(at::kByte));
+    const Tensor workers = blocked ? make_workers(x, s) : Tensor();
     for (int64_t i = 0; i < count; ++i) {
       lanes.push_back(blocked ? blocked_lane(x, s, widest, pass, workers.slice(0, i))
                               : lane(x, s, widest, pass, fp8));

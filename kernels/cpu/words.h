@@ -6,54 +6,72 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
-// Matrices of bf16 as a matrix unit's products want them: the right operand in words, (rows / 2, columns)
-// pairs of rows 2r and 2r + 1. Widths are multiples of kTile.
+// Matrices as blocked products want them: the right operand in words of four bytes, of fp32 its elements, of
+// bf16 (rows / 2, columns) pairs of rows 2r and 2r + 1. Widths are multiples of kTile.
 namespace moelab {
 
 inline constexpr int64_t kTile = 32;
+template <class T>
+inline constexpr int64_t kInWord = sizeof(int32_t) / sizeof(T);  // terms in a word
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 using VecWord = at::vec::Vectorized<int32_t>;
 
-// words (rows / 2, width) of `count` rows of `width`, zeros up to `rows`.
-inline void pack_pairs(const at::BFloat16* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
-                       int32_t* words) {
-  for (int64_t r = 0; r < rows; r += 2, words += width) {
-    const auto* even = reinterpret_cast<const uint16_t*>(from + r * stride);
-    if (r + 1 < count) {
+// words (rows / kInWord, width) of `count` rows of `width`, zeros up to `rows`.
+template <class T>
+inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
+                      int32_t* words) {
+  constexpr int64_t kAhead = 8;  // rows, of a stride that no hardware foresees
+  for (int64_t r = 0; r < rows; r += kInWord<T>, words += width) {
+    for (int64_t c = 0; c < kInWord<T> * width; c += 64 / sizeof(T)) {
+      __builtin_prefetch(from + (r + kAhead + c / width) * stride + c % width, 0, 2);
+    }
+    if (r >= count) {
+      std::fill_n(words, width, 0);
+    } else if constexpr (kInWord<T> == 1) {
+      std::memcpy(words, from + r * stride, width * sizeof(T));
+    } else {
+      const auto* even = reinterpret_cast<const uint16_t*>(from + r * stride);
+      if (r + 1 == count) {
+        std::copy_n(even, width, words);
+        continue;
+      }
       const uint16_t* odd = even + stride;
 #pragma omp simd
       for (int64_t c = 0; c < width; ++c) words[c] = even[c] | static_cast<int32_t>(odd[c]) << 16;
-    } else if (r < count) {
-      std::copy_n(even, width, words);
-    } else {
-      std::fill_n(words, width, 0);
     }
   }
 }
 
-// words (width / 2, rows) of the transpose of `count` rows of `width`, zeros up to `rows`: words stay whole.
-inline void pack_transposed(const at::BFloat16* from, int64_t stride, int64_t count, int64_t rows,
-                            int64_t width, int32_t* words) {
-  if (count < rows) std::fill_n(words, width / 2 * rows, 0);
-  at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(from), stride / 2,
-                                reinterpret_cast<float*>(words), rows, static_cast<int>(count),
-                                static_cast<int>(width / 2));
+// words (width / kInWord, rows) of the transpose of `count` rows of `width`, zeros up to `rows`: words stay
+// whole. `to_stride`: from a row of words to the next, `rows` at least.
+template <class T>
+inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
+                            int32_t* words, int64_t to_stride) {
+  const int64_t height = width / kInWord<T>;
+  for (int64_t r = 0; count < rows && r < height; ++r) {
+    std::fill_n(words + r * to_stride + count, rows - count, 0);
+  }
+  at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(from), stride / kInWord<T>,
+                                reinterpret_cast<float*>(words), to_stride, static_cast<int>(count),
+                                static_cast<int>(height));
 }
 
 // to (width, padded), of S rows of `width`, zeros up to `padded`.
-inline void transpose_rows(const at::BFloat16* from, int64_t stride, int64_t S, int64_t padded, int64_t width,
-                           at::BFloat16* to, int64_t to_stride) {
-  for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, at::BFloat16(0));
+template <class T>
+inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t padded, int64_t width, T* to,
+                           int64_t to_stride) {
+  for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, T(0));
   for (int64_t s = 0; s < S; s += kTile) {
     for (int64_t next = s + kTile; next < std::min(s + 2 * kTile, S); ++next) {
       // strides that no hardware foresees
       for (int64_t c = 0; c < width; c += kTile) __builtin_prefetch(from + next * stride + c, 0, 2);
     }
     for (int64_t c = 0; c < width; c += kTile) {
-      at::vec::transpose_mxn<at::BFloat16>(from + s * stride + c, stride, to + c * to_stride + s, to_stride,
-                                           static_cast<int>(std::min(kTile, S - s)), kTile);
+      at::vec::transpose_mxn<T>(from + s * stride + c, stride, to + c * to_stride + s, to_stride,
+                                static_cast<int>(std::min(kTile, S - s)), kTile);
     }
   }
 }
@@ -78,7 +96,7 @@ inline VecWord rounded_bits(const Vec& v) {
   return bits + VecWord(0x7fff) + odd;
 }
 
-// Two rows of bf16 as words.
+// Two rows, rounded to bf16, as words.
 inline void store_words(int32_t* to, const Vec& even, const Vec& odd) {
   const VecWord low = (rounded_bits(even) >> VecWord(16)) & VecWord(0xffff);
   (low | (rounded_bits(odd) & VecWord(static_cast<int32_t>(0xffff0000)))).store(to);

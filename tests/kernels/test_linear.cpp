@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/cpu/blocked_product.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/aten_meta.h"
 #include "tests/kernels/reference.h"
@@ -18,24 +19,28 @@ namespace {
 struct Sizes {
   int64_t T, K, N;
 };
-// blocks of 64 rows, 128 columns and 512 terms: under, at and over each; the last goes to at::linear
-constexpr std::array<Sizes, 7> kSizes = {{{64, 32, 32},
-                                          {65, 64, 96},
-                                          {127, 160, 288},
-                                          {200, 512, 128},
-                                          {70, 544, 160},
-                                          {1100, 32, 64},
-                                          {40, 24, 18}}};
+// blocks of 64 rows, 128 columns and 512 terms: under, at and over each; rows that are few beside the terms,
+// in one panel and in two; more than a task has; the last goes to at::linear
+constexpr std::array<Sizes, 10> kSizes = {{{64, 32, 32},
+                                           {65, 64, 96},
+                                           {127, 160, 288},
+                                           {200, 512, 128},
+                                           {70, 544, 160},
+                                           {1100, 32, 64},
+                                           {150, 1056, 160},
+                                           {64, 2112, 32},
+                                           {1100, 1056, 416},
+                                           {40, 24, 18}}};
 
 struct Input {
   at::Tensor x, w, dy;
 };
 
-Input make_input(const Sizes& s) {
+Input make_input(const Sizes& s, at::ScalarType type) {
   at::manual_seed(11);
-  const auto bf16 = [](const at::Tensor& t) { return t.to(at::kBFloat16); };
-  return {bf16(at::randn({s.T, s.K})), bf16(at::randn({s.N, s.K}) / std::sqrt(static_cast<double>(s.K))),
-          bf16(at::randn({s.T, s.N}))};
+  return {at::randn({s.T, s.K}).to(type),
+          (at::randn({s.N, s.K}) / std::sqrt(static_cast<double>(s.K))).to(type),
+          at::randn({s.T, s.N}).to(type)};
 }
 
 std::array<at::Tensor, 3> run(const Input& in) {
@@ -52,26 +57,28 @@ std::array<at::Tensor, 3> reference(const Input& in) {
 
 bool close(const std::array<at::Tensor, 3>& got, const Input& in, const Sizes& s) {
   const auto want = reference(in);
-  const auto tolerance = test::tolerance(at::kBFloat16, s.T + s.K + s.N);  // one rounding of each result
+  const auto tolerance = test::tolerance(in.x.scalar_type(), s.T + s.K + s.N);  // one rounding of each result
   return std::equal(got.begin(), got.end(), want.begin(), [&](const at::Tensor& a, const at::Tensor& b) {
     return bool(test::close_to(a, b, tolerance));
   });
 }
 
-TEST(Linear, AgreesWithFloat64) {
+class LinearOf : public ::testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(LinearOf, AgreesWithFloat64) {
   for (const Sizes& s : kSizes) {
-    const Input in = make_input(s);
+    const Input in = make_input(s, GetParam());
     EXPECT_TRUE(close(run(in), in, s)) << s.T << " " << s.K << " " << s.N;
   }
 }
 
-TEST(Linear, MutantsAreCaught) {
+TEST_P(LinearOf, MutantsAreCaught) {
   for (const Sizes& s : kSizes) {
-    Input in = make_input(s);
+    Input in = make_input(s, GetParam());
     const auto got = run(in);
     in.x[s.T - 1][s.K - 1] += 4;  // one term of the last row and column
     EXPECT_FALSE(close(got, in, s));
-    in = make_input(s);
+    in = make_input(s, GetParam());
     in.w = in.w.roll(1, 1);  // rows of weights whose pairs are swapped
     EXPECT_FALSE(close(got, in, s));
   }
@@ -88,11 +95,11 @@ TEST(Linear, TakesMoreThanTwoAxesAndOtherTypes) {
   }
 }
 
-TEST(Linear, ThreadsChangeNoBit) {
+TEST_P(LinearOf, ThreadsChangeNoBit) {
   const int threads = at::get_num_threads();
   for (const Sizes& s : kSizes) {
-    if (s.K % 32 != 0) continue;  // LibTorch's own
-    const Input in = make_input(s);
+    if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's own
+    const Input in = make_input(s, GetParam());
     at::set_num_threads(1);
     const auto want = run(in);
     for (const int count : {2, 3, 8}) {
@@ -104,13 +111,13 @@ TEST(Linear, ThreadsChangeNoBit) {
   at::set_num_threads(threads);
 }
 
-TEST(Linear, MetaAllocatesWhatTheCpuAllocates) {
+TEST_P(LinearOf, MetaAllocatesWhatTheCpuAllocates) {
   install_allocators();
   install_meta_kernels();
   for (const Sizes& s : kSizes) {
-    if (s.K % 32 != 0) continue;
+    if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's own, with scratch of a library
     const auto peak_on = [&](c10::Device device, Ledger& ledger) {
-      const Input in = make_input(s);
+      const Input in = make_input(s, GetParam());
       const Input there{in.x.to(device), in.w.to(device), in.dy.to(device)};
       const int64_t before = ledger.allocated();
       ledger.reset_peaks();
@@ -120,6 +127,9 @@ TEST(Linear, MetaAllocatesWhatTheCpuAllocates) {
     EXPECT_EQ(peak_on(at::kMeta, meta_ledger()), peak_on(at::kCPU, cpu_ledger())) << s.T;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, LinearOf, ::testing::Values(at::kBFloat16, at::kFloat),
+                         [](const auto& info) { return c10::toString(info.param); });
 
 }  // namespace
 }  // namespace moelab

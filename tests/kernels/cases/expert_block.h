@@ -74,6 +74,7 @@ inline const std::vector<MoeCase>& moe_cases() {
         {"blocked_capacity", 2, 24, 64, 4, 2, 160, 1.25},
         {"blocked_many_rows", 1, 1100, 32, 2, 2, 32, 0},
         {"blocked_wide", 1, 70, 544, 2, 2, 576, 0},
+        {"blocked_few_rows", 1, 280, 640, 2, 1, 608, 0},
         {"moe_micro_capacity", 8, 256, 384, 4, 2, 1024, 1.25, false, at::kFloat, Use::bench},
         {"moe_micro_capacity", 8, 256, 384, 4, 2, 1024, 1.25, false, at::kBFloat16, Use::bench},
         {"moe_micro_dropless", 8, 256, 384, 4, 2, 1024, 0, false, at::kBFloat16, Use::bench},
