@@ -228,7 +228,9 @@ Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor&, co
   KindScope kind(Kind::routing);
   auto outputs = allocate_outputs(x, s);
   fp32_chunk(x);
-  if (on_cuda(x) && expert_choice && !replay) choose_for_experts_cuda_meta(std::get<0>(outputs), s);
+  if (!on_cuda(x) || s.T == 0) return outputs;
+  if (expert_choice && !replay) choose_for_experts_cuda_meta(std::get<0>(outputs), s);
+  cuda_scratch(x, s);
   return outputs;
 }
 
@@ -308,9 +310,11 @@ std::tuple<Tensor, Tensor> backward_cpu(const Tensor& dweights, const Tensor& db
 
 std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& x,
                                          const Tensor& w, const Tensor& logits, const Tensor&, const Tensor&,
-                                         const Tensor&, bool, bool, int64_t, const OptionalTensor&) {
+                                         const Tensor&, bool, bool, int64_t,
+                                         const OptionalTensor& documents) {
   KindScope kind(Kind::routing);
   Tensor dx = at::empty_like(x), dw = at::empty_like(w), dlogits = at::empty_like(logits);
+  const Tensor counted = on_cuda(x) && documents ? documents->ge(0).sum() : Tensor();
   Tensor scratch = fp32_chunk(x);
   return {dx, dw};
 }

@@ -15,11 +15,6 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using namespace router_detail;
 
-cuda::RouterShape cuda_shape(const Shape& s) {
-  TORCH_CHECK(s.E <= cuda::kMostExperts, "router: ", s.E, " experts; on CUDA up to ", cuda::kMostExperts);
-  return {s.T, s.S, s.E, s.K};
-}
-
 cuda::RouterScores cuda_scores(const Tensor& logits, const OptionalTensor& documents, bool sigmoid) {
   return {logits.const_data_ptr<float>(), documents ? documents->const_data_ptr<int32_t>() : nullptr,
           sigmoid};
@@ -65,7 +60,7 @@ Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTens
   } else if (expert_choice) {
     choose_for_experts_cuda(logits, bias, sigmoid, capacity, s, ids);
   }
-  const Tensor scratch = at::empty({cuda::router_scratch(shape)}, lse.options().dtype(at::kDouble));
+  const Tensor scratch = cuda_scratch(x, s);
   cuda::router_forward(
       scores, shape, bias ? bias->const_data_ptr<float>() : nullptr, replay.has_value() || expert_choice,
       normalise, scratch.mutable_data_ptr<double>(),

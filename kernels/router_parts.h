@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "kernels/cuda/router.h"
 #include "kernels/meta/stands_for.h"
 
 // What the router's CPU, CUDA and Meta sides share. Axes: T tokens, D width, E experts, K choices a token,
@@ -38,6 +39,11 @@ struct Shape {
   }
 };
 
+inline cuda::RouterShape cuda_shape(const Shape& s) {
+  TORCH_CHECK(s.E <= cuda::kMostExperts, "router: ", s.E, " experts; on CUDA up to ", cuda::kMostExperts);
+  return {s.T, s.S, s.E, s.K};
+}
+
 inline Forward allocate_outputs(const at::Tensor& x, const Shape& s) {
   const auto f32 = x.options().dtype(at::kFloat);
   return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      at::empty({s.T, s.K}, f32.dtype(at::kInt)),
@@ -47,6 +53,11 @@ inline Forward allocate_outputs(const at::Tensor& x, const Shape& s) {
 
 inline at::Tensor fp32_chunk(const at::Tensor& x) {
   return at::empty({std::min(x.size(0), chunk_rows(x)), x.size(1)}, x.options().dtype(at::kFloat));
+}
+
+// What cuda::router_forward sums in.
+inline at::Tensor cuda_scratch(const at::Tensor& x, const Shape& s) {
+  return at::empty({cuda::router_scratch(cuda_shape(s))}, x.options().dtype(at::kDouble));
 }
 
 // Calls body(rows of x as fp32, first row, count) over all rows of x.

@@ -19,6 +19,12 @@ TEXT
 
 readonly NAME=moelab-gpu MOST=$((50 << 20))  # bytes of an archive
 
+# What is built to run: no programs of the emulated GPU, which are for machines without one.
+programs_of() {
+  find "$1/bin" "$1/tests" -type f -executable -not -path '*/CMakeFiles/*' -not -path "$1/tests/emulator/*" \
+    -not -name '*.py'
+}
+
 # Programs stripped, and without the paths of this machine's libraries.
 pack_programs() {
   local program to
@@ -27,7 +33,7 @@ pack_programs() {
     mkdir -p "$(dirname "$to")"
     strip -o "$to" "$program"
     echo "file(RPATH_REMOVE FILE \"$to\")" >>"$2/rpath.cmake"
-  done < <(find "$1/bin" "$1/tests" -type f -executable -not -path '*/CMakeFiles/*' -not -name '*.py')
+  done < <(programs_of "$1")
   cmake -P "$2/rpath.cmake" >/dev/null
   rm "$2/rpath.cmake"
 }
@@ -36,7 +42,7 @@ pack_programs() {
 pack_libraries() {
   local library
   mkdir -p "$2/lib"
-  find "$1/bin" "$1/tests" -type f -executable -not -path '*/CMakeFiles/*' -exec ldd {} + 2>/dev/null |
+  programs_of "$1" | xargs -d '\n' ldd 2>/dev/null |
     awk '$1 ~ /^lib(yaml-cpp|uring|xxhash|benchmark|fmt)\./ {print $3}' | sort -u |
     while read -r library; do cp -L "$library" "$2/lib/"; done
 }

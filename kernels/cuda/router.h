@@ -1,12 +1,9 @@
 #pragma once
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
 
-// The router between and behind its products, on device pointers, as kernels/router.h says. Axes: T tokens (B
-// sequences of S), E experts, K choices a token. Sums have one order; nothing waits for the device.
+// Axes: T tokens (B sequences of S), E experts, K choices a token.
 namespace moelab::cuda {
 
 struct RouterShape {
@@ -17,13 +14,6 @@ struct RouterShape {
 // A lane of the warp that chooses for a token keeps the scores of up to 32 experts.
 inline constexpr int64_t kMostExperts = 1024;
 
-// What is known of the tokens: `documents` (T) int32 or null; padding is negative.
-struct RouterScores {
-  const float* logits;       // (T, E)
-  const int32_t* documents;  // (T)
-  bool sigmoid;
-};
-
 // Tokens of one sequence that one block of threads sums for the balance.
 inline constexpr int64_t kBalanceChunk = 128;
 inline int64_t balance_chunks(const RouterShape& s) { return s.sequences() * ceil_div(s.S, kBalanceChunk); }
@@ -33,6 +23,22 @@ inline int64_t balance_chunks(const RouterShape& s) { return s.sequences() * cei
 inline int64_t router_scratch(const RouterShape& s) {
   return balance_chunks(s) * (2 * s.E + 2) + 3 * s.sequences() + ceil_div(s.T + s.sequences() + 1, 2);
 }
+
+}  // namespace moelab::cuda
+
+#ifdef MOELAB_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+// The router between and behind its products, on device pointers, as kernels/router.h says. Sums have one
+// order; nothing waits for the device.
+namespace moelab::cuda {
+
+// What is known of the tokens: `documents` (T) int32 or null; padding is negative.
+struct RouterScores {
+  const float* logits;       // (T, E)
+  const int32_t* documents;  // (T)
+  bool sigmoid;
+};
 
 struct RouterOutputs {
   float* lse;          // (T): logsumexp of each token's logits
@@ -59,3 +65,4 @@ void router_backward(const RouterScores& scores, const RouterShape& shape, const
                      const RouterGradients& gradients, float* dlogits, cudaStream_t stream);
 
 }  // namespace moelab::cuda
+#endif

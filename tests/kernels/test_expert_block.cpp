@@ -54,8 +54,8 @@ TEST_P(ExpertBlock, AgreesWithFloat64InFp32) {
   const int64_t terms = GetParam().D + GetParam().F + GetParam().tokens();
   for (size_t i = 0; i < 5; ++i) {
     const at::Tensor reference = want.named()[i].second;
-    // a handful of elements does not average: twice the rms
-    const double roundings = reference.numel() < 8 ? 32 : 8;
+    // a handful of elements does not average: three times the rms
+    const double roundings = reference.numel() < 8 ? 72 : 8;
     EXPECT_TRUE(
         test::close_to(got.named()[i].second, reference, test::tolerance(at::kFloat, terms, roundings)))
         << got.named()[i].first;

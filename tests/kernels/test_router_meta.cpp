@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/ledger.h"
@@ -8,7 +9,7 @@
 #include "kernels/router.h"
 #include "tests/cuda_device.h"
 
-// What expert choice holds on meta that stands for CUDA, beside the sizes of what its CUDA side makes, and
+// What the router holds on meta that stands for CUDA, beside the sizes of what its CUDA side makes, and
 // beside a GPU. Axes: T tokens in B sequences of S, E experts.
 namespace moelab {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kWidth = 8, kCapacity = 16;
+const c10::Device kMetaDevice(c10::kMeta);
 
 struct Case {
   int64_t B, S, E;
@@ -38,7 +40,8 @@ int64_t peak_of(c10::Device device, const Case& c, RouterChoice choice, bool rep
 }
 
 int64_t sort_bytes(const Case& c, bool replayed = false) {
-  return peak_of(at::kMeta, c, RouterChoice::expert, replayed) - peak_of(at::kMeta, c, RouterChoice::token);
+  return peak_of(kMetaDevice, c, RouterChoice::expert, replayed) -
+         peak_of(kMetaDevice, c, RouterChoice::token);
 }
 
 TEST(RouterOnMeta, ExpertChoiceSortsOnCudaAlone) {
@@ -63,6 +66,62 @@ TEST(RouterOnMeta, ExpertChoiceHoldsItsScoresAndTheirSort) {
   }
 }
 
+// With this many experts more than the fp32 copy of x, which is all that the CPU takes: of each sequence
+// three chunks with scores and routes of every expert, losses and tokens; three sums; of the tokens one in
+// fp32, and three counters, in whole doubles.
+TEST(RouterOnMeta, LossesAreSummedInScratchOnCudaAlone) {
+  constexpr int64_t B = 2, S = 300, E = 512;
+  const int64_t copy = 4 * B * S * kWidth, as_cpu = peak_of(kMetaDevice, {B, S, E}, RouterChoice::token);
+  const MetaStandsFor gpu(c10::kCUDA);
+  EXPECT_EQ(peak_of(kMetaDevice, {B, S, E}, RouterChoice::token) - as_cpu,
+            8 * (B * 3 * (2 * E + 2) + 3 * B) + 4 * (B * S + 4) - copy);
+  EXPECT_EQ(peak_of(kMetaDevice, {0, S, E}, RouterChoice::token), 4 * (E + 2)) << "load and losses";
+}
+
+// Padding, behind documents, is in no mean: the tokens are counted, of which the number lasts.
+TEST(RouterOnMeta, BackwardCountsTokensOfDocumentsOnCudaAlone) {
+  install_allocators();
+  install_meta_kernels();
+  const auto fp32 = at::TensorOptions(kMetaDevice).dtype(at::kFloat);
+  const Tensor x = at::empty({64, kWidth}, fp32).requires_grad_(),
+               w = at::empty({4, kWidth}, fp32).requires_grad_(),
+               documents = at::empty({64}, fp32.dtype(at::kInt)), dweights = at::empty({64, 2}, fp32);
+  const auto backward_peak = [&](const Tensor& starts) {
+    const Tensor weights = route(x, w, std::nullopt, std::nullopt,
+                                 {.top_k = 2, .sequence = 64, .capacity = 0, .documents = starts})
+                               .weights_TK;
+    const int64_t before = device_memory(kMetaDevice).allocated;
+    reset_peaks(kMetaDevice);
+    torch::autograd::grad({weights}, {x, w}, {dweights});
+    return device_memory(kMetaDevice).peak - before;
+  };
+  EXPECT_EQ(backward_peak(documents), backward_peak({}));
+  const MetaStandsFor gpu(c10::kCUDA);
+  EXPECT_EQ(backward_peak(documents), backward_peak({}) + 8);
+}
+
+TEST(RouterOnMeta, RefusesMoreExpertsThanCudaHas) {
+  const Case c{1, 4, 1025};
+  peak_of(kMetaDevice, c, RouterChoice::token);
+  const MetaStandsFor gpu(c10::kCUDA);
+  EXPECT_THROW(peak_of(kMetaDevice, c, RouterChoice::token), c10::Error);
+}
+
+// Forwards whose scratch, more than the fp32 copy of x, is in the peak; LibTorch rounds each of a dozen
+// tensors up to 512 bytes. The choice is given, for the sake of an emulated GPU's time.
+TEST(RouterOnMeta, TokenChoiceIsPredictedOnAGpu) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  const c10::Device gpu(c10::kCUDA, 0);
+  for (const Case& c : {Case{2, 300, 256}, {8, 32, 128}, {16, 1, 1024}}) {
+    peak_of(gpu, c, RouterChoice::token, true);  // for the workspaces that LibTorch makes once
+    const int64_t measured = peak_of(gpu, c, RouterChoice::token, true);
+    const MetaStandsFor stands(c10::kCUDA);
+    const int64_t predicted = peak_of(kMetaDevice, c, RouterChoice::token, true);
+    EXPECT_GE(measured, predicted) << c.S << " " << c.E;
+    EXPECT_LE(measured, predicted + 12 * 512) << c.S << " " << c.E;
+  }
+}
+
 TEST(RouterOnMeta, ExpertChoiceIsPredictedOnAGpu) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   const c10::Device gpu(c10::kCUDA, 0);
@@ -70,7 +129,7 @@ TEST(RouterOnMeta, ExpertChoiceIsPredictedOnAGpu) {
     peak_of(gpu, c, RouterChoice::expert);  // for the workspaces that LibTorch makes once
     const auto measured = static_cast<double>(peak_of(gpu, c, RouterChoice::expert));
     const MetaStandsFor stands(c10::kCUDA);
-    const auto predicted = static_cast<double>(peak_of(at::kMeta, c, RouterChoice::expert));
+    const auto predicted = static_cast<double>(peak_of(kMetaDevice, c, RouterChoice::expert));
     EXPECT_NEAR(predicted / measured, 1, 0.03) << c.S << " " << c.E;
   }
 }

@@ -2,8 +2,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "tests/train/config/overrides.h"
 #include "train/activations/recompute.h"
 #include "train/activations/saved_tensors.h"
+#include "train/config/options.h"
 #include "train/precision/compute_type.h"
 
 // A whole model on real text, whose gradients tests compare.
@@ -22,10 +21,9 @@ namespace moelab::test {
 
 using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
 
-// The bytes of a source file of tests as tokens: (batch, sequence).
+// The bytes of a text that the program has with it as tokens: (batch, sequence).
 inline std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
-  std::ifstream in(__FILE__, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string text = settings_help();
   const int64_t B = s.train.micro_batch, S = s.train.sequence;
   const HomeScope outside(Home::host);
   at::Tensor tokens = at::empty({B, S}, at::kLong), targets = at::empty({B, S}, at::kLong);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -14,6 +15,8 @@ namespace moelab {
 namespace {
 
 TEST(Options, AreAsRecorded) {
+  if (!std::filesystem::exists(std::filesystem::path(MOELAB_OPTIONS_FILE).parent_path()))
+    GTEST_SKIP() << "the program runs without its sources";
   if (std::getenv("MOELAB_UPDATE_OPTIONS") != nullptr) std::ofstream(MOELAB_OPTIONS_FILE) << option_list();
   std::stringstream recorded;
   recorded << std::ifstream(MOELAB_OPTIONS_FILE).rdbuf();

@@ -3,9 +3,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <string>
 
@@ -16,6 +14,7 @@
 #include "tests/train/run/random_run.h"
 #include "train/config/convert.h"
 #include "train/config/load.h"
+#include "train/config/options.h"
 #include "train/run/dry_run.h"
 
 // fp16 with its loss scale, bf16 weights without masters, and products in fp8, in the trainer.
@@ -233,10 +232,9 @@ TEST(Fp8, GradientsAreWithinItsRoundingOfFp32s) {
   }
 }
 
-// The bytes of this file, row by row from `first` on.
+// The bytes of a text that the program has with it, row by row from `first` on.
 Batch text_batch(const Settings& s, int64_t first) {
-  std::ifstream in(__FILE__, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string text = settings_help();
   const int64_t rows = s.train.micro_batch, length = s.train.sequence;
   const at::Tensor ids = at::empty({rows, length + 1}, at::kLong);
   for (int64_t i = 0; i < ids.numel(); ++i) {
