@@ -275,8 +275,8 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, Atte
   }
   if (!documents.defined()) return FlashAttention::apply(qkv, heads, kv_heads, span, std::nullopt);
   TORCH_CHECK(documents.sizes() == qkv.sizes().slice(0, 2) && documents.scalar_type() == at::kInt &&
-                  documents.is_contiguous() && (documents.is_cpu() || qkv.is_meta()),
-              "causal_attention: documents must be (B, S) int32 on the CPU, contiguous, got ",
+                  documents.is_contiguous() && documents.device() == qkv.device(),
+              "causal_attention: documents must be (B, S) int32 where qkv is, contiguous, got ",
               documents.toString(), " ", documents.sizes());
   return FlashAttention::apply(qkv, heads, kv_heads, span, documents);
 }

@@ -16,8 +16,9 @@ enum class AttentionPath { flash, materialised };
 //   for heads that those do not take.
 //   With a span (attention_span.h) time, memory and what is saved are linear in S; one that covers all of S
 //   has flash's bits.
-//   With `documents` a row holds several, and no token sees another's: (B, S) int32, on the CPU unless qkv is
-//   meta, where in its row each token's document begins; -1: padding, which sees itself alone.
+//   With `documents` a row holds several, and no token sees another's: (B, S) int32 where qkv is, where in
+//   its row each token's document begins; -1: padding, which sees itself alone. On CUDA no host reads them,
+//   so that time and memory are those of the span: AttentionSpan::of_documents gives the one to pass.
 // materialised: the textbook's baseline, scores (B, heads, S, S), softmax in fp32; autograd saves what it
 // saves; without a span or documents.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,

@@ -25,6 +25,15 @@ struct AttentionSpan {
     return start < 0 ? query : start + first(query - start);
   }
 
+  // A position before which the query sees nothing, wherever in its row its document begins.
+  int64_t earliest(int64_t query) const { return blocks > query / block ? 0 : query + 1 - block * blocks; }
+
+  // With which the queries of documents of at most `longest` positions see the same: one that looks no
+  // further back for them than such a document is long.
+  AttentionSpan of_documents(int64_t longest) const {
+    return covers(longest) ? AttentionSpan{1, longest} : *this;
+  }
+
   // Whether each of S positions sees all before it.
   bool covers(int64_t S) const { return S == 0 || first(S - 1) == 0; }
 

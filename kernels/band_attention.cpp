@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
@@ -95,43 +94,48 @@ void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, c
   store_rows(at::bmm(dscores, k).mul_(scale), dq_KGSd, band);
 }
 
+// The first key of the band that begins with `query`, where the host does not know what documents hold.
+int64_t first_key(AttentionSpan span, int64_t query, const Tensor& documents) {
+  return documents.defined() ? span.earliest(query) : span.first(query);
+}
+
 // On meta, the fp32 that the widest band holds at once: its scores and the keys or values beside them, in
 // backward twice, and rows.
-Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span, bool backward) {
+Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span,
+                    const Tensor& documents, bool backward) {
   const int64_t S = qkv.size(1), hd = qkv.size(3), times = backward ? 2 : 1;
   const int64_t copied = qkv.scalar_type() == at::kFloat ? 0 : kv_heads * hd;
   int64_t most = 0;
   for (int64_t query = 0; query < S; query += kQueries) {
-    const int64_t queries = std::min(kQueries, S - query), keys = query + queries - span.first(query);
+    const int64_t queries = std::min(kQueries, S - query),
+                  keys = query + queries - first_key(span, query, documents);
     most = std::max(most, times * keys * (heads * queries + copied) + 2 * heads * queries * hd);
   }
   return at::empty({most}, qkv.options().dtype(at::kFloat));
 }
 
-// What AttentionSpan::first says of each query, (queries, 1): without documents where the queries are, so
-// that a GPU's host waits for no copy.
+// What AttentionSpan::first says of each query, (queries), where the queries are.
 Tensor first_seen(AttentionSpan span, const Tensor& queries) {
   return queries.div(span.block, "floor").add_(1 - span.blocks).clamp_min_(0).mul_(span.block);
 }
-Tensor first_seen(AttentionSpan span, const int32_t* starts, int64_t query, int64_t end) {
-  std::vector<int64_t> first;
-  for (int64_t i = query; i < end; ++i) first.push_back(span.first(i, starts[i]));
-  return at::tensor(first, at::kLong).unsqueeze(1);
+Tensor first_seen(AttentionSpan span, const Tensor& queries, const Tensor& starts) {
+  return at::where(starts.lt(0), queries, first_seen(span, queries - starts).add_(starts));
 }
 
 }  // namespace
 
 void for_bands(AttentionSpan span, const Tensor& documents, int64_t from, int64_t to, c10::Device device,
                const std::function<void(const Band&)>& run) {
-  const auto longs = at::TensorOptions().device(device).dtype(at::kLong);
-  const int32_t* starts = documents.defined() ? documents.const_data_ptr<int32_t>() : nullptr;
-  const auto first_of = [&](int64_t i) { return starts ? span.first(i, starts[i]) : span.first(i); };
+  const Tensor places = at::arange(to, at::TensorOptions().device(device).dtype(at::kLong));
+  const Tensor queries = places.slice(0, from);
+  const Tensor first = documents.defined() ? first_seen(span, queries, documents) : first_seen(span, queries);
+  const int64_t* const on_host = device.is_cpu() ? first.const_data_ptr<int64_t>() : nullptr;
   for (int64_t query = from; query < to; query += kQueries) {
-    const int64_t end = std::min(query + kQueries, to), key = first_of(query);
-    const Tensor queries = at::arange(query, end, longs).unsqueeze(1), keys = at::arange(key, end, longs);
-    const Tensor unseen =
-        keys < (starts ? first_seen(span, starts, query, end).to(device, true) : first_seen(span, queries));
-    run({query, end - query, key, end - key, unseen.logical_or_(keys > queries)});
+    const int64_t end = std::min(query + kQueries, to);
+    const int64_t key = on_host ? on_host[query - from] : first_key(span, query, documents);
+    const auto of_band = [&](const Tensor& x) { return x.slice(0, query - from, end - from).unsqueeze(1); };
+    const Tensor keys = places.slice(0, key, end);
+    run({query, end - query, key, end - key, keys.lt(of_band(first)).logical_or_(keys.gt(of_band(queries)))});
   }
 }
 
@@ -143,7 +147,7 @@ std::tuple<Tensor, Tensor> band_attention_forward(const Tensor& qkv, int64_t hea
   if (qkv.is_meta() && !meta_is_cuda()) return {out, lse};
   const KindScope kind(Kind::scratch);
   if (qkv.is_meta()) {
-    const Tensor scratch = band_scratch(qkv, heads, kv_heads, span, false);
+    const Tensor scratch = band_scratch(qkv, heads, kv_heads, span, documents, false);
     return {out, lse};
   }
   for (int64_t b = 0; b < B; ++b) {
@@ -165,7 +169,7 @@ Tensor band_attention_backward(const Tensor& grad, const Tensor& qkv, const Tens
   const auto fp32 = qkv.options().dtype(at::kFloat);
   const Sums sums{at::empty({kv_heads, S, hd}, fp32), at::empty({kv_heads, S, hd}, fp32)};
   if (qkv.is_meta()) {
-    const Tensor scratch = band_scratch(qkv, heads, kv_heads, span, true);
+    const Tensor scratch = band_scratch(qkv, heads, kv_heads, span, documents, true);
     return dqkv;
   }
   for (int64_t b = 0; b < B; ++b) {

@@ -31,8 +31,9 @@ struct Band {
   at::Tensor hidden;  // (queries, keys) bool: what a query does not see
 };
 
-// Calls run(band) for the queries at [from, to), at most 128 of them at a time. `documents`: one row's, (S)
-// int32 on the CPU, or undefined.
+// Calls run(band) for the queries at [from, to), at most 128 of them at a time. `documents`: those queries',
+// (to - from) int32 on the device, or undefined. A GPU's are not read: its bands are as long as the span has
+// them, and what lies before a document is hidden.
 void for_bands(AttentionSpan span, const at::Tensor& documents, int64_t from, int64_t to, c10::Device device,
                const std::function<void(const Band&)>& run);
 

@@ -65,7 +65,7 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSet
   if (!texts.empty()) return attend_cached(qkv, m, attention.span(), texts);
   const bool whole = attention.kernel == AttentionKernel::materialised;
   return causal_attention(qkv, m.heads, m.kv(), whole ? AttentionPath::materialised : AttentionPath::flash,
-                          attention.span(), places.documents);
+                          attention.span().of_documents(places.longest_document), places.documents);
 }
 
 bool recomputes(const BlockPieces* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }
@@ -109,7 +109,7 @@ BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const 
   } else {
     x = attention_half(x_BSD, w, m, attention, places, texts, pieces);
   }
-  const at::Tensor& documents = places.routed_documents;
+  const at::Tensor& documents = places.documents;
   if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, m, documents, training, routing, stats, pieces);
   const auto half = [&w, &m, documents, training, stats](const at::Tensor& in, RoutingState& kept) {
     return moe_half(in, w, m, documents, training, kept, stats, nullptr);

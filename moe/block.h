@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <span>
 
 #include "moe/kv_cache.h"
@@ -22,10 +23,10 @@ struct BlockWeights {
 
 // Where the tokens of x stand.
 struct Places {
-  at::Tensor rope;                   // rope_table's rows for them: S, or one for each of B * S
-  at::Tensor documents = {};         // as Transformer::forward's: on the host, where attention wants them
-  at::Tensor position_B = {};        // of a token each of B texts, as Transformer::next_logits'
-  at::Tensor routed_documents = {};  // documents where x is, for the router
+  at::Tensor rope;             // rope_table's rows for them: S, or one for each of B * S
+  at::Tensor position_B = {};  // of a token each of B texts, as Transformer::next_logits'
+  at::Tensor documents = {};   // as Transformer::forward's, but where x is
+  int64_t longest_document = std::numeric_limits<int64_t>::max();
 };
 
 // x + attention(norm(x)), then x + moe(norm(x)). With texts, which know no documents, x is theirs one behind

@@ -142,10 +142,10 @@ at::Tensor Transformer::cached_rope(std::span<const CachedText> texts) const {
   return tables.size() == 1 ? tables[0] : at::cat(tables);
 }
 
-// A row of the table for each token, by its place in its document.
+// A row of the table for each token, by its place in its document; for padding any.
 at::Tensor Transformer::rope_in(const at::Tensor& documents_BS) {
   const at::Tensor in_row = at::arange(documents_BS.size(1), documents_BS.options());
-  const at::Tensor place = (in_row - documents_BS).masked_fill_(documents_BS.lt(0), 0).flatten();
+  const at::Tensor place = (in_row - documents_BS.clamp_min(0)).flatten();
   return rope(documents_BS.size(1)).index_select(0, place);
 }
 
@@ -156,12 +156,13 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
   const auto on_device = [&](const at::Tensor& batch) {
     return batch.to(options_.device, /*non_blocking=*/true);
   };
-  const at::Tensor routed_documents = documents.defined() ? on_device(documents) : documents;
-  const at::Tensor table = given.rope.defined()  ? given.rope
-                           : documents.defined() ? rope_in(routed_documents)
-                           : texts.empty()       ? rope(tokens_BS.size(1))
-                                                 : cached_rope(texts);
-  const Places places{table, documents, given.position_B, routed_documents};
+  Places places = given;
+  if (documents.defined()) {
+    places = {.documents = on_device(documents), .longest_document = options_.longest_document};
+    places.rope = rope_in(places.documents);
+  } else if (!given.rope.defined()) {
+    places.rope = texts.empty() ? rope(tokens_BS.size(1)) : cached_rope(texts);
+  }
   Hidden out;
   out.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS));
   out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));

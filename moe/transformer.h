@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -22,6 +23,7 @@ struct TransformerOptions {
   bool masters = true;                    // keep the fp32 values behind 16-bit weights (training does)
   bool fp8 = false;                       // products inside the blocks in fp8, but routers' and attention's
   uint64_t seed = 1;
+  int64_t longest_document = std::numeric_limits<int64_t>::max();  // tokens, of those that share a row
   // Called with each parameter once it has its values, before the next is made; it may take its memory away.
   std::function<void(Parameter&)> made = {};
 };
@@ -48,9 +50,9 @@ class Transformer {
   // is used and routing is counted; otherwise the model is dropless. `loss_scale` is what backward multiplies
   // the loss with, for linear_cross_entropy, which wants it as its gradient_scale; the losses are unscaled.
   // `reference`, which may be null, is another model's of the same tokens.
-  // `documents` (B, S) int32 on the host, undefined where each row is one: several share a row, each with
-  // positions of its own and sight of none but itself; the value is where in its row the token's document
-  // begins, -1 for padding, which wants a target of -1 and is counted nowhere.
+  // `documents` (B, S) int32, undefined where each row is one: several share a row, each with positions of
+  // its own and sight of none but itself; the value is where in its row the token's document begins, -1 for
+  // padding, which wants a target of -1 and is counted nowhere.
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
                     BlockRunner& runner, const std::optional<at::Tensor>& loss_scale = {},
                     const ReferenceHead* reference = nullptr, const at::Tensor& documents = {});

@@ -208,6 +208,9 @@ void capture(const c10::OperatorHandle& op, torch::jit::Stack* stack, Call& call
     const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
     if (alias != nullptr && alias->isWrite()) written.emplace_back(i, arguments[i].toTensor().clone());
   }
+  // What indices hold is not there before a replay: those of the one run point at the first element.
+  if (is_one_of(schema.name(), {"aten::gather", "aten::index_select"}))
+    (*stack)[stack->size() - arguments.size() + 2] = at::zeros_like(arguments[2].toTensor());
   op.callBoxed(stack);
   const std::vector<IValue> results = torch::jit::last(*stack, schema.returns().size()).vec();
   finish(op, stack, call);

@@ -128,6 +128,24 @@ TEST(AttentionSpanPairs, AreCountedOneByOne) {
   }
 }
 
+// Wherever in a row they begin; and no query is said to see what is further back than its document.
+TEST(AttentionSpanOfDocuments, SeesTheSameAndReachesNoFurther) {
+  for (const int64_t longest : {1, 2, 7, 64, 100}) {
+    for (const AttentionSpan span :
+         {AttentionSpan{}, AttentionSpan{1, 1}, AttentionSpan{1, 7}, AttentionSpan{1, 100},
+          AttentionSpan{8, 1}, AttentionSpan{8, 3}, AttentionSpan{13, 2}}) {
+      const AttentionSpan bound = span.of_documents(longest);
+      for (const int64_t start : {0, 1, 13, 150}) {
+        for (int64_t i = start; i < start + longest; ++i) {
+          EXPECT_EQ(bound.first(i, start), span.first(i, start)) << longest << " " << i;
+          EXPECT_LE(bound.earliest(i), span.first(i, start)) << longest << " " << i;
+        }
+      }
+      EXPECT_EQ(bound.earliest(1000), 1001 - std::min(longest, bound.block * bound.blocks));
+    }
+  }
+}
+
 TEST(AttentionSpanChecks, RefusesWhatIsNoSpan) {
   const Tensor qkv = at::zeros({1, 5, 3, 4});
   EXPECT_THROW(causal_attention(qkv, 1, 1, AttentionPath::flash, {0, 1}), c10::Error);

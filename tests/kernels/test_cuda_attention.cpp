@@ -81,31 +81,6 @@ TEST(AttentionCuda, MatchesFloat64AndIsNotWorseThanTheFormulaInBf16) {
   }
 }
 
-// Documents that share a row, and padding: beside the CPU's, which test_documents.cpp holds against each
-// alone.
-TEST(AttentionCuda, DocumentsAreTheCpus) {
-  MOELAB_NEEDS_CUDA();
-  for (const test::AttentionCase& c : cases()) {
-    if (c.S < 32) continue;
-    const auto in = test::make_input(c);
-    Tensor documents = at::zeros({c.B, c.S}, at::kInt);
-    documents.slice(1, c.S / 3).fill_(c.S / 3);
-    documents.slice(1, c.S - 5).fill_(-1);
-    const auto on = [&](c10::Device device) {
-      return run(c, in.qkv.to(device), in.grad,
-                 [&](const Tensor& x) {
-                   return causal_attention(x, c.heads, c.kv, AttentionPath::flash, c.span, documents);
-                 })
-          .named();
-    };
-    const auto got = on(kGpu), want = on(at::kCPU);
-    if (c.span.block * c.span.blocks == 1) continue;
-    const auto tolerance = test::tolerance(c.dtype, 24 * c.S, 12);  // both sides are rounded
-    for (size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(test::close_to(got[i].second, want[i].second, tolerance)) << c.name << got[i].first;
-  }
-}
-
 // With run.deterministic; LibTorch's backward is not otherwise.
 TEST(AttentionCuda, RunsAreBitwiseTheSame) {
   MOELAB_NEEDS_CUDA();
@@ -127,13 +102,16 @@ TEST(AttentionCuda, RunsAreBitwiseTheSame) {
 TEST(AttentionCuda, NeverHoldsTheScores) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   constexpr int64_t S = 8192, heads = 2;
-  for (const AttentionSpan span : {AttentionSpan{}, AttentionSpan{1, 256}, AttentionSpan{64, 4}}) {
+  const auto check = [](AttentionSpan span, const Tensor& documents) {
     const Tensor qkv = at::randn({1, S, 3 * heads, 64}, kGpu).to(at::kBFloat16).requires_grad_();
     const int64_t before = device_memory(kGpu).allocated;
     reset_peaks(kGpu);
-    causal_attention(qkv, heads, heads, AttentionPath::flash, span).sum().backward();
+    causal_attention(qkv, heads, heads, AttentionPath::flash, span, documents).sum().backward();
     EXPECT_LE(device_memory(kGpu).peak - before, heads * S * S * 2 / 4) << span.blocks;
-  }
+  };
+  for (const AttentionSpan span : {AttentionSpan{}, AttentionSpan{1, 256}, AttentionSpan{64, 4}})
+    check(span, {});
+  check(AttentionSpan{}.of_documents(256), at::zeros({1, S}, at::TensorOptions(kGpu).dtype(at::kInt)));
 }
 
 }  // namespace

@@ -71,19 +71,20 @@ Step layer(at::ScalarType type, double factor, const Tensor& documents = {}) {
   };
 }
 
-Step attention(AttentionSpan span) {
+Step attention(AttentionSpan span, const Tensor& documents = {}) {
   const Tensor qkv = leaf({B, S, 4 + 2 * 2, 64});
-  return [=] { backward(causal_attention(qkv, 4, 2, AttentionPath::flash, span)); };
+  return [=] { backward(causal_attention(qkv, 4, 2, AttentionPath::flash, span, documents)); };
 }
 
 std::vector<std::pair<std::string, Step>> steps() {
   const Tensor x = leaf({B, S, D}), weight = leaf({D}, at::kFloat), table = leaf({512, D});
   const Tensor tokens = at::randint(512, {B, S}, at::TensorOptions(kGpu).dtype(at::kLong));
   const Tensor angles = rope_table(S, 64, 1e4, kGpu), qkv = leaf({B, S, 6, 64});
+  const Tensor documents = at::zeros({B, S}, tokens.options().dtype(at::kInt));
   std::vector<std::pair<std::string, Step>> all = {
       {"capacity layer", layer(at::kBFloat16, 1.25)},
       {"capacity of all tokens", layer(at::kFloat, double{E} / K)},
-      {"packed rows", layer(at::kBFloat16, 1.25, at::zeros({B, S}, tokens.options().dtype(at::kInt)))},
+      {"packed rows", layer(at::kBFloat16, 1.25, documents)},
       {"rms norm", [=] { backward(rms_norm(x, weight, 1e-5)); }},
       {"rope", [=] { backward(rope_(qkv * 1, 4, angles)); }},
       {"embedding", [=] { backward(moelab::embedding(table, tokens)); }},
@@ -93,6 +94,8 @@ std::vector<std::pair<std::string, Step>> steps() {
        }},
       {"attention", attention({})},
       {"attention in a window", attention({1, 100})},
+      {"attention in documents", attention({}, documents)},
+      {"attention in documents in a window", attention({1, 100}, documents)},
       {"packed blocks", [=] {
          const Tensor packed = pack_blocks(x.detach(), BlockCode::int8, 256);
          unpack_blocks(packed, BlockCode::int8, 256, at::empty_like(x));

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
+#include "tests/cuda_device.h"
 #include "tests/kernels/attention_reference.h"
 #include "tests/kernels/reference.h"
 
@@ -51,9 +53,17 @@ struct AttentionCase {
   int64_t S, heads, kv, hd;
   at::ScalarType dtype;
   AttentionSpan span = {};
+  c10::Device device = c10::kCPU;
+
+  // On CUDA it bounds the keys.
+  AttentionSpan span_of_documents() const {
+    int64_t longest = 1;
+    for (const Lengths& row : rows) longest = std::max(longest, *std::ranges::max_element(row));
+    return span.of_documents(longest);
+  }
 };
 
-std::vector<AttentionCase> attention_cases() {
+std::vector<AttentionCase> attention_cases(c10::Device device) {
   std::vector<AttentionCase> cases;
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const std::vector<AttentionCase> all = {
@@ -69,12 +79,14 @@ std::vector<AttentionCase> attention_cases() {
     };
     cases.insert(cases.end(), all.begin(), all.end());
   }
+  for (AttentionCase& c : cases) c.device = device;
   return cases;
 }
 
 class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
  protected:
   void SetUp() override {
+    MOELAB_NEEDS(c.device);
     at::manual_seed(41);
     const auto B = static_cast<int64_t>(c.rows.size());
     qkv = at::randn({B, c.S, c.heads + 2 * c.kv, c.hd}).to(c.dtype);
@@ -86,11 +98,13 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
   struct Result {
     Tensor out, dqkv;
   };
-  Result packed(const Tensor& documents) const {
-    const Tensor x = qkv.detach().clone().requires_grad_();
-    const Tensor out = causal_attention(x, c.heads, c.kv, AttentionPath::flash, c.span, documents);
-    out.backward(grad);
-    return {out.detach(), x.grad()};
+  Result packed(const Tensor& documents) const { return packed(documents, c.span); }
+  Result packed(const Tensor& documents, AttentionSpan span) const {
+    const Tensor x = qkv.to(c.device).detach().clone().requires_grad_();
+    const Tensor starts = documents.defined() ? documents.to(c.device) : documents;
+    const Tensor out = causal_attention(x, c.heads, c.kv, AttentionPath::flash, span, starts);
+    out.backward(grad.to(c.device));
+    return {out.detach().cpu(), x.grad().cpu()};
   }
 
   // Each document by itself in float64; zeros where there is padding.
@@ -132,10 +146,18 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
 };
 
 TEST_P(DocumentAttention, IsThatOfEachDocumentAlone) {
-  const Result got = packed(documents_of(c.rows, c.S));
-  EXPECT_TRUE(matches(got, reference()));
+  const Result want = reference();
   const Tensor padding = documents_of(c.rows, c.S).lt(0).view({-1, c.S, 1, 1});
-  EXPECT_EQ(got.dqkv.masked_select(padding.expand_as(got.dqkv)).abs().sum().item<float>(), 0);
+  // what it sees, itself alone
+  const Tensor values =
+      qkv.narrow(2, c.heads + c.kv, c.kv).repeat_interleave(c.heads / c.kv, 2).flatten(2).to(at::kDouble);
+  for (const AttentionSpan span : {c.span, c.span_of_documents()}) {
+    const Result got = packed(documents_of(c.rows, c.S), span);
+    EXPECT_TRUE(matches(got, want)) << span.blocks;
+    EXPECT_TRUE(close_to(got.out.masked_fill(~padding.squeeze(3), 0),
+                         values.masked_fill(~padding.squeeze(3), 0), test::tolerance(c.dtype, 1, 3)));
+    EXPECT_EQ(got.dqkv.masked_select(padding.expand_as(got.dqkv)).abs().sum().item<float>(), 0);
+  }
 }
 
 // A token of the next document taken in, the first one left out, and no documents at all.
@@ -178,10 +200,13 @@ TEST_P(DocumentAttention, ReadsNoMemoryThatItDidNotWrite) {
   EXPECT_TRUE(test::bitwise_equal(got.dqkv, want.dqkv));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, DocumentAttention, ::testing::ValuesIn(attention_cases()),
-                         [](const auto& info) {
-                           return std::string(info.param.name) + "_" + c10::toString(info.param.dtype);
-                         });
+const auto case_name = [](const auto& info) {
+  return std::string(info.param.name) + "_" + c10::toString(info.param.dtype);
+};
+INSTANTIATE_TEST_SUITE_P(Shapes, DocumentAttention, ::testing::ValuesIn(attention_cases(c10::kCPU)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, DocumentAttention,
+                         ::testing::ValuesIn(attention_cases(c10::Device(c10::kCUDA, 0))), case_name);
 
 TEST(DocumentAttentionMemory, IsKnownToMeta) {
   install_allocators();
@@ -213,6 +238,7 @@ TEST(DocumentAttentionChecks, RefusesWhatDescribesNoRow) {
   EXPECT_THROW(call(at::zeros({5}, at::kInt)), c10::Error);
   EXPECT_THROW(call(at::zeros({2, 5}, at::kLong)), c10::Error);
   EXPECT_THROW(call(at::zeros({5, 2}, at::kInt).t()), c10::Error);
+  EXPECT_THROW(call(at::zeros({2, 5}, at::TensorOptions(at::kMeta).dtype(at::kInt))), c10::Error);
   EXPECT_THROW(call(at::zeros({2, 5}, at::kInt), AttentionPath::materialised), c10::Error);
 }
 

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
@@ -106,14 +107,18 @@ TEST(MetaStandsForCuda, Fp8ProductsHoldTheirFactorsCodes) {
             std::max({11 * M * K + 4 * M, codes + 11 * N * K + 4 * N, codes + N * K + 4 * N + 2 * M * N}));
 }
 
+// With `longest` in rows of documents of so many tokens at most.
 int64_t attention_peak(c10::Device device, at::ScalarType type, int64_t S, int64_t heads, int64_t kv_heads,
-                       int64_t hd) {
+                       int64_t hd, std::optional<int64_t> longest = {}) {
   install_allocators();
   const auto options = at::TensorOptions(device).dtype(type);
   const Tensor qkv = at::zeros({2, S, heads + 2 * kv_heads, hd}, options).requires_grad_(),
                dy = at::zeros({2, S, heads * hd}, options);
+  const Tensor documents = longest ? at::zeros({2, S}, options.dtype(at::kInt)) : Tensor();
+  const AttentionSpan span = longest ? AttentionSpan{}.of_documents(*longest) : AttentionSpan{};
   return peak_of(device, [&] {
-    torch::autograd::backward({causal_attention(qkv, heads, kv_heads, AttentionPath::flash)}, {dy});
+    torch::autograd::backward({causal_attention(qkv, heads, kv_heads, AttentionPath::flash, span, documents)},
+                              {dy});
   });
 }
 
@@ -135,14 +140,27 @@ TEST(MetaStandsForCuda, BandsHoldTheirScores) {
             out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * S * S * H + 2 * S * H * hd));
 }
 
+// A band of 128 queries, the first of which sees 49 keys before its own.
+TEST(MetaStandsForCuda, BandsOfDocumentsAreAsLongAsTheLongest) {
+  const MetaStandsFor gpu(c10::kCUDA);
+  constexpr int64_t S = 300, H = 4, K = 2, hd = 8, keys = 49 + 128;
+  const int64_t out = 4 * 2 * S * H * hd, lse = 4 * 2 * S * H, dqkv = 4 * 2 * S * (H + 2 * K) * hd;
+  EXPECT_EQ(attention_peak(kMetaDevice, at::kFloat, S, H, K, hd, 50),
+            out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * keys * 128 * H + 2 * 128 * H * hd));
+}
+
 TEST(MetaStandsForCuda, AttentionIsPredictedOnAGpu) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    attention_peak(kGpu, type, 2048, 16, 4, 128);
-    const auto measured = static_cast<double>(attention_peak(kGpu, type, 2048, 16, 4, 128));
-    const MetaStandsFor gpu(c10::kCUDA);
-    EXPECT_NEAR(static_cast<double>(attention_peak(kMetaDevice, type, 2048, 16, 4, 128)) / measured, 1, 0.03)
-        << type;
+  for (const std::optional<int64_t> longest : {std::optional<int64_t>(), {512}}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      const auto peak_on = [&](c10::Device device) {
+        return static_cast<double>(attention_peak(device, type, 2048, 16, 4, 128, longest));
+      };
+      peak_on(kGpu);
+      const double measured = peak_on(kGpu);
+      const MetaStandsFor gpu(c10::kCUDA);
+      EXPECT_NEAR(peak_on(kMetaDevice) / measured, 1, 0.03) << type << " " << longest.has_value();
+    }
   }
 }
 

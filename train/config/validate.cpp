@@ -197,10 +197,6 @@ void check_captured_step(const Settings& s) {
       s.optim.in_backward,
       "optim.in_backward=true, where the host decides about each gradient, which a graph does not wait for",
       "optim.in_backward=false");
-  refuse(s.train.tokens_per_device > 0,
-         named("train.tokens_per_device", s.train.tokens_per_device) +
-             ", where each step has other documents, but a graph holds fixed shapes",
-         "train.tokens_per_device=0");
   refuse(!s.reference.path.empty(),
          named("reference.path", s.reference.path) + ", which a graph cannot reach", "reference.path=");
 }

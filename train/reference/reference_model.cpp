@@ -22,6 +22,7 @@ TransformerOptions frozen_options(const Settings& settings, c10::Device device, 
   options.compute = compute_type(settings.precision);
   options.fp8 = settings.precision.compute == ComputePrecision::fp8;
   options.masters = false;
+  options.longest_document = settings.train.sequence;
   options.made = [&gathered](Parameter& parameter) {
     retag(parameter.value, Kind::reference);
     gathered.adopt(parameter);

@@ -10,6 +10,7 @@
 #include "kernels/live_step.h"
 #include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/stands_for.h"
 #include "kernels/squared_norm.h"
 #include "train/optim/schedule.h"
 #include "train/precision/compute_type.h"
@@ -23,6 +24,7 @@ TransformerOptions training_options(const Settings& settings, c10::Device device
   TransformerOptions options = compute_options(settings.precision, device);
   options.seed = static_cast<uint64_t>(settings.train.seed);
   options.masters = keeps_masters(settings);
+  options.longest_document = settings.train.sequence;
   options.made = [&](Parameter& parameter) {
     const Parameter kept = optimizer.add(parameter);
     gathered.adopt(parameter);
@@ -83,10 +85,27 @@ void round_masters(Transformer& model, const PrecisionSettings& precision) {
   for (const Parameter& parameter : model.parameters()) round_as_stored(parameter, precision);
 }
 
+Batch batch_on(c10::Device device, const Batch& batch) {
+  const KindScope kind(Kind::activations);
+  const auto moved = [&](const at::Tensor& x) {
+    if (!x.defined() || (device.is_meta() && !meta_is_cuda())) return x;
+    return device.is_meta() ? at::empty_like(x) : x.to(device, /*non_blocking=*/true);
+  };
+  Batch there = batch;
+  for (at::Tensor* x : {&there.tokens, &there.targets, &there.documents}) *x = moved(*x);
+  return there;
+}
+
 void StepReport::count(const Batch& batch, const AttentionSpan& span) {
   tokens += batch.documents.defined() ? batch.filled : batch.tokens.numel();
   places += batch.tokens.numel();
   pairs += attended_pairs(batch, span);
+}
+
+void StepReport::add(double cross_entropy, double balance, double z, double share) {
+  loss = std::fma(cross_entropy, share, loss);  // wherever it is compiled into, the same bits
+  balance_loss = std::fma(balance, share, balance_loss);
+  z_loss = std::fma(z, share, z_loss);
 }
 
 Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches)
@@ -127,6 +146,10 @@ void Trainer::check_budget() const {
                    " bytes passed the memory budget inside a library");
 }
 
+double Trainer::share_of_step(const Batch& batch) const {
+  return batch.documents.defined() ? batch.share : 1 / static_cast<double>(settings_.train.accumulation);
+}
+
 LossParts Trainer::forward(const Batch& batch) {
   enter(Phase::forward);
   std::optional<ReferenceHead> reference;
@@ -136,10 +159,10 @@ LossParts Trainer::forward(const Batch& batch) {
                         reference ? &*reference : nullptr, batch.documents);
 }
 
-void Trainer::backward(const LossParts& parts, double parts_of_step) {
+void Trainer::backward(const LossParts& parts, const at::Tensor& share) {
   enter(Phase::backward);
   KindScope kind(Kind::activations);
-  const at::Tensor objective = model_.objective(parts).div(parts_of_step);
+  const at::Tensor objective = model_.objective(parts).mul(share);
   std::vector<at::Tensor> gradient;  // of the objective; none: 1
   if (device_loss_scale_) gradient.push_back(device_loss_scale_->to(at::kFloat));
   torch::autograd::backward({objective}, gradient);
@@ -235,14 +258,11 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
       return report;
     }
     const Batch batch = batches_(step, i * rows, rows);
-    const bool packed = batch.documents.defined();
-    const double parts_of_step = packed ? 1 / batch.share : static_cast<double>(micro_batches);
-    const LossParts parts = forward(batch);
-    backward(parts, parts_of_step);
-    report.loss += value_of(parts.cross_entropy) / parts_of_step;
-    report.balance_loss += value_of(parts.balance_loss) / parts_of_step;
-    report.z_loss += value_of(parts.z_loss) / parts_of_step;
-    if (reference_) *report.reference_kl += value_of(parts.reference_kl) / parts_of_step;
+    const double share = share_of_step(batch);
+    const LossParts parts = forward(batch_on(device_, batch));
+    backward(parts, at::scalar_tensor(share, at::kFloat));
+    report.add(value_of(parts.cross_entropy), value_of(parts.balance_loss), value_of(parts.z_loss), share);
+    if (reference_) *report.reference_kl += value_of(parts.reference_kl) * share;
     report.count(batch, settings_.attention.span());
   }
   check_budget();

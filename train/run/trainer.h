@@ -45,6 +45,8 @@ struct StepReport {
 
   // Adds a micro-batch's tokens, places and pairs.
   void count(const Batch& batch, const AttentionSpan& span);
+  // Adds its losses, by its share of the step.
+  void add(double cross_entropy, double balance, double z, double share);
   // The share of places that tokens fill.
   double fill() const { return static_cast<double>(tokens) / static_cast<double>(places); }
 };
@@ -58,6 +60,9 @@ using ValidationBatches = std::function<Batch(int64_t batch)>;
 // between batches) says so.
 double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
                 const std::function<bool()>& stop = {});
+
+// The batch on `device`: on a GPU, or on meta that stands for one, its tensors are copied there.
+Batch batch_on(c10::Device device, const Batch& batch);
 
 // A model that computes on `device` as precision.compute says.
 TransformerOptions compute_options(const PrecisionSettings& precision, c10::Device device);
@@ -126,8 +131,9 @@ class Trainer {
 
  private:
   LossParts forward(const Batch& batch);
-  // `parts_of_step`: how many such batches make a step.
-  void backward(const LossParts& parts, double parts_of_step);
+  double share_of_step(const Batch& batch) const;
+  // `share`: () fp32, the batch's of the step.
+  void backward(const LossParts& parts, const at::Tensor& share);
   void update(StepReport& report);
   // With optim.in_backward: steps the parameter, unless its gradient is not finite, and drops the gradient.
   // Clips each gradient by its own norm, because the norm of all is not known yet.
@@ -145,8 +151,11 @@ class Trainer {
     explicit GraphStep(c10::Device device);
     StepGraph graph;
     at::Tensor tokens_ABS, targets_ABS;  // A micro-batches of B rows of S; int64
+    at::Tensor documents_ABS;            // int32; undefined where a row is one
+    at::Tensor share_A;                  // fp32: of each micro-batch in the step
     at::Tensor losses_A3;                // fp32: cross entropy, balance, z
     at::Tensor live;                     // kernels/live_step.h
+    std::vector<double> shares;          // share_A's
   };
   StepReport step_in_graph(int64_t step, StepReport report);
   void fill_places(int64_t step, StepReport& report);

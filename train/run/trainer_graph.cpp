@@ -30,20 +30,24 @@ void Trainer::fill_places(int64_t step, StepReport& report) {
   GraphStep& g = *graph_;
   const int64_t A = settings_.train.accumulation, B = settings_.train.micro_batch;
   report.micro_batch = B;
+  g.shares.resize(A);
   for (int64_t i = 0; i < A; ++i) {
     const Batch batch = batches_(step, i * B, B);
-    TORCH_CHECK(!batch.documents.defined(),
-                "a captured step takes no packed rows: the documents of each cut attention otherwise");
     if (!g.tokens_ABS.defined()) {
       const auto places = batch.tokens.options().device(device_).pinned_memory(false);
       g.tokens_ABS = at::empty({A, B, batch.tokens.size(1)}, places);
       g.targets_ABS = at::empty_like(g.tokens_ABS);
+      if (batch.documents.defined()) g.documents_ABS = at::empty_like(g.tokens_ABS, at::kInt);
+      g.share_A = at::empty({A}, places.dtype(at::kFloat));
       g.losses_A3 = at::empty({A, 3}, places.dtype(at::kFloat));
     }
     g.tokens_ABS[i].copy_(batch.tokens, /*non_blocking=*/true);
     g.targets_ABS[i].copy_(batch.targets, /*non_blocking=*/true);
+    if (batch.documents.defined()) g.documents_ABS[i].copy_(batch.documents, /*non_blocking=*/true);
+    g.shares[i] = share_of_step(batch);
     report.count(batch, settings_.attention.span());
   }
+  g.share_A.copy_(at::tensor(g.shares, at::kFloat), /*non_blocking=*/true);
 }
 
 void Trainer::run_step() {
@@ -51,8 +55,9 @@ void Trainer::run_step() {
   const int64_t A = g.tokens_ABS.size(0);
   model_.reset_routing_stats();
   for (int64_t i = 0; i < A; ++i) {
-    const LossParts parts = forward({g.tokens_ABS[i], g.targets_ABS[i]});
-    backward(parts, static_cast<double>(A));
+    const at::Tensor documents = g.documents_ABS.defined() ? g.documents_ABS[i] : at::Tensor();
+    const LossParts parts = forward({g.tokens_ABS[i], g.targets_ABS[i], documents});
+    backward(parts, g.share_A[i]);
     const at::NoGradGuard no_grad;
     g.losses_A3[i].copy_(at::stack({parts.cross_entropy, parts.balance_loss, parts.z_loss}));
   }
@@ -89,12 +94,9 @@ void Trainer::read_outcome(StepReport& report) {
   report.gradient_norm = done.gradient_norm;
   report.skipped = done.skipped != 0;
   const at::Tensor losses = g.losses_A3.to(at::kCPU, at::kDouble);
-  const auto A = static_cast<double>(losses.size(0));
   for (int64_t i = 0; i < losses.size(0); ++i) {
-    const auto loss = [&](int64_t part) { return losses[i][part].item<double>() / A; };
-    report.loss += loss(0);
-    report.balance_loss += loss(1);
-    report.z_loss += loss(2);
+    const auto loss = [&](int64_t part) { return losses[i][part].item<double>(); };
+    report.add(loss(0), loss(1), loss(2), g.shares[i]);
   }
   read_routing(report);
 }

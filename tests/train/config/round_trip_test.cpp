@@ -124,7 +124,7 @@ Settings random_settings(unsigned seed) {
   if (captures_step(s.memory.cuda_graphs)) {
     s.model.dispatch = Dispatch::capacity, s.activations.storage = ActivationStorage::keep;
     s.placement.gradients = s.placement.optimizer = Home::device, s.optim.in_backward = false;
-    s.train.tokens_per_device = 0, s.reference.path.clear();
+    s.reference.path.clear();
   }
   s.sample.prompt += "once";
   if (s.model.router == RouterKind::expert_choice) s.sample.every = 0;

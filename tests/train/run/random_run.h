@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "kernels/memory/ledger.h"
@@ -27,23 +28,35 @@ inline Settings small_settings() {
   return resolve(s);
 }
 
+// Overrides of settings, key=value each, of which those of `more` win.
+inline std::vector<std::string> overridden(std::vector<std::string> overrides,
+                                           const std::vector<std::string>& more) {
+  const auto key = [](const std::string& one) { return one.substr(0, one.find('=')); };
+  for (const std::string& one : more) {
+    std::erase_if(overrides, [&](const std::string& other) { return key(other) == key(one); });
+    overrides.push_back(one);
+  }
+  return overrides;
+}
+
 // Places of a packed row that are padding.
 inline int64_t random_padding(const Settings& s, int64_t step, int64_t row) {
   return (7 * step + 5 * row) % (s.train.row() / 3);
 }
 
-// Documents of a third of the row at most, one behind another, and padding.
+// Documents of a third of the row at most, and of train.sequence, one behind another, and padding.
 inline Batch random_packed_batch(const Settings& s, int64_t step, int64_t first, int64_t rows) {
   const int64_t T = s.train.row();
   Batch batch{at::zeros({rows, T}, at::kLong), at::full({rows, T}, -1, at::kLong),
               at::full({rows, T}, -1, at::kInt)};
+  const int64_t most = std::min(T / 3, s.train.sequence);
   const auto filled = [&](int64_t row) { return T - random_padding(s, step, row); };
   for (int64_t row = first; row < first + rows; ++row) {
     auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * step + row + 1));
     const at::Tensor ids = at::randint(s.model.vocab, {filled(row) + 1}, generator, at::kLong);
     batch.tokens[row - first].narrow(0, 0, filled(row)).copy_(ids.narrow(0, 0, filled(row)));
     batch.targets[row - first].narrow(0, 0, filled(row)).copy_(ids.narrow(0, 1, filled(row)));
-    for (int64_t start = 0, length = 1 + row % 5; start < filled(row); start += length, length = T / 3) {
+    for (int64_t start = 0, length = 1 + row % 5; start < filled(row); start += length, length = most) {
       length = std::min(length, filled(row) - start);
       batch.documents[row - first].narrow(0, start, length).fill_(start);
     }

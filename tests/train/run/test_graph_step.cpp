@@ -20,11 +20,11 @@ namespace {
 using Overrides = std::vector<std::string>;
 
 Settings settings_with(const Overrides& overrides, CudaGraphs graphs) {
-  Overrides all = {"model.vocab=64",      "model.d_model=64", "model.layers=3",         "model.heads=4",
-                   "model.d_expert=64",   "train.steps=10",   "train.sequence=32",      "optim.warmup=3",
-                   "train.micro_batch=4", "optim.lr=1e-2",    "model.dispatch=capacity"};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  Settings s = load_settings({.config = "moe-pico", .overrides = all});
+  const Overrides all = {"model.vocab=64",    "model.d_model=64",       "model.layers=3",
+                         "model.heads=4",     "model.d_expert=64",      "train.steps=10",
+                         "train.sequence=32", "optim.warmup=3",         "train.micro_batch=4",
+                         "optim.lr=1e-2",     "model.dispatch=capacity"};
+  Settings s = load_settings({.config = "moe-pico", .overrides = test::overridden(all, overrides)});
   s.memory.cuda_graphs = graphs;  // refused on the CPU
   return s;
 }
@@ -89,34 +89,53 @@ class GraphStep : public ::testing::TestWithParam<c10::DeviceType> {
 
 // Ten steps, on CUDA two of them launched before the graph is captured, and again after the batch is cut
 // otherwise; one of them not finite.
+void expect_the_launched_bits(const Overrides& variant, c10::Device device) {
+  const std::string name = ::testing::PrintToString(variant);
+  const Settings s = settings_with(variant, CudaGraphs::none);
+  Trainer launched(s, device, test::random_batches(s)),
+      captured(settings_with(variant, CudaGraphs::step), device, test::random_batches(s));
+  const int64_t rows = s.train.micro_batch * s.train.accumulation,
+                cut = s.train.micro_batch > 1 ? s.train.micro_batch / 2 : 2;
+  for (int64_t step = 0; step < 10; ++step) {
+    const std::string where = name + " step " + std::to_string(step);
+    if (step == 6) {
+      for (Trainer* trainer : {&launched, &captured}) trainer->set_split(cut, rows / cut);
+    }
+    std::vector<at::Tensor> poisoned, kept;
+    for (Trainer* trainer : {&launched, &captured}) {
+      poisoned.push_back(poisoned_weight(*trainer));
+      kept.push_back(poisoned.back().clone());
+      if (step == 4) poisoned.back().fill_(std::nan(""));
+    }
+    const StepReport want = launched.step(step), got = captured.step(step);
+    expect_alike(got, want, where);
+    EXPECT_EQ(got.skipped, step == 4 || (got.skipped && s.precision.compute == ComputePrecision::fp16))
+        << where;
+    if (step == 4) poisoned[0].copy_(kept[0]), poisoned[1].copy_(kept[1]);
+  }
+  EXPECT_EQ(captured.optimizer().steps(), launched.optimizer().steps()) << name;
+  test::expect_equal(captured.weights(), launched.weights(), name);
+  test::expect_equal(captured.optimizer_state(), launched.optimizer_state(), name);
+}
+
 TEST_P(GraphStep, HasTheBitsOfTheLaunchedOne) {
   for (const Overrides& variant : variants()) {
-    const std::string name = ::testing::PrintToString(variant);
-    const Settings s = settings_with(variant, CudaGraphs::none);
-    Trainer launched(s, device(), test::random_batches(s)),
-        captured(settings_with(variant, CudaGraphs::step), device(), test::random_batches(s));
-    for (int64_t step = 0; step < 10; ++step) {
-      const std::string where = name + " step " + std::to_string(step);
-      if (step == 6) {
-        for (Trainer* trainer : {&launched, &captured})
-          trainer->set_split(s.train.micro_batch / 2, 2 * s.train.accumulation);
-      }
-      std::vector<at::Tensor> poisoned, kept;
-      for (Trainer* trainer : {&launched, &captured}) {
-        poisoned.push_back(poisoned_weight(*trainer));
-        kept.push_back(poisoned.back().clone());
-        if (step == 4) poisoned.back().fill_(std::nan(""));
-      }
-      const StepReport want = launched.step(step), got = captured.step(step);
-      expect_alike(got, want, where);
-      EXPECT_EQ(got.skipped, step == 4 || (got.skipped && s.precision.compute == ComputePrecision::fp16))
-          << where;
-      if (step == 4) poisoned[0].copy_(kept[0]), poisoned[1].copy_(kept[1]);
-    }
-    EXPECT_EQ(captured.optimizer().steps(), launched.optimizer().steps()) << name;
-    test::expect_equal(captured.weights(), launched.weights(), name);
-    test::expect_equal(captured.optimizer_state(), launched.optimizer_state(), name);
+    expect_the_launched_bits(variant, device());
     if (HasFailure()) return;
+  }
+}
+
+// Rows of other documents, and other shares of the step's tokens, in each step: the graph reads them where
+// they are copied to.
+TEST_P(GraphStep, TakesPackedRows) {
+  const Overrides packed = {"train.tokens_per_device=90", "train.micro_batch=1", "train.accumulation=2",
+                            "model.layers=2"};
+  for (Overrides more :
+       {Overrides{},
+        {"precision.compute=bf16", "activations.checkpoint=full"},
+        {"precision.compute=bf16", "attention.kernel=sliding_window", "attention.window=8"}}) {
+    more.insert(more.begin(), packed.begin(), packed.end());
+    expect_the_launched_bits(more, device());
   }
 }
 
@@ -197,24 +216,11 @@ TEST(GraphStepOnTheCpu, RunsOutOfMemoryAndGoesOn) {
   test::expect_equal(hit.weights(), clean.weights(), "weights");
 }
 
-// Their attention is cut on the host, otherwise in each step; the settings refuse them before.
-TEST(GraphStepOnTheCpu, RefusesPackedRows) {
-  Settings s = settings_with({}, CudaGraphs::step);
-  s.train.micro_batch = 1;
-  s.train.tokens_per_device = 48;
-  Trainer trainer(s, at::kCPU, test::random_batches(s));
-  try {
-    trainer.step(0);
-    FAIL() << "packed rows were captured";
-  } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find("packed rows"), std::string::npos);
-  }
-  s.memory.cuda_graphs = CudaGraphs::none;
-  EXPECT_GT(Trainer(s, at::kCPU, test::random_batches(s)).step(0).loss, 0);
-}
-
 TEST(GraphStepOnTheCpu, IsPredictedByADryRun) {
-  for (const Overrides& variant : {Overrides{}, {"precision.compute=bf16", "train.accumulation=2"}}) {
+  for (const Overrides& variant :
+       {Overrides{},
+        {"precision.compute=bf16", "train.accumulation=2"},
+        {"precision.compute=bf16", "train.tokens_per_device=300", "train.micro_batch=1"}}) {
     const Settings s = settings_with(variant, CudaGraphs::step);
     const auto measured = static_cast<double>(test::measured_run(s).device);
     EXPECT_NEAR(static_cast<double>(dry_run(s).peak), measured, 0.01 * measured);

@@ -1,8 +1,8 @@
 // A training step over packed rows: its memory is foretold, and how it is cut or recomputed changes nothing.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
+#include "kernels/memory/cuda_stats.h"
+#include "kernels/meta/stands_for.h"
 #include "tests/kernels/reference.h"
 #include "tests/train/run/compared_runs.h"
 #include "tests/train/run/random_run.h"
@@ -121,6 +121,45 @@ TEST(PackedDryRun, PredictsTheMeasuredPeak) {
                measured = static_cast<double>(test::measured_run(s).device);
     EXPECT_NEAR(predicted / measured, 1, 0.01) << i << ": " << predicted << " of " << measured;
   }
+}
+
+// On CUDA a band of keys is as long as a document may be, not as the row.
+TEST(PackedDryRun, CountsTheLongestDocumentOnAGpu) {
+  constexpr int64_t kHeads = 16;
+  const auto scratch = [](int64_t longest) {
+    Settings s = packed_settings();
+    s.run.device = DeviceChoice::cuda;
+    s.train.tokens_per_device = 4096;
+    s.train.sequence = longest;
+    s.model.experts = 0;
+    s.model.layers = 1;
+    s.model.d_model = 64;
+    s.model.heads = kHeads;
+    s.eval.batches = 0;
+    return dry_run(s).phase_peak[static_cast<size_t>(Phase::forward)];
+  };
+  EXPECT_EQ(scratch(2048) - scratch(1024), 4 * 128 * 1024 * kHeads);
+}
+
+// What a GPU's host copies there: tokens, targets, and where documents begin.
+TEST(PackedDryRun, CountsTheBatchOnAGpu) {
+  install_allocators();
+  const Settings s = packed_settings();
+  const auto bytes = [&](c10::Device device) {
+    Batch batch = test::random_batch(s, 0, 0, 1);
+    if (device.is_meta()) {
+      const HomeScope outside(Home::host);
+      for (at::Tensor* x : {&batch.tokens, &batch.targets, &batch.documents}) *x = x->to(device);
+    }
+    const int64_t before = device_memory(device).allocated;
+    const Batch there = batch_on(device, batch);
+    EXPECT_EQ(there.share, batch.share);
+    return device_memory(device).allocated - before;
+  };
+  EXPECT_EQ(bytes(at::kMeta), 0);
+  EXPECT_EQ(bytes(at::kCPU), 0);
+  const MetaStandsFor gpu(c10::kCUDA);
+  EXPECT_EQ(bytes(at::kMeta), s.train.row() * (8 + 8 + 4));
 }
 
 }  // namespace
