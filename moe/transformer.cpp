@@ -158,7 +158,8 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
   };
   Places places = given;
   if (documents.defined()) {
-    places = {.documents = on_device(documents), .longest_document = options_.longest_document};
+    places.documents = on_device(documents);
+    places.longest_document = options_.longest_document;
     places.rope = rope_in(places.documents);
   } else if (!given.rope.defined()) {
     places.rope = texts.empty() ? rope(tokens_BS.size(1)) : cached_rope(texts);

@@ -1,6 +1,7 @@
 """Numbers are never typed: what lies under results/ is what its records say."""
 import functools
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -10,10 +11,11 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench/peers")]
 
 import claims  # noqa: E402
 import report  # noqa: E402
+import table  # noqa: E402
 from tradeoff import document, records  # noqa: E402
 
 FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
@@ -49,9 +51,15 @@ def test_verdicts_are_what_their_records_say(page, techniques):
     assert claims.make(page.parent, techniques, claims.CLAIMS) == page.read_text(), f"scripts/claims.py makes {page} anew"
 
 
+@by_folder("page", sorted(ROOT.glob("results/*/peers.md")))
+def test_tables_of_peers_are_what_their_records_say(page):
+    records_of_peers = [json.loads(line) for line in page.with_suffix(".jsonl").read_text().splitlines()]
+    assert table.report(records_of_peers) == page.read_text(), f"bench/peers/table.py makes {page} anew"
+
+
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))
 def test_no_page_is_left_out_and_its_pictures_lie_beside_it(page):
-    assert page.name in ("report.md", "claims.md"), "no test makes this page anew"
+    assert page.name in ("report.md", "claims.md", "peers.md"), "no test makes this page anew"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
         assert (page.parent / picture).stat().st_size > 5_000, picture
 

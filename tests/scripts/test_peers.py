@@ -13,6 +13,7 @@ sys.path.insert(0, str(PEERS))
 
 import hf_moe_layer  # noqa: E402
 import moe_layers  # noqa: E402
+import table  # noqa: E402
 import tensor_files  # noqa: E402
 
 SHAPE = (torch.float32, 64, 32, 16, 4, 2)
@@ -77,6 +78,22 @@ def test_opponents_in_bf16_are_well_inside_their_tolerance():
     errors = hf_moe_layer.errors_of(moe_layers.GroupedMM(tensors, shape[5], torch.bfloat16).results(), reference)
     most = hf_moe_layer.PEER_TOLERANCE[torch.bfloat16]
     assert most / 4 < max(errors.values()) < most
+
+
+def test_the_tables_ratios_are_of_what_was_measured():
+    head = {"machine": "a CPU", "commit": "0123456789abcdef", "date": "2026-01-02T03:04:05Z", "command": ["run", "a b"]}
+    step = head | {"kind": "mixtral_step", "best_peer": "eager bf16", "table": {
+        "eager bf16": {"tokens_per_second": 1000.0, "slowest": 900.0, "fastest": 1100.0, "peak_rss": 512 << 20},
+        "moelab bf16": {"tokens_per_second": 2500.0, "slowest": 2400.0, "fastest": 2600.0, "peak_rss": 256 << 20}}}
+    layer = head | {"kind": "moe_layer", "status": "ok", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 3, "k": 1,
+                    "median": {"moelab": 10.0, "eager": 32.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0}
+    other = layer | {"median": {"moelab": 20.0, "grouped_mm": 30.0}}
+    lines = table.report([step, layer, other, layer | {"status": "disagrees"}]).splitlines()
+    assert lines[2] == "| moelab bf16 | 2,500 | 2,400 to 2,600 | 2.50 × | 256 MiB |"
+    assert lines[5] == "a CPU; commit 0123456789, 2026-01-02: `run 'a b'`"
+    assert lines[9:11] == ["| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |",
+                           "| float32 8, 4, 2, 3, 1 | 20 | – | 30 (1.50 ×) | 50% |"]
+    assert len(lines) == 13
 
 
 def test_tensor_files_are_safetensors(tmp_path):
