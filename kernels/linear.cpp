@@ -97,7 +97,7 @@ bool is_blocked(const Tensor& x, const Tensor& w) {
   const bool on_cpu = x.is_cpu() || (x.is_meta() && !meta_is_cuda());
   const bool packed = x.is_contiguous() && w.is_contiguous();
   return on_cpu && packed && x.scalar_type() == w.scalar_type() &&
-         x.numel() >= kRowBlock * w.size(1) &&  // below, laying out the weights costs more than it saves
+         x.numel() >= kRowBlock * w.size(1) &&  // below, laying out costs more than it saves
          has_blocked_product(x.scalar_type(), w.size(0), w.size(1));
 }
 

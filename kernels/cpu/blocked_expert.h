@@ -34,7 +34,6 @@ struct BlockedExpert {
 
  private:
   using Worker = typename BlockedProducts<T>::Worker;
-  static constexpr int64_t kPair = kPanel / 2;  // features of a panel that holds gates and ups
 
   static int64_t padded(int64_t n) { return round_up(n, kTile); }  // rows as the terms of a product
   PackedRight<T> act_words(int64_t n) const { return {reinterpret_cast<int32_t*>(act), padded(n), F}; }

@@ -74,30 +74,34 @@ void store_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride
   }
 }
 
-// As store_block, but past the caches, for what nothing reads soon: memory is not read first to be written
-// to. Other threads see it after flush_stores.
+#ifdef CPU_CAPABILITY_AVX512
+// A cache line of results.
+inline __m512i line_of(const float* c, float) { return _mm512_loadu_si512(c); }
+#ifdef MOELAB_NATIVE_BF16
+inline __m512i line_of(const float* c, at::BFloat16) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + kLanes), _mm512_loadu_ps(c)));
+}
+#endif
+#endif
+
+// As store_block, but where there are tiles past the caches, for what nothing reads soon: memory is not read
+// first to be written to. Rows begin at cache lines. Other threads see it after flush_stores.
 template <class T>
 void stream_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride) {
-#ifdef MOELAB_NATIVE_BF16
-  constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < n; ++i, c += width, to += stride) {
-    for (int64_t j = 0; j < width; j += kLine) {
-      __m512i line;
-      if constexpr (std::is_same_v<T, float>) {
-        line = _mm512_loadu_si512(c + j);
-      } else {
-        line = reinterpret_cast<__m512i>(
-            _mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + j + kLanes), _mm512_loadu_ps(c + j)));
+#ifdef CPU_CAPABILITY_AVX512
+  if constexpr (kHasTiles<T>) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i * stride + j), line_of(c + i * width + j, T()));
       }
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + j), line);
     }
+    return;
   }
-#else
-  store_block(c, n, width, to, stride);
 #endif
+  store_block(c, n, width, to, stride);
 }
 inline void flush_stores() {
-#ifdef MOELAB_NATIVE_BF16
+#ifdef CPU_CAPABILITY_AVX512
   _mm_sfence();
 #endif
 }
@@ -139,7 +143,8 @@ class BlockedProducts {
     T* left;         // (kPanel, kDepth)
     int32_t* words;  // kPanelBytes, or kFewPanels of the deepest
   };
-  // `widest`: columns of the widest transposed product; `deepest`: the most terms of another.
+  // `widest`: columns of the widest transposed product; `deepest`: the most terms of a product by a
+  // transpose, half of those of another.
   static int64_t worker_bytes(int64_t widest, int64_t deepest) {
     return results_bytes(widest) + kPanel * kDepth * sizeof(T) +
            std::max(kPanelBytes, kFewPanels * panel_bytes(deepest));
@@ -254,7 +259,7 @@ class BlockedProducts {
 
   static int64_t panel_bytes(int64_t K) { return kPanel * K * static_cast<int64_t>(sizeof(T)); }
   static int64_t results_bytes(int64_t widest) {
-    static_assert(kRowBlock * kMostPanels <= 2 * kPanel);
+    static_assert(kRowBlock * kMostPanels <= 2 * kPanel && kFewPanels >= 2);
     return 4 * kPanel * std::max(widest, 2 * kPanel);
   }
 

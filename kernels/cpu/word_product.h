@@ -90,6 +90,11 @@ void multiply_words_avx512(int64_t M, int64_t N, int64_t K, bool add, const T* a
   }
   if (column < N) word_columns<T, 2>(M, K, add, a, stride, words + column, N, c + column, tiles);
 }
+#else
+// There is none to be called: kHasTiles.
+template <class T>
+void multiply_words_avx512(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
+                           const int32_t* words, float* c);
 #endif
 
 }  // namespace detail

@@ -6,7 +6,7 @@
 // B rows, S tokens of the sequence.
 namespace moelab {
 
-// Contiguous CPU tensors, charged to the host and not to the device's budget.
+// As loaded: contiguous CPU tensors, charged to the host and not to the device's budget.
 struct Batch {
   at::Tensor tokens;   // (B, S) int64
   at::Tensor targets;  // (B, S) int64, the token after each of `tokens`
