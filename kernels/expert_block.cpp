@@ -158,7 +158,7 @@ BlockedExpert<T> blocked_expert(const Shape& s, const Scratch::Lane& lane) {
           elements(lane.act_MF),
           elements(lane.across),
           lane.dscale_M.defined() ? lane.dscale_M.mutable_data_ptr<float>() : nullptr,
-          BlockedProducts<T>(lane.workers.mutable_data_ptr(), s.D, std::max(s.D, s.F))};
+          BlockedProducts<T>(lane.workers, s.D)};
 }
 
 // An expert's rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products

@@ -19,28 +19,18 @@ namespace {
 
 using at::Tensor;
 
-// What each core needs in a pass, as BlockedProducts has it.
-template <class Element>
-Tensor make_workers(const Tensor& x, int64_t widest, int64_t deepest) {
-  KindScope scope(Kind::activations);
-  return at::empty({at::get_num_threads(), BlockedProducts<Element>::worker_bytes(widest, deepest)},
-                   x.options().dtype(at::kByte));
-}
-
 // Forward and backward serve the CPU and meta, where nothing is computed.
 Tensor linear_forward(const Tensor& x_TK, const Tensor& w) {
   const int64_t T = x_TK.size(0), N = w.size(0), K = w.size(1);
   Tensor y = at::empty({T, N}, x_TK.options());
   with_blocked_type(x_TK.scalar_type(), [&](auto zero) {
     using Element = decltype(zero);
-    const Tensor workers = make_workers<Element>(x_TK, 0, K);
+    const KindScope scope(Kind::activations);
+    const Tensor workers = BlockedProducts<Element>::make_workers(x_TK, 0, K);
     if (y.is_meta()) return;
-    const auto* weights = w.const_data_ptr<Element>();
-    const auto half = [&](int64_t first, int64_t width, int64_t i) {
-      return weights + (first + i * width / 2) * K;
-    };
-    BlockedProducts<Element>(workers.mutable_data_ptr(), 0, K)
-        .multiply_by_transpose(T, x_TK.const_data_ptr<Element>(), K, N, half,
+    BlockedProducts<Element>(workers, 0)
+        .multiply_by_transpose(T, x_TK.const_data_ptr<Element>(), K, N,
+                               halves_of(w.const_data_ptr<Element>(), K),
                                store_rows(y.mutable_data_ptr<Element>(), N));
   });
   return y;
@@ -56,19 +46,14 @@ std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_
   }
   with_blocked_type(x_TK.scalar_type(), [&](auto zero) {
     using Element = decltype(zero);
-    const Tensor workers = make_workers<Element>(x_TK, K, N);
-    Tensor words;
-    {
-      KindScope scope(Kind::activations);
-      words = at::empty({rows / kInWord<Element> * K}, x_TK.options().dtype(at::kInt));
-    }
+    const KindScope scope(Kind::activations);
+    const Tensor workers = BlockedProducts<Element>::make_workers(x_TK, K, N);
+    const Tensor words = at::empty({rows / kInWord<Element> * K}, x_TK.options().dtype(at::kInt));
     if (dx.is_meta()) return;
-    const auto *dy = dy_TN.const_data_ptr<Element>(), *weights = w.const_data_ptr<Element>();
-    const auto pack = [&](int64_t first, int64_t width, int32_t* to) {
-      pack_rows(weights + first, K, N, N, width, to);
-    };
-    const BlockedProducts<Element> products(workers.mutable_data_ptr(), K, N);
-    products.multiply(T, dy, N, K, pack, store_rows(dx.mutable_data_ptr<Element>(), K));
+    const auto* dy = dy_TN.const_data_ptr<Element>();
+    const BlockedProducts<Element> products(workers, K);
+    products.multiply(T, dy, N, K, columns_of(w.const_data_ptr<Element>(), N, K),
+                      store_rows(dx.mutable_data_ptr<Element>(), K));
     const PackedRight<Element> by_rows{words.mutable_data_ptr<int32_t>(), rows, K};
     products.pack(by_rows, x_TK.const_data_ptr<Element>(), T);
     products.multiply_transpose(T, dy, N, by_rows, dw.mutable_data_ptr<Element>());

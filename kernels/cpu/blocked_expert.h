@@ -122,16 +122,12 @@ void BlockedExpert<T>::hidden(int64_t n, const T* w13, T* h) const {
 
 template <class T>
 void BlockedExpert<T>::output(int64_t n, const T* w2) const {
-  const auto half = [&](int64_t first, int64_t width, int64_t i) { return w2 + (first + i * width / 2) * F; };
-  products.multiply_by_transpose(n, act, F, D, half, store_rows(rows, D));
+  products.multiply_by_transpose(n, act, F, D, halves_of(w2, F), store_rows(rows, D));
 }
 
 template <class T>
 void BlockedExpert<T>::hidden_backward(int64_t n, const T* w2, const float* scale, T* h) const {
   const PackedRight<T> words = act_words(n);
-  const auto pack = [&](int64_t first, int64_t width, int32_t* to) {
-    pack_rows(w2 + first, F, D, D, width, to);
-  };
   const auto store = [&](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
     int32_t* const to = words.panel(first) + i / kInWord<T> * width;
     detail::swiglu_backward_block(c, count, width, F, scale + i, h + i * 2 * F + first, to,
@@ -144,7 +140,7 @@ void BlockedExpert<T>::hidden_backward(int64_t n, const T* w2, const float* scal
     prefetch_rows(gate, 2 * F, count, width);
     prefetch_rows(gate + F, 2 * F, count, width);
   };
-  products.multiply(n, rows, D, F, pack, Results{store, prefetch});
+  products.multiply(n, rows, D, F, columns_of(w2, D, F), Results{store, prefetch});
   for (int64_t f = kPanel; f < F; f += kPanel) {
     for (int64_t i = 0; i < n; ++i) dscale[i] += dscale[f / kPanel * n + i];
   }
@@ -181,10 +177,7 @@ void BlockedExpert<T>::hidden_weights(int64_t n, const T* dh, T* dw13) const {
 
 template <class T>
 void BlockedExpert<T>::input(int64_t n, const T* w13, const T* dh) const {
-  const auto pack = [&](int64_t first, int64_t width, int32_t* to) {
-    pack_rows(w13 + first, D, 2 * F, 2 * F, width, to);
-  };
-  products.multiply(n, dh, 2 * F, D, pack, store_rows(rows, D));
+  products.multiply(n, dh, 2 * F, D, columns_of(w13, 2 * F, D), store_rows(rows, D));
 }
 
 }  // namespace moelab

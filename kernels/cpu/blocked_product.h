@@ -2,6 +2,7 @@
 #include "kernels/cpu/word_product.h"
 #include "kernels/cpu/words.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
 
@@ -133,6 +134,18 @@ auto store_rows(T* to, int64_t stride) {
                  }};
 }
 
+// A matrix (K, N) as the right operand of BlockedProducts::multiply.
+template <class T>
+auto columns_of(const T* matrix, int64_t K, int64_t N) {
+  return
+      [=](int64_t first, int64_t width, int32_t* words) { pack_rows(matrix + first, N, K, K, width, words); };
+}
+// A matrix (N, K) as that of BlockedProducts::multiply_by_transpose.
+template <class T>
+auto halves_of(const T* matrix, int64_t K) {
+  return [=](int64_t first, int64_t width, int64_t i) { return matrix + (first + i * width / 2) * K; };
+}
+
 // Runs products on all cores, or, made within a parallel region, on the one that it is called on.
 template <class T>
 class BlockedProducts {
@@ -150,11 +163,16 @@ class BlockedProducts {
            std::max(kPanelBytes, kFewPanels * panel_bytes(deepest));
   }
 
-  // `memory`: worker_bytes for each core that works.
-  BlockedProducts(void* memory, int64_t widest, int64_t deepest)
-      : memory_(static_cast<std::byte*>(memory)),
+  // That for each core, (cores, bytes), where `like` is.
+  static at::Tensor make_workers(const at::Tensor& like, int64_t widest, int64_t deepest) {
+    return at::empty({at::get_num_threads(), worker_bytes(widest, deepest)}, like.options().dtype(at::kByte));
+  }
+
+  // `workers`: make_workers', or its rows from one on where that one's core works alone.
+  BlockedProducts(const at::Tensor& workers, int64_t widest)
+      : memory_(static_cast<std::byte*>(workers.mutable_data_ptr())),
         results_bytes_(results_bytes(widest)),
-        worker_bytes_(worker_bytes(widest, deepest)),
+        worker_bytes_(workers.stride(0)),
         cores_(at::in_parallel_region() ? 1 : at::get_num_threads()) {}
 
   // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n; cores take them as they come,

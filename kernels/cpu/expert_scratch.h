@@ -133,13 +133,13 @@ struct Scratch {
     if (gradients > 0) lane.dscale_M = at::empty({gradients, widest}, f32);
   }
 
-  // For each core; all work from the first lane's on.
+  // All cores work from the first lane's on.
   static Tensor make_workers(const Tensor& x, const Shape& s) {
-    int64_t bytes = 0;
+    Tensor workers;
     with_blocked_type(x.scalar_type(), [&](auto zero) {
-      bytes = BlockedProducts<decltype(zero)>::worker_bytes(s.D, std::max(s.D, s.F));
+      workers = BlockedProducts<decltype(zero)>::make_workers(x, s.D, std::max(s.D, s.F));
     });
-    return at::empty({at::get_num_threads(), bytes}, x.options().dtype(at::kByte));
+    return workers;
   }
 
   Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass,

@@ -25,8 +25,8 @@ inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows
                       int32_t* words) {
   constexpr int64_t kAhead = 8;  // rows, of a stride that no hardware foresees
   for (int64_t r = 0; r < rows; r += kInWord<T>, words += width) {
-    for (int64_t c = 0; c < kInWord<T> * width; c += 64 / sizeof(T)) {
-      __builtin_prefetch(from + (r + kAhead + c / width) * stride + c % width, 0, 2);
+    for (int64_t next = r + kAhead; next < r + kAhead + kInWord<T>; ++next) {
+      for (int64_t c = 0; c < width; c += 64 / sizeof(T)) __builtin_prefetch(from + next * stride + c, 0, 2);
     }
     if (r >= count) {
       std::fill_n(words, width, 0);
