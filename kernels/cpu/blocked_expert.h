@@ -46,10 +46,10 @@ template <class T>
 void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, T* act) {
   for (int64_t i = 0; i < n; ++i, c += 2 * pair, h += 2 * F, act += F) {
     for (int64_t j = 0; j < pair; j += kLanes) {
-      store_float(h + j, Vec::loadu(c + j));
-      store_float(h + F + j, Vec::loadu(c + pair + j));
-      const Vec gate = load_float(h + j);
-      store_float(act + j, gate * sigmoid<T>(gate) * load_float(h + F + j));
+      const Vec gate = rounded_to<T>(Vec::loadu(c + j)), up = rounded_to<T>(Vec::loadu(c + pair + j));
+      store_float(h + j, gate);
+      store_float(h + F + j, up);
+      store_float(act + j, gate * sigmoid<T>(gate) * up);
     }
   }
 }

@@ -107,14 +107,6 @@ inline void flush_stores() {
 #endif
 }
 
-// Asks for rows that are read or written next, at strides that no hardware foresees.
-template <class T>
-void prefetch_rows(const T* rows, int64_t stride, int64_t n, int64_t width) {
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) __builtin_prefetch(rows + i * stride + j, 0, 2);
-  }
-}
-
 // What becomes of a product: store(c, i, count, first, width) is given the results of rows i, … and columns
 // first, …, fp32 (count, width), once each; prefetch(i, count, first, width) asks for what that will touch.
 template <class Store, class Prefetch>

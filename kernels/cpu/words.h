@@ -19,15 +19,21 @@ inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1)
 
 using VecWord = at::vec::Vectorized<int32_t>;
 
+// Asks for rows that are read or written next, at strides that no hardware foresees.
+template <class T>
+inline void prefetch_rows(const T* rows, int64_t stride, int64_t n, int64_t width) {
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) __builtin_prefetch(rows + i * stride + j, 0, 2);
+  }
+}
+
 // words (rows / kInWord, width) of `count` rows of `width`, zeros up to `rows`.
 template <class T>
 inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
                       int32_t* words) {
-  constexpr int64_t kAhead = 8;  // rows, of a stride that no hardware foresees
+  constexpr int64_t kAhead = 8;  // rows
   for (int64_t r = 0; r < rows; r += kInWord<T>, words += width) {
-    for (int64_t next = r + kAhead; next < r + kAhead + kInWord<T>; ++next) {
-      for (int64_t c = 0; c < width; c += 64 / sizeof(T)) __builtin_prefetch(from + next * stride + c, 0, 2);
-    }
+    prefetch_rows(from + (r + kAhead) * stride, stride, kInWord<T>, width);
     if (r >= count) {
       std::fill_n(words, width, 0);
     } else if constexpr (kInWord<T> == 1) {
@@ -54,9 +60,13 @@ inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_
   for (int64_t r = 0; count < rows && r < height; ++r) {
     std::fill_n(words + r * to_stride + count, rows - count, 0);
   }
-  at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(from), stride / kInWord<T>,
-                                reinterpret_cast<float*>(words), to_stride, static_cast<int>(count),
-                                static_cast<int>(height));
+  constexpr int64_t kAtOnce = 16;  // rows, as many as the words of a cache line
+  for (int64_t r = 0; r < count; r += kAtOnce) {
+    prefetch_rows(from + (r + kAtOnce) * stride, stride, std::min(kAtOnce, count - r - kAtOnce), width);
+    at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(from + r * stride), stride / kInWord<T>,
+                                  reinterpret_cast<float*>(words + r), to_stride,
+                                  static_cast<int>(std::min(kAtOnce, count - r)), static_cast<int>(height));
+  }
 }
 
 // to (width, padded), of S rows of `width`, zeros up to `padded`.
@@ -64,11 +74,9 @@ template <class T>
 inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t padded, int64_t width, T* to,
                            int64_t to_stride) {
   for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, T(0));
+  prefetch_rows(from, stride, std::min(2 * kTile, S), width);
   for (int64_t s = 0; s < S; s += kTile) {
-    for (int64_t next = s + kTile; next < std::min(s + 2 * kTile, S); ++next) {
-      // strides that no hardware foresees
-      for (int64_t c = 0; c < width; c += kTile) __builtin_prefetch(from + next * stride + c, 0, 2);
-    }
+    prefetch_rows(from + (s + 2 * kTile) * stride, stride, std::min(kTile, S - s - 2 * kTile), width);
     for (int64_t c = 0; c < width; c += kTile) {
       at::vec::transpose_mxn<T>(from + s * stride + c, stride, to + c * to_stride + s, to_stride,
                                 static_cast<int>(std::min(kTile, S - s)), kTile);
