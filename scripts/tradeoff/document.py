@@ -97,7 +97,14 @@ def cell(tag: str, heading: str, text: str, table: Table) -> str:
         kinds = ["word", "long"] if is_long(text) and tag == "td" else ["word"]
     scope = ' scope="col"' if tag == "th" else ""
     return f'<{tag}{scope} class="{" ".join(kinds)}">{inline(text)}</{tag}>' if kinds else \
-        f"<{tag}{scope}>{inline(text)}</{tag}>"
+        f"<{tag}{scope}>{figure_html(text)}</{tag}>"
+
+
+def figure_html(text: str) -> str:
+    """A number, and what stands behind it in brackets or after a comma: on paper, lines end between these alone."""
+    if not re.match(r"[-+]?\d", text):
+        return inline(text)
+    return " ".join(f"<span>{inline(part)}</span>" for part in re.split(r" (?=\()|(?<=,) ", text))
 
 
 def table_html(table: Table) -> str:

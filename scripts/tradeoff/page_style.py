@@ -36,10 +36,13 @@ summary{cursor:pointer}
 .green{color:var(--good)}.amber{color:var(--fair)}.red{color:var(--bad)}a{color:inherit}
 @media print{:root{color-scheme:light;--paper:#fff;--ink:#000;--soft:#444;--line:#bbb;--band:#f5f6f8;
 --good:#11703c;--fair:#8a5a00;--bad:#b3261e;--front:#c2410c}
-@page{margin:14mm}body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}
-.narrow,.details{display:none}.wide{display:block}.large svg{min-width:0}
-table{font-size:7.5pt;width:100%}th,td{white-space:normal;padding:2pt 4pt}td.word,td.long{min-width:0}
-figure,tr,pre{break-inside:avoid}h2,h3,.about{break-after:avoid}thead{display:table-header-group}svg{max-width:150mm}}
+@page{size:A4;margin:14mm}body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}
+.narrow,.details,details,p:has(+details){display:none}.wide{display:block}
+svg,.large svg{min-width:0;max-width:150mm;max-height:225mm}
+table{font-size:7pt;width:100%}th,td{padding:2pt 3pt;white-space:normal}td span{white-space:nowrap}
+td.word,td.long{min-width:0}
+.about,figcaption{font-size:9pt}figure,tr,pre,.about{break-inside:avoid}h2,h3,.about{break-after:avoid}
+thead{display:table-header-group}}
 """
 
 # Pointing at a point, touching it or reaching it by keyboard shows what is known of it below its figure; of

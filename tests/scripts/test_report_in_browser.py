@@ -1,6 +1,8 @@
 """report.html in a headless browser: nothing goes wrong in it, nothing is fetched, and it can be read and pointed at on a
-phone and on a desktop."""
+phone, on a desktop and on paper."""
+import base64
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import sweep_records as made
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHONE, DESKTOP = (390, 844), (1280, 900)
+SHEET = (688, 1016)  # A4 less its margins of 14 mm, at 96 pixels an inch
 sizes = pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 # Pictures that are shown at this width, and their text as high as it comes out, in pixels.
 SHOWN = "[...document.querySelectorAll('figure svg')].filter((svg) => svg.getBoundingClientRect().width > 0)"
@@ -136,3 +139,64 @@ def test_of_points_on_each_other_the_nearest_is_shown(page, report):
         point = POINT.format(0).replace("pareto-0", f"estimates-{number}")
         page.touch(point)
         assert f"model.layers={number}" in page.value("[...document.querySelectorAll('.details')].at(-1).innerText")
+
+
+@pytest.fixture
+def sheet(page, report):
+    """The report as it is laid out for paper, in a window of one page's size."""
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.open(report, *SHEET)
+    yield page
+    page.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_paper_cuts_nothing_off(sheet):
+    assert sheet.value("document.documentElement.scrollWidth") <= SHEET[0]
+    assert sheet.value("[...document.querySelectorAll('table, tr, th, td, svg, p, li, pre, h1, h2, h3, figcaption')]"
+                       ".filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.innerText)") == []
+    assert sheet.value("[...document.querySelectorAll('.scroll, th, td')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
+                       ".map((e) => e.innerText)") == []
+    # scrolled by on a screen, all there on paper
+    assert sheet.value("[...document.querySelectorAll('.scroll')].every((e) => getComputedStyle(e).overflow == 'visible')")
+
+
+def test_a_picture_stays_on_one_sheet_with_its_heading(sheet):
+    heights = sheet.value("""[...document.querySelectorAll('figure')].map((figure) => {
+      const before = figure.previousElementSibling;
+      const top = before && /^H[1-3]$/.test(before.tagName) ? before : figure;
+      return figure.getBoundingClientRect().bottom - top.getBoundingClientRect().top;
+    })""")
+    assert len(heights) == 8 and max(heights) < SHEET[1]
+    for element in ("figure", "tr", ".about"):
+        assert sheet.value(f"getComputedStyle(document.querySelector('{element}')).breakInside") == "avoid"
+    assert sheet.value("[...document.querySelectorAll('h2, h3')].every((e) => getComputedStyle(e).breakAfter == 'avoid')")
+    assert sheet.value("[...document.querySelectorAll('thead')].every((e) => "
+                       "getComputedStyle(e).display == 'table-header-group')")  # again on each sheet
+
+
+def test_paper_shows_nothing_to_point_at_or_to_open(sheet):
+    assert sheet.value("document.querySelectorAll('.narrow, .details, summary').length") > 8
+    assert sheet.value("[...document.querySelectorAll('.narrow, .details, details, summary, p:has(+ details)')]"
+                       ".filter((e) => e.getBoundingClientRect().height > 0).map((e) => e.className)") == []
+    names = sheet.value(f"{SHOWN}.map((svg) => svg.getAttribute('aria-label'))")
+    assert len(names) == len(set(names)) == 8
+
+
+def test_words_on_paper_can_be_read(sheet):
+    """In points, 0.75 a pixel: tables 7, pictures 4.5 at least; what is too high for a sheet is drawn smaller."""
+    assert sheet.value("Math.min(...[...document.querySelectorAll('td, th, p, li, figcaption')]"
+                       ".map((e) => 0.75 * parseFloat(getComputedStyle(e).fontSize)))") > 6.99
+    heights = sheet.value(f"""{SHOWN}.flatMap((svg) => {{
+      const box = svg.viewBox.baseVal, shown = svg.getBoundingClientRect();
+      const scale = Math.min(shown.width / box.width, shown.height / box.height);
+      return [...svg.querySelectorAll('text')].map((text) => 0.75 * scale * parseFloat(getComputedStyle(text).fontSize));
+    }})""")
+    assert len(heights) > 100 and min(heights) >= 4.5, sorted(heights)[:5]
+
+
+def test_the_report_prints_on_a4(page, report):
+    page.open(report, *DESKTOP)
+    pdf = base64.b64decode(page.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+    sizes_found = {tuple(round(float(side)) for side in box.split()[2:])
+                   for box in re.findall(rb"/MediaBox \[([^]]+)\]", pdf)}
+    assert len(re.findall(rb"/Type /Page\b", pdf)) > 5 and sizes_found == {(595, 842)}
