@@ -2,9 +2,9 @@
 """One training step of moe-micro beside `transformers`' Mixtral of the same shape, in turns.
 
 The opponent trains with each of its expert backends, in fp32 and under bf16 autocast, with the fused AdamW of
-PyTorch; its fastest combination counts. First both compute the loss of the same batch with the same weights
-(ours comes from a folder that `transformers` wrote): no speed-up is printed for models that disagree. Each
-measurement is a process of its own; peak memory is the kernel's account of it (ru_maxrss).
+PyTorch; its fastest combination counts, and ratios are of the same round. First both compute the loss of the same
+batch with the same weights (ours comes from a folder that `transformers` wrote): no speed-up is printed for models that
+disagree. Each measurement is a process of its own; peak memory is the kernel's account of it (ru_maxrss).
 
 example: bench/peers/hf_mixtral.py --moelab build/dev/bin/moelab --rounds 3
 """
@@ -151,27 +151,49 @@ def main():
             for side in sides:
                 print(f"  round {number + 1} of {args.rounds}: {side.name}", file=sys.stderr, flush=True)
                 runs[side.name].append(side.run(folder, args.data, args.steps))
-    show(sides, runs, args, losses)
+    show(runs, args, losses)
 
 
-def show(sides, runs, args, losses):
+def by_round(runs):
+    """Of each side, the median tokens/s of each round; of a record's `runs`, too."""
+    return {side: [statistics.median(rates(run)) for run in rounds] for side, rounds in runs.items()}
+
+
+def rates(run):
+    """Tokens/s of the steps that count."""
+    return [BATCH * SEQUENCE / ms * 1e3 for ms in run["milliseconds"][WARM_UP:]]
+
+
+def ratios(runs, side, other):
+    """How fast a side was beside another of the same round, round by round."""
+    found = by_round(runs)
+    return [one / two for one, two in zip(found[side], found[other])]
+
+
+def figures(runs):
+    """What a record says of the runs of each side; the fastest opponent has the highest median over all rounds."""
     table = {}
-    for side in sides:
-        rates = [BATCH * SEQUENCE / ms * 1e3 for run in runs[side.name] for ms in run["milliseconds"][WARM_UP:]]
-        table[side.name] = {"tokens_per_second": statistics.median(rates), "slowest": min(rates), "fastest": max(rates),
-                            "peak_rss": max(run["rss"] for run in runs[side.name])}
-    for name, row in table.items():
+    for side, rounds in runs.items():
+        found = [rate for run in rounds for rate in rates(run)]
+        table[side] = {"tokens_per_second": statistics.median(found), "slowest": min(found), "fastest": max(found),
+                       "peak_rss": max(run["rss"] for run in rounds)}
+    best = max((side for side in table if not side.startswith("moelab")),
+               key=lambda side: table[side]["tokens_per_second"])
+    return {"table": table, "best_peer": best, "speed": statistics.median(ratios(runs, "moelab bf16", best)),
+            "memory": table["moelab bf16"]["peak_rss"] / table[best]["peak_rss"]}
+
+
+def show(runs, args, losses):
+    found = figures(runs)
+    for name, row in found["table"].items():
         print(f"{name:18} {row['tokens_per_second']:7.0f} tokens/s ({row['slowest']:.0f} to {row['fastest']:.0f})  "
               f"peak resident {row['peak_rss'] / 2**20:6.0f} MiB")
-    peers = [s.name for s in sides if isinstance(s, Peer)]
-    best = max(peers, key=lambda name: table[name]["tokens_per_second"])
-    ours = table["moelab bf16"]
-    speed = ours["tokens_per_second"] / table[best]["tokens_per_second"]
-    memory = ours["peak_rss"] / table[best]["peak_rss"]
-    print(f"moelab bf16 against {best}: {speed:.2f} x its tokens/s, {memory:.2f} x its peak resident memory")
+    best = found["best_peer"]
+    rounds = ratios(runs, "moelab bf16", best)
+    print(f"moelab bf16 beside {best} of the same round: {found['speed']:.2f} x its tokens/s ({min(rounds):.2f} to "
+          f"{max(rounds):.2f} in {len(rounds)} rounds), {found['memory']:.2f} x its peak resident memory")
     if args.out:
-        write_record(args.out, "mixtral_step", {"losses": losses, "table": table, "best_peer": best, "speed": speed,
-                                                "memory": memory, "runs": runs, "status": "ok"})
+        write_record(args.out, "mixtral_step", {"losses": losses, **found, "runs": runs, "status": "ok"})
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ GPU_SHAPES = [
     (torch.bfloat16, 24576, 1536, 256, 128, 8),
     (torch.bfloat16, 32768, 2048, 768, 128, 8),
 ]
-# The same work a token for every E: what more experts cost beside it. At E = 256 an expert still has 256 rows; with
-# few, what is measured is the reading of its weights and the writing of their gradients.
+# The same work a token for every E: what more experts cost the layer beside it, without the update of their weights
+# (expert_sweep.py measures whole steps). At E = 256 an expert still has 256 rows; with few, what is measured is the
+# reading of its weights and the writing of their gradients.
 SWEEP = [(torch.float32, 16384, 256, 512, experts, 4) for experts in (4, 16, 64, 256)]
 # How tokens spread over experts: all alike, by Zipf's law, or four experts with nine tenths of the weight.
 LOADS = ("even", "zipf", "four_hot")
@@ -241,7 +242,8 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: its shapes, under every load")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=10, help="a round and side")
-    parser.add_argument("--sweep", action="store_true", help="E from 4 to 256 at equal work, instead of the shapes")
+    parser.add_argument("--sweep", action="store_true",
+                        help="E from 4 to 256 at equal work, instead of the shapes: the layer alone, no update")
     parser.add_argument("--out", help="append the records to this JSON-lines file")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -254,7 +256,7 @@ def main():
             record = compare(shape, load, makers, args.program, args.rounds, args.iterations, args.device, clock)
             show(record)
             if args.out:
-                write_record(args.out, "moe_layer", record)
+                write_record(args.out, "moe_layer_sweep" if args.sweep else "moe_layer", record)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
 """Tables of what bench/peers recorded, as Markdown: training steps beside transformers' Mixtral, MoE layers beside
-other people's.
+other people's, layers and steps with more experts, and where the time of a step goes.
 
 example: bench/peers/table.py results/epyc-2-cores/peers.jsonl > results/epyc-2-cores/peers.md
 """
 import argparse
+import itertools
 import json
 import shlex
+import statistics
 from pathlib import Path
+
+import step_profile
+from hf_mixtral import ratios
+
+SHAPE = "{dtype} {T}, {d}, {F}, {E}, {k}"
 
 
 def table(heads, rows):
@@ -19,44 +26,136 @@ def source(record):
     return f"{record['machine']}; commit {record['commit'][:10]}, {record['date'][:10]}: `{shlex.join(record['command'])}`"
 
 
+def of_kind(records, kind):
+    return [record for record in records if record["kind"] == kind and record["status"] == "ok"]
+
+
+def by_source(records):
+    """Those of one command on one commit and machine, together."""
+    return [list(group) for _, group in itertools.groupby(records, source)]
+
+
 def mixtral_step(record):
-    """Medians over all steps of all rounds but the first ones of each."""
+    """Medians over all steps of all rounds but the first ones of each; ratios are of medians of the same round."""
     best = record["best_peer"]
 
+    def beside(side):
+        found = ratios(record["runs"], side, best)
+        return f"{statistics.median(found):.2f} × ({min(found):.2f} to {max(found):.2f})"
+
     def row(side, found):
-        speed = found["tokens_per_second"] / record["table"][best]["tokens_per_second"]
         return [side, f"{found['tokens_per_second']:,.0f}", f"{found['slowest']:,.0f} to {found['fastest']:,.0f}",
-                f"{speed:.2f} ×", f"{found['peak_rss'] / 2**20:,.0f} MiB"]
+                "" if side == best else beside(side), f"{found['peak_rss'] / 2**20:,.0f} MiB"]
 
     rows = [row(*item) for item in sorted(record["table"].items(), key=lambda item: -item[1]["tokens_per_second"])]
     heads = ["training step of moe-micro", "tokens/s", "slowest to fastest", f"beside {best}", "peak resident"]
-    return f"{table(heads, rows)}\n\n{source(record)}"
+    about = (f"moelab bf16 has {beside('moelab bf16')} the tokens/s of {best}, the fastest opponent, and "
+             f"{record['memory']:.2f} × its peak: the median of {len(record['runs'][best])} rounds, each side beside "
+             "that opponent in the same round, and the slowest and fastest round.")
+    return f"{table(heads, rows)}\n\n{about}\n\n{source(record)}"
+
+
+def sides_of(records):
+    """The opponents."""
+    return sorted({side for record in records for side in record["median"] if side != "moelab"})
 
 
 def moe_layers(records):
     """Milliseconds forward and backward, and how many times as long as moelab the others take."""
-    sides = sorted({side for record in records for side in record["median"] if side != "moelab"})
+    sides = sides_of(records)
 
     def row(record):
         ours = record["median"]["moelab"]
         times = [f"{record['median'][s]:,.0f} ({record['median'][s] / ours:.2f} ×)" if s in record["median"] else "–"
                  for s in sides]
-        return ["{dtype} {T}, {d}, {F}, {E}, {k}".format(**record), f"{ours:,.0f}", *times,
+        return [SHAPE.format(**record), f"{ours:,.0f}", *times,
                 f"{record['gflops']['moelab'] / record['gemm_gflops']:.0%}"]
 
     heads = ["MoE layer: T, d, F, E, k", "moelab, ms", *(f"{side}, ms" for side in sides), "rate beside a product's"]
     return f"{table(heads, [row(record) for record in records])}\n\n{source(records[0])}"
 
 
+def layer_sweep(records):
+    """How the time of a layer grows with its experts: each side against its own with the fewest, under the same load."""
+    sides = sides_of(records)
+
+    def grown(record, side):
+        least = next(r for r in records if r["load"] == record["load"])
+        if side not in record["median"]:
+            return ["–", ""]
+        growth = f"{record['median'][side] / least['median'][side] - 1:+.0%}" if side in least["median"] else ""
+        return [f"{record['median'][side]:,.0f}", "" if record is least else growth]
+
+    def cell(record, side):
+        time, growth = grown(record, side)
+        return f"{time} ({growth})" if growth else time
+
+    def row(record):
+        load = "" if record["load"] == "even" else f", {record['load']}"
+        return [SHAPE.format(**record) + load, *grown(record, "moelab"), f"{record['spread']['moelab']:.0%}",
+                *(cell(record, side) for side in sides)]
+
+    fewest = min(record["E"] for record in records)
+    heads = ["MoE layer alone: T, d, F, E, k", "moelab, ms", f"beside E = {fewest}", "spread",
+             *(f"{side}, ms" for side in sides)]
+    about = ("Equal work a token, forward and backward of the layer; the update of its weights is not in it. spread: "
+             "from the fastest tenth of all times to the slowest, beside their median.")
+    return f"{table(heads, [row(record) for record in records])}\n\n{about}\n\n{source(records[0])}"
+
+
+def expert_sweep(record):
+    """How the time of a training step grows with its experts."""
+    def row(experts, found, first):
+        grown = f"{found['growth']:+.0%} ({found['least']:+.0%} to {found['most']:+.0%})"
+        return [experts, f"{found['parameters'] / 1e6:,.0f}M", f"{found['step_ms']:,.0f}", "" if first else grown,
+                f"{found['peak_rss'] / 2**20:,.0f} MiB"]
+
+    shape = record["settings"]
+    fewest = next(iter(record["table"]))
+    rows = [row(experts, found, experts == fewest) for experts, found in record["table"].items()]
+    heads = ["training step: E", "parameters", "step, ms", f"beside E = {fewest}", "peak resident"]
+    about = (f"Equal work a token: {shape['train.micro_batch']} × {shape['train.sequence']} tokens in "
+             f"{record['precision']}, {shape['model.layers']} layers, d {shape['model.d_model']}, F {shape['model.d_expert']}, "
+             f"k {shape['model.experts_per_token']}. The whole step: all weights are read, all gradients written and "
+             "all weights updated, and these grow with E. Medians over the rounds, each E beside the fewest experts in "
+             "the same round, and the lowest and highest round.")
+    return f"{table(heads, rows)}\n\n{about}\n\n{source(record)}"
+
+
+def step_profiles(records):
+    """One column a record, those of a precision side by side."""
+    columns = sorted(records, key=lambda record: record["precision"])  # stable: as they were measured
+    heads = ["share of cores × time in a training step of moe-micro",
+             *(f"{record['label']} {record['precision']}".strip() for record in columns)]
+    rows = [[group, *(f"{record['groups'][group]:.1%}" for record in columns)] for group in step_profile.GROUPS]
+    rows += [[name, *(shown(record) for record in columns)] for name, shown in {
+        "step, ms": lambda r: f"{r['step_ms']:,.0f}",
+        "GFLOP of a step": lambda r: f"{r['gflop']:,.0f}",
+        "LibTorch's product, GFLOP/s": lambda r: f"{r['gemm_gflops']:,.0f}",
+        "whole step beside it": lambda r: f"{r['step_of_gemm']:.0%}",
+        "products beside it": lambda r: f"{r['products_of_gemm']:.0%}"}.items()]
+    about = ("By samples of all threads; what a compiler inlines counts for its caller, and a library's product with the "
+             "laying out of its operands. FLOPs are the model's own arithmetic, not what attention's backward computes "
+             "again: the products' rate is at least that. LibTorch's product is one of 1024 × 1024 matrices of the "
+             "same type on all cores, at the end of the same process. Where it is slow, a share says more of it than "
+             "of us: on AMD's CPUs its fp32 product is MKL's without AVX-512, so that ours come to more than 100 %; "
+             "that of bf16 is oneDNN's with the CPU's own instructions.")
+    sources = [f"{one['label']}: {source(one)}" if one["label"] else source(one) for one in records]
+    return "\n\n".join([table(heads, rows), about, *dict.fromkeys(sources)])
+
+
 def report(records):
-    layers = [r for r in records if r["kind"] == "moe_layer" and r["status"] == "ok"]
-    parts = [mixtral_step(r) for r in records if r["kind"] == "mixtral_step"]
-    return "\n\n".join(parts + ([moe_layers(layers)] if layers else [])) + "\n"
+    profiles = of_kind(records, "step_profile")
+    parts = [mixtral_step(record) for record in of_kind(records, "mixtral_step")]
+    parts += [moe_layers(group) for group in by_source(of_kind(records, "moe_layer"))]
+    parts += [layer_sweep(group) for group in by_source(of_kind(records, "moe_layer_sweep"))]
+    parts += [expert_sweep(record) for record in of_kind(records, "expert_sweep")]
+    return "\n\n".join(parts + ([step_profiles(profiles)] if profiles else [])) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path, help="JSON lines, as --out of hf_mixtral.py and hf_moe_layer.py appends")
+    parser.add_argument("records", type=Path, help="JSON lines, as --out of the scripts beside this one appends")
     args = parser.parse_args()
     try:
         records = [json.loads(line) for line in args.records.read_text(encoding="utf-8").splitlines()]

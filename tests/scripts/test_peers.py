@@ -1,4 +1,6 @@
-"""bench/peers: what its comparisons do where packages are missing and opponents fail."""
+"""bench/peers: what its comparisons do where packages are missing and opponents fail, and what its tables say."""
+import argparse
+import collections
 import json
 import os
 import pathlib
@@ -11,12 +13,18 @@ import torch
 PEERS = pathlib.Path(__file__).parents[2] / "bench/peers"
 sys.path.insert(0, str(PEERS))
 
+import expert_sweep  # noqa: E402
+import hf_mixtral  # noqa: E402
 import hf_moe_layer  # noqa: E402
 import moe_layers  # noqa: E402
+import step_profile  # noqa: E402
 import table  # noqa: E402
 import tensor_files  # noqa: E402
 
 SHAPE = (torch.float32, 64, 32, 16, 4, 2)
+HEAD = {"machine": "a CPU", "commit": "0123456789abcdef", "date": "2026-01-02T03:04:05Z", "command": ["run", "a b"],
+        "status": "ok"}
+SOURCE = "a CPU; commit 0123456789, 2026-01-02: `run 'a b'`"
 
 # transformers and safetensors cannot be imported; two of the opponents are broken; one shape.
 DRIVER = """
@@ -80,20 +88,175 @@ def test_opponents_in_bf16_are_well_inside_their_tolerance():
     assert most / 4 < max(errors.values()) < most
 
 
-def test_the_tables_ratios_are_of_what_was_measured():
-    head = {"machine": "a CPU", "commit": "0123456789abcdef", "date": "2026-01-02T03:04:05Z", "command": ["run", "a b"]}
-    step = head | {"kind": "mixtral_step", "best_peer": "eager bf16", "table": {
-        "eager bf16": {"tokens_per_second": 1000.0, "slowest": 900.0, "fastest": 1100.0, "peak_rss": 512 << 20},
-        "moelab bf16": {"tokens_per_second": 2500.0, "slowest": 2400.0, "fastest": 2600.0, "peak_rss": 256 << 20}}}
-    layer = head | {"kind": "moe_layer", "status": "ok", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 3, "k": 1,
+def mixtral_runs(rounds_of):
+    """Of each side, rounds of three warm-up steps and five of this many tokens a second."""
+    def one(rate):
+        return {"milliseconds": [9e9] * 3 + [2048e3 / (rate * factor) for factor in (0.5, 1, 1, 1, 2)], "rss": 1 << 20}
+    return {side: [one(rate) for rate in rounds] for side, rounds in rounds_of.items()}
+
+
+def test_ratios_are_of_the_same_round():
+    """The machine is half as fast in the second round and twice in the third: no ratio is of two of them."""
+    runs = mixtral_runs({"moelab fp32": [1000, 500, 2000], "moelab bf16": [2000, 1050, 3600],
+                         "eager fp32": [500, 250, 700], "eager bf16": [1000, 500, 2000],
+                         "grouped_mm bf16": [1500, 400, 900]})
+    assert hf_mixtral.by_round(runs)["moelab bf16"] == pytest.approx([2000, 1050, 3600])
+    assert hf_mixtral.ratios(runs, "moelab bf16", "eager bf16") == pytest.approx([2.0, 2.1, 1.8])
+    found = hf_mixtral.figures(runs)
+    # of all steps: eager 500, 1000, 2000 in the middle, grouped_mm 400, 900, 1500
+    assert found["best_peer"] == "eager bf16" and found["speed"] == pytest.approx(2.0) and found["memory"] == 1
+    assert found["table"]["eager bf16"]["tokens_per_second"] == pytest.approx(1000)
+    assert found["table"]["eager bf16"]["fastest"] == pytest.approx(4000)
+
+
+def test_the_tables_ratios_are_of_what_was_measured(tmp_path, capsys):
+    runs = mixtral_runs({"eager bf16": [1000, 500, 2000], "moelab bf16": [2500, 1150, 4800]})
+    hf_mixtral.show(runs, argparse.Namespace(out=tmp_path / "out.jsonl"), {"eager fp32": 5.0})
+    assert "moelab bf16 beside eager bf16 of the same round: 2.40 x its tokens/s (2.30 to 2.50 in 3 rounds)" in \
+        capsys.readouterr().out
+    step = json.loads((tmp_path / "out.jsonl").read_text()) | HEAD
+    layer = HEAD | {"kind": "moe_layer", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 3, "k": 1, "load": "even",
                     "median": {"moelab": 10.0, "eager": 32.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0}
     other = layer | {"median": {"moelab": 20.0, "grouped_mm": 30.0}}
-    lines = table.report([step, layer, other, layer | {"status": "disagrees"}]).splitlines()
-    assert lines[2] == "| moelab bf16 | 2,500 | 2,400 to 2,600 | 2.50 × | 256 MiB |"
-    assert lines[5] == "a CPU; commit 0123456789, 2026-01-02: `run 'a b'`"
-    assert lines[9:11] == ["| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |",
-                           "| float32 8, 4, 2, 3, 1 | 20 | – | 30 (1.50 ×) | 50% |"]
-    assert len(lines) == 13
+    again = layer | {"command": ["again"]}
+    lines = table.report([step, layer, other, layer | {"status": "disagrees"}, again]).splitlines()
+    assert lines[2] == "| moelab bf16 | 2,500 | 575 to 9,600 | 2.40 × (2.30 to 2.50) | 1 MiB |"
+    assert lines[3] == "| eager bf16 | 1,000 | 250 to 4,000 |  | 1 MiB |"
+    assert lines[5].startswith("moelab bf16 has 2.40 × (2.30 to 2.50) the tokens/s of eager bf16, the fastest opponent, "
+                               "and 1.00 × its peak: the median of 3 rounds")
+    assert lines[7] == SOURCE
+    assert lines[11:15] == ["| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |",
+                            "| float32 8, 4, 2, 3, 1 | 20 | – | 30 (1.50 ×) | 50% |", "", SOURCE]
+    assert lines[-1] == SOURCE.replace("run 'a b'", "again") and len(lines) == 21  # another command: another table
+
+
+def test_the_sweep_over_experts_has_a_table_of_its_own():
+    layer = HEAD | {"kind": "moe_layer", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 4, "k": 1, "load": "even",
+                    "median": {"moelab": 10.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0,
+                    "spread": {"moelab": 0.04}}
+    sweep = layer | {"kind": "moe_layer_sweep", "command": ["run", "--sweep"],
+                     "median": {"moelab": 100.0, "eager": 200.0}}
+    wide = sweep | {"E": 256, "median": {"moelab": 109.0, "eager": 900.0}, "spread": {"moelab": 0.12}}
+    skewed = sweep | {"load": "zipf", "median": {"moelab": 50.0}}
+    lines = table.report([layer, sweep, wide, skewed]).splitlines()
+    assert lines[4] == SOURCE
+    assert lines[6] == "| MoE layer alone: T, d, F, E, k | moelab, ms | beside E = 4 | spread | eager, ms |"
+    assert lines[8:11] == ["| float32 8, 4, 2, 4, 1 | 100 |  | 4% | 200 |",
+                           "| float32 8, 4, 2, 256, 1 | 109 | +9% | 12% | 900 (+350%) |",
+                           "| float32 8, 4, 2, 4, 1, zipf | 50 |  | 4% | – |"]
+    assert "the update of its weights is not in it" in lines[12]
+    assert lines[14] == SOURCE.replace("run 'a b'", "run --sweep") and len(lines) == 15
+
+
+def test_the_growth_of_a_step_is_of_the_same_round():
+    def run(parameters, *milliseconds):
+        return {"parameters": parameters, "rss": 3 << 20, "milliseconds": milliseconds}
+
+    found = expert_sweep.figures({4: [run(1e6, 90, 100, 900), run(1e6, 200)], 256: [run(6e7, 110, 112), run(6e7, 250)]})
+    assert found[4]["growth"] == found[4]["most"] == 0 and found[4]["step_ms"] == 150
+    assert [found[256][name] for name in ("growth", "least", "most")] == pytest.approx([0.18, 0.11, 0.25])
+    record = HEAD | {"kind": "expert_sweep", "precision": "bf16", "table": {str(e): row for e, row in found.items()},
+                     "settings": expert_sweep.SHAPE | {"train.micro_batch": 32}}
+    lines = table.report([record]).splitlines()
+    assert lines[0] == "| training step: E | parameters | step, ms | beside E = 4 | peak resident |"
+    assert lines[2:4] == ["| 4 | 1M | 150 |  | 3 MiB |", "| 256 | 60M | 112 | +18% (+11% to +25%) | 3 MiB |"]
+    assert lines[5].startswith("Equal work a token: 32 × 512 tokens in bf16, 2 layers, d 256, F 512, k 4. The whole")
+    assert lines[7] == SOURCE
+
+
+PROGRAM, LIBTORCH = "/work/main/build/dev/bin/moelab", "/opt/torch/lib/libtorch_cpu.so"
+ANONYMOUS, BF16 = "moelab::(anonymous namespace)", "c10::BFloat16"
+TENSOR, TASK = "at::Tensor const&", "{lambda(long, long)#1}"
+SYMBOLS = [  # as perf script printed them, the longest shortened
+    ("products", f"moelab::detail::word_tile<{BF16}, 6, 4>", PROGRAM),
+    ("products", "moelab::multiply_block<float>", PROGRAM),
+    ("products", "mkl_blas_def_sgemm_kernel_0_zen", LIBTORCH),
+    ("products", "dnnl::impl::cpu::x64::matmul::brgemm_matmul_t<(dnnl::impl::cpu::x64::cpu_isa_t)13168>::compute_kernel",
+     LIBTORCH),
+    ("products", "[unknown]", "/tmp/perf-7178.map"),
+    ("laying out operands", f"at::vec::AVX512::transpose_mxn<{BF16}>", PROGRAM),
+    ("laying out operands",
+     f"moelab::BlockedProducts<{BF16}>::multiply<moelab::columns_of<{BF16}>({BF16} const*, long, long)::{TASK}, "
+     f"moelab::Results<moelab::BlockedExpert<{BF16}>::hidden_backward(long) const::{TASK}> >(long) const::{TASK}", PROGRAM),
+    ("laying out operands",
+     "_ZZNK6moelab15BlockedProductsIfE8multiplyIZNKS1_21multiply_by_transposeIZNS_9halves_ofIfEEDaPKT_lEUllllE_NS_"
+     "7ResultsIZNS_10store_rowsIfEEDaPS5_lEUlPKfllllE_E_clESP_l", PROGRAM),
+    ("SwiGLU", f"moelab::detail::swiglu_backward_block<{BF16}>", PROGRAM),
+    ("attention's own",
+     f"{ANONYMOUS}::for_tasks<{ANONYMOUS}::BackwardScratch, moelab::blocked_attention_backward({TENSOR})::{TASK}>::{TASK}",
+     PROGRAM),
+    ("attention's own",
+     f"at::native::(anonymous namespace)::cpu_flash_attention<float, float, 64l, 512l, false>({TENSOR})::{TASK}", LIBTORCH),
+    ("optimizer",
+     f"moelab::for_each_vector<{ANONYMOUS}::step_cpu<{BF16}, float>({TENSOR}, moelab::OptimizerStep const&)::{TASK}>", PROGRAM),
+    ("routing, gather, scatter",
+     f"at::internal::invoke_parallel<at::parallel_for<{ANONYMOUS}::scatter_add<float>(float const*)::{TASK}>(long)>", PROGRAM),
+    ("norms, rotary embedding",
+     f"{ANONYMOUS}::backward_cpu({TENSOR}, {TENSOR}, {TENSOR}, {TENSOR})::{{lambda(auto:1)#1}}::operator()<float>", PROGRAM),
+    ("norms, rotary embedding", f"{ANONYMOUS}::normalise_row<float>", PROGRAM),
+    ("loss", f"moelab::cpu::CrossEntropyTask<{BF16}>::for_tiles<moelab::cpu::CrossEntropyTask<{BF16}>::run()>", PROGRAM),
+    ("LibTorch, other",
+     "at::native::AVX2::vectorized_loop<at::native::(anonymous namespace)::add_kernel(at::TensorIteratorBase&)>", LIBTORCH),
+    ("C library", "__memmove_avx512_unaligned_erms", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
+    ("moelab, other", "moelab::Shard::check_ids", PROGRAM),
+    ("other", "operator new", "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30"),
+    ("waiting for the other thread", "[unknown]", "/opt/torch/lib/libgomp.so.1"),
+    ("kernel: pages, files", "clear_page_erms", "[kernel.kallsyms]"),
+]
+
+
+@pytest.mark.parametrize("deleted", ["", " (deleted)"])
+def test_samples_are_attributed_by_symbol_and_file(deleted):
+    lines = [f" 7178 100.{number:06}:      7f5d9e4f23e7 {symbol} ({file}{deleted})"
+             for number, (_, symbol, file) in enumerate(SYMBOLS)]
+    for line, (group, *_) in zip(lines, SYMBOLS):
+        assert dict(step_profile.count_groups([line], 100, 101)) == {group: 1}, line
+        assert group in step_profile.GROUPS
+    assert step_profile.count_groups([*lines, "not a sample"], 100.000001, 100.000003).total() == 2
+    assert step_profile.count_groups(lines, 101, 102).total() == 0
+
+
+def test_the_rates_of_a_profile_by_hand():
+    """Two cores for ten steps of 0.1 s: 3998 samples would fill them, and of 3598 taken, 1999 are products."""
+    summary = {"machine": {"threads": 2}, "model_flops_per_token": 1e9 / 2048, "flops_per_second": 8e9,
+               "fraction_of_gemm_peak": 0.4}
+    counts = collections.Counter({"products": 1999, "SwiGLU": 1599})
+    found = step_profile.figures(counts, 1.0, [90, 90, 90, 90, 100, 100, 100, 110, 110, 120], summary)
+    assert found["groups"]["products"] == 0.5 and found["groups"]["SwiGLU"] == pytest.approx(0.4, abs=1e-4)
+    assert found["groups"]["idle cores"] == pytest.approx(0.1, abs=1e-4)
+    assert sum(found["groups"].values()) == pytest.approx(1)
+    assert (found["gflop"], found["gemm_gflops"], found["step_ms"]) == (pytest.approx(1), pytest.approx(20), 100)
+    assert found["step_of_gemm"] == pytest.approx(10 / 20)  # 1 GFLOP in 0.1 s
+    assert found["products_of_gemm"] == pytest.approx(1 / (0.5 * 0.1) / 20)  # 1 GFLOP in half of that
+    full = step_profile.figures(counts, 0.5, [100] * 5, summary)  # more samples than a perfect clock would take
+    assert full["groups"]["idle cores"] == 0 and sum(full["groups"].values()) == pytest.approx(1)
+
+
+def test_profiles_before_and_after_stand_side_by_side():
+    def record(label, precision, products, **more):
+        return HEAD | {"kind": "step_profile", "label": label, "precision": precision, "step_ms": 400.4, "gflop": 226.1,
+                       "groups": dict.fromkeys(step_profile.GROUPS, 0.0) | {"products": products}, "gemm_gflops": 1234.5,
+                       "step_of_gemm": 0.46, "products_of_gemm": 0.8} | more
+
+    before = [record("before", precision, 0.58) for precision in ("bf16", "fp32")]
+    after = [record("after", precision, 0.655, commit="fedcba9876543210", step_ms=350) for precision in ("bf16", "fp32")]
+    lines = table.report([*before, *after]).splitlines()
+    assert lines[0] == ("| share of cores × time in a training step of moe-micro | before bf16 | after bf16 | before fp32 |"
+                        " after fp32 |")
+    assert lines[2] == "| products | 58.0% | 65.5% | 58.0% | 65.5% |"
+    last = 2 + len(step_profile.GROUPS)
+    assert lines[last:last + 5] == ["| step, ms | 400 | 350 | 400 | 350 |", "| GFLOP of a step | 226 | 226 | 226 | 226 |",
+                                    "| LibTorch's product, GFLOP/s | 1,234 | 1,234 | 1,234 | 1,234 |",
+                                    "| whole step beside it | 46% | 46% | 46% | 46% |",
+                                    "| products beside it | 80% | 80% | 80% | 80% |"]
+    assert "more than 100 %" in lines[last + 6]
+    assert lines[last + 7:] == ["", f"before: {SOURCE}", "", "after: " + SOURCE.replace("0123456789", "fedcba9876")]
+
+
+def test_a_profile_without_perf_says_what_is_missing(tmp_path):
+    done = subprocess.run([sys.executable, PEERS / "step_profile.py"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PATH": str(tmp_path)})  # fmt: skip
+    assert done.returncode == 1 and done.stderr == "perf is not installed (Debian: apt-get install linux-perf)\n"
 
 
 def test_tensor_files_are_safetensors(tmp_path):
