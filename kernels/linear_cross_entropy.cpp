@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/split_floats.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/element_of.h"
 #include "kernels/memory/ledger.h"
@@ -36,12 +37,16 @@ using torch::autograd::variable_list;
 constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{48} << 20;
 constexpr int64_t kSlabBytes = int64_t{4} << 20, kGpuSlabBytes = int64_t{12} << 20;
 
+// The operator's: loss, dx, dw, dw_lower and divergence of the buffers.
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
 // All that the forward allocates, by one function for the CPU, CUDA and meta.
 struct Buffers {
   int64_t T, D, V, chunk, parts;
   Tensor loss;           // () fp32
   Tensor dx;             // (T, D) as x; undefined when not wanted
-  Tensor dw;             // (V, D) fp32, or as the weight when there is one chunk; undefined when not wanted
+  Tensor dw;             // (V, D) as the weight; undefined when not wanted
+  Tensor dw_lower;       // (V, D) likewise; where defined, the lower halves of fp32 sums whose upper are dw's
   Tensor logits;         // (V * R) as x: the logits of a chunk, then their gradient
   Tensor slab;           // (rows, D) as x: a part of one chunk's dW; undefined where products go into dw
   Tensor partial_max;    // (P, R) fp32
@@ -70,9 +75,10 @@ struct Buffers {
     const int64_t slab_bytes = on_cuda(x) ? kGpuSlabBytes : kSlabBytes;
     loss = at::empty({}, fp32);
     if (needs_dx) dx = at::empty({T, D}, x.options());
-    if (needs_dw) dw = at::empty({V, D}, one_chunk ? x.options() : fp32);
+    if (needs_dw) dw = at::empty({V, D}, x.options());
     logits = at::empty({V * chunk}, x.options());
     if (needs_dw && !one_chunk && x.scalar_type() != at::kFloat) {
+      dw_lower = at::empty({V, D}, x.options());
       slab =
           at::empty({std::clamp<int64_t>(slab_bytes / (2 * std::max<int64_t>(D, 1)), 1, V), D}, x.options());
     }
@@ -91,7 +97,7 @@ struct Buffers {
     divergence = at::empty({}, fp32);
   }
 
-  std::tuple<Tensor, Tensor, Tensor, Tensor> results() const { return {loss, dx, dw, divergence}; }
+  Results results() const { return {loss, dx, dw, dw_lower, divergence}; }
 };
 
 void check(const Tensor& x, const Tensor& weight, const Tensor& targets,
@@ -166,6 +172,12 @@ ReferenceChunk reference_chunk_of(const Buffers& b, const Tensor& logits_VR, int
           .row_divergence = b.row_divergence.data_ptr<double>() + first};
 }
 
+// Of rows v.. of two (V, D) tensors of 16-bit elements.
+SplitFloats split_floats(const Tensor& upper, const Tensor& lower, int64_t v = 0) {
+  const auto at = [v](const Tensor& t) { return static_cast<uint16_t*>(t.data_ptr()) + v * t.size(1); };
+  return {at(upper), at(lower)};
+}
+
 struct CpuBackend {
   static void count_targets(const Buffers& b, const Tensor& targets) {
     const int64_t* t = targets.data_ptr<int64_t>();
@@ -181,17 +193,8 @@ struct CpuBackend {
   static void softmax(const CrossEntropyChunk& chunk) { cpu::cross_entropy_chunk(chunk); }
 
   // sum += part, or sum = part for the first.
-  static void accumulate(Tensor sum, const Tensor& part, bool first) {
-    float* to = sum.data_ptr<float>();
-    with_element_type(part.scalar_type(), [&](auto zero) {
-      const auto* from = part.data_ptr<decltype(zero)>();
-      at::parallel_for(0, sum.numel(), 16384, [&](int64_t begin, int64_t end) {
-        for_each_vector(end - begin, [&](int64_t i, int64_t count) {
-          const Vec value = load_float(from + begin + i, count);
-          store_float(to + begin + i, first ? value : load_float(to + begin + i, count) + value, count);
-        });
-      });
-    });
+  static void accumulate(const SplitFloats& sum, const Tensor& part, bool first) {
+    cpu::add_to_split(sum, part.data_ptr(), cuda::element_of(part), part.numel(), first);
   }
 
   static void average(const Tensor& rows, const Tensor& inverse_count, Tensor to) {
@@ -202,8 +205,8 @@ struct CpuBackend {
   }
 };
 
-// dW += (gradient of the logits) x, for one chunk. In bf16 the product has to be rounded before it is added,
-// and goes through a slab: a whole (V, D) temporary would defeat the chunks.
+// dW += (gradient of the logits) x, for one chunk. In 16 bits the product has to be rounded before it is
+// added, and goes through a slab: a whole (V, D) temporary would defeat the chunks.
 template <class Backend>
 void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool first) {
   Tensor dw = b.dw;
@@ -219,11 +222,9 @@ void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tens
     const int64_t rows = std::min(b.slab.size(0), b.V - v);
     Tensor slab = b.slab.narrow(0, 0, rows);
     at::mm_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
-    Backend::accumulate(dw.narrow(0, v, rows), slab, first);
+    Backend::accumulate(split_floats(dw, b.dw_lower, v), slab, first);
   }
 }
-
-using Results = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 template <class Backend>
 Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx, bool needs_dw,
@@ -280,15 +281,19 @@ void scale_elements(T* p, int64_t n, float factor) {
   });
 }
 
-void scale_cpu(Tensor gradient, const Tensor& factor) {
+// gradient *= factor; with `lower`, as Buffers has it, the product of the fp32 sum is what is rounded.
+void scale_cpu(Tensor gradient, const Tensor& lower, const Tensor& factor) {
   const float f = *factor.data_ptr<float>();
+  if (lower.defined()) {
+    return cpu::round_split(split_floats(gradient, lower), cuda::element_of(gradient), gradient.numel(), f);
+  }
   if (f == 1) return;
   with_element_type(gradient.scalar_type(), [&](auto zero) {
     scale_elements(gradient.data_ptr<decltype(zero)>(), gradient.numel(), f);
   });
 }
 
-void scale_meta(Tensor, const Tensor&) {}
+void scale_meta(Tensor, const Tensor&, const Tensor&) {}
 
 #ifdef MOELAB_WITH_CUDA
 struct CudaBackend {
@@ -302,12 +307,9 @@ struct CudaBackend {
     C10_CUDA_CHECK(cuda::cross_entropy_chunk(chunk, c10::cuda::getCurrentCUDAStream()));
   }
 
-  static void accumulate(Tensor sum, const Tensor& part, bool first) {
-    if (first) {
-      sum.copy_(part);
-    } else {
-      sum.add_(part);
-    }
+  static void accumulate(const SplitFloats& sum, const Tensor& part, bool first) {
+    C10_CUDA_CHECK(cuda::add_to_split(sum, part.data_ptr(), cuda::element_of(part), part.numel(), first,
+                                      c10::cuda::getCurrentCUDAStream()));
   }
 
   static void average(const Tensor& rows, const Tensor& inverse_count, Tensor to) {
@@ -315,7 +317,15 @@ struct CudaBackend {
   }
 };
 
-void scale_cuda(Tensor gradient, const Tensor& factor) { gradient.mul_(factor); }
+void scale_cuda(Tensor gradient, const Tensor& lower, const Tensor& factor) {
+  if (!lower.defined()) {
+    gradient.mul_(factor);
+    return;
+  }
+  C10_CUDA_CHECK(cuda::round_split(split_floats(gradient, lower), cuda::element_of(gradient),
+                                   gradient.numel(), factor.const_data_ptr<float>(),
+                                   c10::cuda::getCurrentCUDAStream()));
+}
 #endif
 
 using ForwardSignature = Results(const Tensor&, const Tensor&, const Tensor&, bool, bool,
@@ -334,10 +344,12 @@ Results call_forward(const Tensor& x, const Tensor& weight, const Tensor& target
                  reference ? reference->weight : 0);
 }
 
-void call_scale(const Tensor& gradient, const Tensor& factor) {
-  static const auto op = operator_handle<void(Tensor, const Tensor&)>("moelab::linear_cross_entropy_scale_");
+// `lower` may be undefined.
+void call_scale(const Tensor& gradient, const Tensor& lower, const Tensor& factor) {
+  static const auto op =
+      operator_handle<void(Tensor, const Tensor&, const Tensor&)>("moelab::linear_cross_entropy_scale_");
   const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(gradient, factor);
+  op.call(gradient, lower, factor);
 }
 
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
@@ -346,12 +358,12 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                                const Tensor& targets, const std::optional<Tensor>& gradient_scale,
                                const ReferenceHead* reference) {
-    auto [loss, dx, dw, divergence] = call_forward(x, weight, targets, x.requires_grad(),
-                                                   weight.requires_grad(), gradient_scale, reference);
+    auto [loss, dx, dw, dw_lower, divergence] = call_forward(
+        x, weight, targets, x.requires_grad(), weight.requires_grad(), gradient_scale, reference);
     // Not save_for_backward: these are gradients, no activation policy is to pack them.
     ctx->saved_data["dx"] = std::move(dx);
     ctx->saved_data["dw"] = std::move(dw);
-    ctx->saved_data["dtype"] = weight.scalar_type();
+    ctx->saved_data["dw_lower"] = std::move(dw_lower);
     ctx->saved_data["gradient_scale"] = gradient_scale;
     if (!reference) return {loss};
     ctx->mark_non_differentiable({loss, divergence});
@@ -367,15 +379,12 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     // used.
     Tensor dx = std::move(ctx->saved_data["dx"]).toTensor();
     Tensor dw = std::move(ctx->saved_data["dw"]).toTensor();
-    const at::ScalarType dtype = ctx->saved_data["dtype"].toScalarType();
+    const Tensor dw_lower = std::move(ctx->saved_data["dw_lower"]).toTensor();
     const auto scale = ctx->saved_data["gradient_scale"].toOptional<Tensor>();
     ctx->saved_data.clear();
     const Tensor rest = scale ? gradients[0] / scale->to(gradients[0].scalar_type()) : gradients[0];
-    if (dx.defined()) call_scale(dx, rest);
-    if (dw.defined()) {
-      call_scale(dw, rest);
-      dw = dw.to(dtype);
-    }
+    if (dx.defined()) call_scale(dx, {}, rest);
+    if (dw.defined()) call_scale(dw, dw_lower, rest);
     return {std::move(dx), std::move(dw), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -408,7 +417,7 @@ ComparedLoss compared_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD,
         LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale, &reference);
     return {parts[0], parts[1], parts[2]};
   }
-  const auto [loss, dx, dw, divergence] =
+  const auto [loss, dx, dw, dw_lower, divergence] =
       call_forward(x_TD, weight_VD, targets_T, false, false, {}, &reference);
   return {loss.add(divergence, reference.weight), loss, divergence};
 }
@@ -417,8 +426,8 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw, "
       "Tensor? gradient_scale, Tensor? reference_x, Tensor? reference_weight, float divergence_weight) -> "
-      "(Tensor, Tensor, Tensor, Tensor)");
-  m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor factor) -> ()");
+      "(Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor lower, Tensor factor) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {

@@ -19,14 +19,14 @@ struct ReferenceHead {
 //   the token is ignored, in the mean's denominator too. All contiguous. T may be 0; with nothing to average
 //   the result is 0.
 // Returns an fp32 scalar. The gradients are computed with it, a chunk of tokens at a time, as in Liger Kernel
-// (arXiv 2410.10989); those of the weight are summed over the chunks in fp32. A second backward through the
-// same result throws: the first gives the gradients away. Softmax is in fp32; in 16 bits the logits and their
-// gradients are rounded to them, as separate operators would. With the same number of threads every bit
-// repeats. `gradient_scale`, () fp64 on x's device, is what the gradient of the result will be, a loss scale
-// (1 without it): gradients are computed at that scale, so that in fp16 those of single logits do not vanish;
-// any other gradient is right too, only less exact. It is read where it lies, in the backward too, so that a
-// step that a CUDA graph holds takes what is there at the time. Throws c10::Error on shapes, types or targets
-// that are none of these.
+// (arXiv 2410.10989); those of the weight are summed over the chunks in fp32, in the memory of which they are
+// rounded. A second backward through the same result throws: the first gives the gradients away. Softmax is
+// in fp32; in 16 bits the logits and their gradients are rounded to them, as separate operators would. With
+// the same number of threads every bit repeats. `gradient_scale`, () fp64 on x's device, is what the gradient
+// of the result will be, a loss scale (1 without it): gradients are computed at that scale, so that in fp16
+// those of single logits do not vanish; any other gradient is right too, only less exact. It is read where it
+// lies, in the backward too, so that a step that a CUDA graph holds takes what is there at the time. Throws
+// c10::Error on shapes, types or targets that are none of these.
 at::Tensor linear_cross_entropy(const at::Tensor& x_TD, const at::Tensor& weight_VD,
                                 const at::Tensor& targets_T,
                                 const std::optional<at::Tensor>& gradient_scale = {});

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/split_floats.h"
 
 namespace moelab {
 
@@ -66,6 +67,14 @@ namespace moelab::cuda {
 
 // Launches on `stream`; returns the first launch's error.
 cudaError_t cross_entropy_chunk(const CrossEntropyChunk& chunk, cudaStream_t stream);
+
+// sum += terms, or sum = terms for the first; `count` of them, bf16 or fp16.
+cudaError_t add_to_split(const SplitFloats& sum, const void* terms, Element element, int64_t count,
+                         bool first, cudaStream_t stream);
+
+// Writes `count` numbers times `factor` () over their upper halves, rounded to nearest even to bf16 or fp16.
+cudaError_t round_split(const SplitFloats& from, Element element, int64_t count, const float* factor,
+                        cudaStream_t stream);
 
 }  // namespace moelab::cuda
 #endif

@@ -82,13 +82,54 @@ TEST(LinearCrossEntropy, TheCasesHaveOneOfSeveralChunks) {
   }
 }
 
+// Sixteen chunks in two slabs. What each adds to dW behind the first is a 600th of the first one's part, less
+// than half of its last place in bf16: rounded after each chunk, the sum would stay what the first made it.
 TEST(LinearCrossEntropy, AddsBf16WeightGradientsInFloat32) {
-  // Many slabs and chunks: dW of a constant token is a sum of equal parts, which bf16 would stop adding up.
-  const Inputs in{at::ones({1400, 600}, at::kBFloat16), at::zeros({20011, 600}, at::kBFloat16),
-                  at::zeros({1400}, at::kLong)};
+  constexpr int64_t V = 50021, D = 48, kChunks = 16;
+  const int64_t R = linear_cross_entropy_chunk(1 << 20, V, 2), T = kChunks * R;
+  ASSERT_EQ(linear_cross_entropy_chunk(T, V, 2), R);
+  const Inputs in{at::full({T, D}, 1.0 / 600, at::kBFloat16), at::zeros({V, D}, at::kBFloat16),
+                  at::zeros({T}, at::kLong)};
+  in.x.narrow(0, 0, R).fill_(1);
   const Results got = ours(in);
-  EXPECT_TRUE(close_to(got.dw[0], at::full({600}, 1.0 / 20011 - 1, at::kDouble), 4e-3, 4e-3));
-  EXPECT_TRUE(close_to(got.dw[20010], at::full({600}, 1.0 / 20011, at::kDouble), 4e-3, 4e-3));
+  const double mean = in.x.to(at::kDouble).mean().item<double>();
+  ASSERT_GT(mean, 1.02 / kChunks);
+  for (const int64_t id : {int64_t{0}, int64_t{1}, V - 1}) {
+    const double want = mean * (1.0 / V - (id == 0 ? 1 : 0));
+    EXPECT_TRUE(close_to(got.dw[id], at::full({D}, want, at::kDouble), 5e-3, 5e-3)) << id;
+  }
+}
+
+// Where every product and sum is exact, all that is left to see is the rounding: once, to nearest even, of
+// the sum over the chunks times the incoming gradient.
+void expect_one_rounding(c10::Device device, at::ScalarType dtype) {
+  constexpr int64_t V = 1 << 20, R = 16, kChunks = 4, D = 16;
+  ASSERT_EQ(linear_cross_entropy_chunk(R * kChunks, V, 2, device.is_cuda()), R);
+  at::manual_seed(7);
+  const int64_t bound = dtype == at::kHalf ? 2048 : 256;  // above it not every integer is one of dtype's
+  const Tensor of_chunk = at::randint(-bound, bound, {kChunks, D});  // the one token that counts in each
+  const Tensor x = at::zeros({kChunks, R, D}), targets = at::full({kChunks, R}, -1, at::kLong);
+  x.select(1, 0).copy_(of_chunk);
+  targets.select(1, 0).fill_(0);
+  const Inputs in{x.view({-1, D}).to(device, dtype),
+                  at::zeros({V, D}, x.options().device(device).dtype(dtype)), targets.view({-1}).to(device)};
+  // p is 2^-20 for every id
+  for (const double factor : {1.0, 3.0}) {
+    const double scale = 1 << 10;
+    const Tensor dw = ours(in, factor * scale, scale).dw.cpu();
+    const Tensor exact = of_chunk.sum(0) * (factor * scale / (kChunks * V));
+    EXPECT_TRUE(bitwise_equal(dw.narrow(0, 1, V - 1), exact.to(dtype).expand({V - 1, D}).contiguous()));
+    EXPECT_FALSE(bitwise_equal(exact.to(dtype).to(at::kFloat), exact));
+  }
+}
+
+TEST(LinearCrossEntropy, RoundsTheWeightGradientOnce) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) expect_one_rounding(at::kCPU, dtype);
+}
+
+TEST(LinearCrossEntropyCuda, RoundsTheWeightGradientOnce) {
+  MOELAB_NEEDS_CUDA();
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) expect_one_rounding(c10::Device(c10::kCUDA, 0), dtype);
 }
 
 TEST(LinearCrossEntropy, ScaledLossScalesGradients) {
@@ -265,9 +306,10 @@ TEST(LinearCrossEntropy, ChunksFitSixteenMiBAndAreEven) {
   EXPECT_EQ(linear_cross_entropy_chunk(4096, 50304, 4), 80);
 }
 
-// Bytes of the loss head at the peak, and what is left when forward and backward are over.
+// Bytes of forward and backward, scratch left out: the loss head's at the peak, the peak, what is held
+// between the two, and what is left of them, the gradients.
 struct Usage {
-  int64_t head_at_peak, peak, left;
+  int64_t head_at_peak, peak, held, left;
 };
 
 Usage measure(Ledger& ledger, at::Device device, int64_t T, int64_t D, int64_t V, at::ScalarType dtype) {
@@ -277,13 +319,14 @@ Usage measure(Ledger& ledger, at::Device device, int64_t T, int64_t D, int64_t V
   const Tensor targets = at::zeros({T}, options.dtype(at::kLong));
   const int64_t before = ledger.allocated();
   ledger.reset_peaks();
-  const Tensor loss = linear_cross_entropy(x, weight, targets);
-  const auto kinds = ledger.by_kind_at_peak();
-  const Usage usage{kinds[static_cast<size_t>(Kind::loss_head)],
-                    ledger.peak() - before - kinds[static_cast<size_t>(Kind::scratch)],
-                    ledger.allocated() - before};
+  Tensor loss = linear_cross_entropy(x, weight, targets);
+  const int64_t held = ledger.allocated() - before;
   loss.backward();
-  return usage;
+  loss.reset();
+  const auto kinds = ledger.by_kind_at_peak();
+  return {kinds[static_cast<size_t>(Kind::loss_head)],
+          ledger.peak() - before - kinds[static_cast<size_t>(Kind::scratch)], held,
+          ledger.allocated() - before};
 }
 
 TEST(LinearCrossEntropy, MetaAllocatesWhatTheCpuDoes) {
@@ -294,19 +337,22 @@ TEST(LinearCrossEntropy, MetaAllocatesWhatTheCpuDoes) {
       const Usage meta = measure(meta_ledger(), at::kMeta, T, 64, 20011, dtype);
       EXPECT_EQ(cpu.head_at_peak, meta.head_at_peak);
       EXPECT_EQ(cpu.peak, meta.peak);
+      EXPECT_EQ(cpu.held, meta.held);
       EXPECT_EQ(cpu.left, meta.left);
     }
   }
 }
 
+// Of forward and backward: dW's sum in fp32, and 64 MiB with all else.
 TEST(LinearCrossEntropy, ExtraMemoryIsBounded) {
   install_allocators();
   const int64_t T = 4096, D = 768, V = 50304;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const Usage meta = measure(meta_ledger(), at::kMeta, T, D, V, dtype);
-    const int64_t results = V * D * 4 + T * D * (dtype == at::kFloat ? 4 : 2);
-    EXPECT_LE(meta.peak - results, 64 << 20);
-    EXPECT_LE(meta.left - results, 1024);
+    const int64_t element = dtype == at::kFloat ? 4 : 2;
+    EXPECT_LE(meta.peak, V * D * 4 + (64 << 20)) << dtype;
+    EXPECT_LE(meta.held, V * D * 4 + T * D * element + 1024) << dtype;
+    EXPECT_LE(meta.left, (V + T) * D * element + 1024) << dtype;
   }
 }
 
