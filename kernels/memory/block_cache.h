@@ -17,7 +17,7 @@ namespace moelab {
 class BlockCache {
  public:
   static constexpr size_t kSmallest = size_t{1} << 17;  // below, malloc does well
-  static constexpr size_t kSlack = size_t{64} << 20;
+  static constexpr size_t kSlack = size_t{128} << 20;
 
   explicit BlockCache(size_t slack = kSlack) : slack_(slack) {}
   BlockCache(const BlockCache&) = delete;
