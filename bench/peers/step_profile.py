@@ -71,7 +71,7 @@ def count_groups(lines, start, end):
 
 
 def figures(counts, seconds, milliseconds, summary):
-    """What a record says: shares of cores x time, and rates beside the product's of the same run.
+    """What a record says: the program's commit, shares of cores x time, and rates beside the product's of the same run.
 
     counts: samples of each group in `seconds`; milliseconds: of the steps in them; summary: the run's."""
     cores, steps = summary["machine"]["threads"], len(milliseconds)
@@ -81,9 +81,9 @@ def figures(counts, seconds, milliseconds, summary):
     gemm = summary["flops_per_second"] / summary["fraction_of_gemm_peak"]
     step_ms = statistics.median(milliseconds)
     busy = counts[PRODUCTS] / FREQUENCY / steps / cores  # seconds of a step, were all cores at products together
-    return {"cores": cores, "steps": steps, "samples": sum(counts.values()), "groups": groups, "step_ms": step_ms,
-            "gflop": flops / 1e9, "gemm_gflops": gemm / 1e9, "step_of_gemm": flops / step_ms * 1e3 / gemm,
-            "products_of_gemm": flops / busy / gemm}
+    return {"commit": summary["commit"], "cores": cores, "steps": steps, "samples": sum(counts.values()),
+            "groups": groups, "step_ms": step_ms, "gflop": flops / 1e9, "gemm_gflops": gemm / 1e9,
+            "step_of_gemm": flops / step_ms * 1e3 / gemm, "products_of_gemm": flops / busy / gemm}
 
 
 def lines_of(path):

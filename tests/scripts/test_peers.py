@@ -219,12 +219,13 @@ def test_samples_are_attributed_by_symbol_and_file(deleted):
 def test_the_rates_of_a_profile_by_hand():
     """Two cores for ten steps of 0.1 s: 3998 samples would fill them, and of 3598 taken, 1999 are products."""
     summary = {"machine": {"threads": 2}, "model_flops_per_token": 1e9 / 2048, "flops_per_second": 8e9,
-               "fraction_of_gemm_peak": 0.4}
+               "fraction_of_gemm_peak": 0.4, "commit": "fedcba987654"}
     counts = collections.Counter({"products": 1999, "SwiGLU": 1599})
     found = step_profile.figures(counts, 1.0, [90, 90, 90, 90, 100, 100, 100, 110, 110, 120], summary)
     assert found["groups"]["products"] == 0.5 and found["groups"]["SwiGLU"] == pytest.approx(0.4, abs=1e-4)
     assert found["groups"]["idle cores"] == pytest.approx(0.1, abs=1e-4)
     assert sum(found["groups"].values()) == pytest.approx(1)
+    assert found["commit"] == "fedcba987654"  # of the program, which need not be the checkout's
     assert (found["gflop"], found["gemm_gflops"], found["step_ms"]) == (pytest.approx(1), pytest.approx(20), 100)
     assert found["step_of_gemm"] == pytest.approx(10 / 20)  # 1 GFLOP in 0.1 s
     assert found["products_of_gemm"] == pytest.approx(1 / (0.5 * 0.1) / 20)  # 1 GFLOP in half of that
