@@ -172,10 +172,9 @@ ReferenceChunk reference_chunk_of(const Buffers& b, const Tensor& logits_VR, int
           .row_divergence = b.row_divergence.data_ptr<double>() + first};
 }
 
-// Of rows v.. of two (V, D) tensors of 16-bit elements.
-SplitFloats split_floats(const Tensor& upper, const Tensor& lower, int64_t v = 0) {
-  const auto at = [v](const Tensor& t) { return static_cast<uint16_t*>(t.data_ptr()) + v * t.size(1); };
-  return {at(upper), at(lower)};
+// Of two tensors of 16-bit elements.
+SplitFloats split_floats(const Tensor& upper, const Tensor& lower) {
+  return {static_cast<uint16_t*>(upper.data_ptr()), static_cast<uint16_t*>(lower.data_ptr())};
 }
 
 struct CpuBackend {
@@ -222,7 +221,7 @@ void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tens
     const int64_t rows = std::min(b.slab.size(0), b.V - v);
     Tensor slab = b.slab.narrow(0, 0, rows);
     at::mm_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
-    Backend::accumulate(split_floats(dw, b.dw_lower, v), slab, first);
+    Backend::accumulate(split_floats(dw, b.dw_lower).from(v * b.D), slab, first);
   }
 }
 

@@ -11,6 +11,8 @@ struct SplitFloats {
   uint16_t* upper;
   uint16_t* lower;
 
+  // Those from number i on.
+  MOELAB_HOST_DEVICE SplitFloats from(int64_t i) const { return {upper + i, lower + i}; }
   MOELAB_HOST_DEVICE float get(int64_t i) const {
     return bits_as<float>(static_cast<uint32_t>(upper[i]) << 16 | lower[i]);
   }

@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 
-from hf_mixtral import WARM_UP, measured
+from hf_mixtral import TRAIN, WARM_UP, measured, steps_of
 from peers import machine, write_record
 
 EXPERTS = (4, 16, 64, 256)
@@ -24,11 +24,10 @@ SHAPE = {"model.d_model": 256, "model.heads": 4, "model.layers": 2, "model.d_exp
 def run(program, data, experts, settings, steps):
     """Parameters, milliseconds of the steps that count, and peak memory of a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        _, rss = measured([program, "train", "--config", "moe-micro", "--device", "cpu", "model.dispatch=dropless",
-                           f"model.experts={experts}", *(f"{key}={value}" for key, value in settings.items()),
-                           f"train.steps={steps}", "eval.batches=0", "checkpoint.keep=0", "monitor.quiet=true",
-                           "run.log_every=0", f"data.path={data}", f"run.dir={folder}/run"])
-        lines = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl", encoding="utf-8")]
+        _, rss = measured([program, "train", *TRAIN, f"model.experts={experts}",
+                           *(f"{key}={value}" for key, value in settings.items()), f"train.steps={steps}",
+                           f"data.path={data}", f"run.dir={folder}/run"])
+        lines = steps_of(f"{folder}/run")
         summary = json.load(open(f"{folder}/run/summary.json", encoding="utf-8"))
     return {"parameters": summary["model"]["parameters"], "active": summary["model"]["active_parameters"], "rss": rss,
             "milliseconds": [line["step_ms"] for line in lines][WARM_UP:]}

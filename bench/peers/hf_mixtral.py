@@ -24,10 +24,11 @@ BATCH, SEQUENCE, VOCAB = 8, 256, 256
 WARM_UP = 3  # steps of each process that do not count
 # Losses of one batch, relative. fp32: sums of 2048 terms in another order; bf16: roundings of 2^-9 that average out.
 TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3}
-# Both sides: the same clipping and update, no auxiliary losses, every token to its experts.
-OURS = ["--config", "moe-micro", "--device", "cpu", "model.dispatch=dropless", "model.balance_loss=0", "model.z_loss=0",
-        f"train.micro_batch={BATCH}", f"train.sequence={SEQUENCE}", "eval.batches=0", "checkpoint.keep=0",
-        "monitor.quiet=true", "run.log_every=0"]
+# A training run of nothing but steps, every token to its experts; measured by its metrics.jsonl.
+TRAIN = ["--config", "moe-micro", "--device", "cpu", "model.dispatch=dropless", "eval.batches=0", "checkpoint.keep=0",
+         "monitor.quiet=true", "run.log_every=0"]
+# Both sides: the same clipping and update, no auxiliary losses.
+OURS = [*TRAIN, "model.balance_loss=0", "model.z_loss=0", f"train.micro_batch={BATCH}", f"train.sequence={SEQUENCE}"]
 
 
 def peer_config():
@@ -79,6 +80,12 @@ def measured(command):
     return out, usage.ru_maxrss * 1024
 
 
+def steps_of(run):
+    """The lines of a training run's metrics.jsonl that are of steps."""
+    lines = map(json.loads, (Path(run) / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line.get("step_ms")]
+
+
 class Ours:
     def __init__(self, program, precision):
         self.name, self.program, self.precision = f"moelab {precision}", program, precision
@@ -87,8 +94,7 @@ class Ours:
         with tempfile.TemporaryDirectory() as run:
             _, rss = measured([self.program, "train", *OURS, f"precision.compute={self.precision}", f"train.init={folder}",
                                f"data.path={data}", f"train.steps={steps}", f"run.dir={run}/run"])
-            lines = [json.loads(line) for line in open(f"{run}/run/metrics.jsonl", encoding="utf-8")]
-        lines = [line for line in lines if line.get("step_ms")]
+            lines = steps_of(f"{run}/run")
         return {"losses": [line["loss"] for line in lines], "milliseconds": [line["step_ms"] for line in lines], "rss": rss}
 
 

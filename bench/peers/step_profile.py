@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hf_mixtral import BATCH, OURS, SEQUENCE
+from hf_mixtral import BATCH, OURS, SEQUENCE, steps_of
 from peers import machine, write_record
 
 FREQUENCY = 1999  # samples a second of each thread that is on a core
@@ -116,7 +116,7 @@ def profile(program, data, precision, steps):
             sys.exit(f"{' '.join(train)} under perf ended with {process.returncode}:\n{told.read_text()[-2000:]}")
         listed = subprocess.run(["perf", "script", "-i", perf_data, "-F", "tid,time,ip,sym,dso"], text=True, check=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        lines = steps_of(run)
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     milliseconds = [line["step_ms"] for line in lines[math.ceil(steps / 4):]]
     took = sum(milliseconds) / 1e3

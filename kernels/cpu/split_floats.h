@@ -24,31 +24,31 @@ void for_split_blocks(int64_t n, const F& f) {
   });
 }
 
-inline void load_split(const SplitFloats& from, int64_t first, int64_t count, float* x) {
-  const SplitFloats p{from.upper + first, from.lower + first};
+inline void load_split(const SplitFloats& from, int64_t count, float* x) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) x[i] = p.get(i);
+  for (int64_t i = 0; i < count; ++i) x[i] = from.get(i);
 }
 
 template <class T>
 void add_to_split(const SplitFloats& sum, const T* terms, int64_t n, bool first) {
   for_split_blocks(n, [=](int64_t begin, int64_t count, float* x) {
-    if (!first) load_split(sum, begin, count, x);
+    const SplitFloats p = sum.from(begin);
+    if (!first) load_split(p, count, x);
     for_each_vector(count, [=](int64_t i, int64_t lanes) {
       const Vec term = load_float(terms + begin + i, lanes);
       store_float(x + i, first ? term : load_float(x + i, lanes) + term, lanes);
     });
-    const SplitFloats p{sum.upper + begin, sum.lower + begin};
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) p.set(i, x[i]);
   });
 }
 
 template <class T>
-void round_split(const SplitFloats& from, int64_t n, float factor) {
+void round_split(const SplitFloats& split, int64_t n, float factor) {
   for_split_blocks(n, [=](int64_t begin, int64_t count, float* x) {
-    load_split(from, begin, count, x);
-    uint16_t* to = from.upper + begin;
+    const SplitFloats p = split.from(begin);
+    load_split(p, count, x);
+    uint16_t* to = p.upper;
     if constexpr (std::is_same_v<T, c10::BFloat16>) {
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) to[i] = nearest_bf16(x[i] * factor);  // subnormal numbers stay
