@@ -27,7 +27,9 @@ namespace {
 using at::BFloat16;
 using at::Tensor;
 
-constexpr int64_t kBlock = 128;  // queries, and keys: one shape of product for all but the last keys
+// Queries of a block, and keys: one shape of product for all but the last keys. In a short sequence most
+// blocks lie on the diagonal, where half of a wide one is computed for nothing.
+int64_t block_of(int64_t S) { return S <= 256 && !uses_matrix_unit<BFloat16>() ? 64 : 128; }
 
 struct Shape {
   int64_t B, S, H, K, hd, M, N;
@@ -42,7 +44,7 @@ struct Shape {
         H(heads),
         K(kv_heads),
         hd(qkv.size(3)),
-        M(std::clamp(round_up(S, kTile), kTile, kBlock)),
+        M(std::clamp(round_up(S, kTile), kTile, block_of(S))),
         N(M),
         padded(round_up(S, N)),
         stride((H + 2 * K) * hd),
