@@ -162,16 +162,16 @@ BlockedExpert<T> blocked_expert(const Shape& s, const Scratch::Lane& lane) {
 }
 
 // An expert's rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products
-// the activation in lane.act_MF too.
+// the activation in lane.act_MF too. `read`: when the pre-activation is, again.
 void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, const Shape& s,
-                    const Scratch::Lane& lane, const Tensor& pre) {
+                    const Scratch::Lane& lane, const Tensor& pre, Read read) {
   const int64_t n = pre.size(0);
   const Tensor in = lane.rows_MD.narrow(0, 0, n);
   gather_rows(x, route, n, s.K, in);
   if (lane.workers.defined()) {
     with_blocked_type(x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      blocked_expert<T>(s, lane).hidden(n, w13_e.const_data_ptr<T>(), pre.mutable_data_ptr<T>());
+      blocked_expert<T>(s, lane).hidden(n, w13_e.const_data_ptr<T>(), pre.mutable_data_ptr<T>(), read);
     });
     return;
   }
@@ -181,10 +181,10 @@ void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, 
 
 // An expert's output, unscaled, in lane.rows_MD.
 Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, const int32_t* route,
-                    const Shape& s, const Scratch::Lane& lane, const Tensor& pre) {
+                    const Shape& s, const Scratch::Lane& lane, const Tensor& pre, Read read) {
   const int64_t n = pre.size(0);
   const Tensor out = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
-  pre_activation(x, w13_e, route, s, lane, pre);
+  pre_activation(x, w13_e, route, s, lane, pre, read);
   if (lane.workers.defined()) {
     with_blocked_type(x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
@@ -273,7 +273,8 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
                 float* scale = lane.scale_M.mutable_data_ptr<float>();
                 gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
                 const Tensor pre = keep ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
-                const Tensor out = forward_rows(x, w13[e], w2[e], route + first, s, lane, pre);
+                const Tensor out = forward_rows(x, w13[e], w2[e], route + first, s, lane, pre,
+                                                keep ? Read::late : Read::soon);
                 turn.await();
                 scatter_add(out, route + first, scale, s.K, scratch.sum_TD);
               });
@@ -325,7 +326,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
                       *dscale = lane.dscale_M.mutable_data_ptr<float>();
                 gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
                 const Tensor pre = kept ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
-                if (!kept) pre_activation(x, w13[e], route + first, s, lane, pre);
+                if (!kept) pre_activation(x, w13[e], route + first, s, lane, pre, Read::soon);
                 const Tensor dx_rows =
                     backward_rows(dy, x, w13[e], w2[e], route + first, s, lane, pre, dw13_e, dw2_e);
                 turn.await();

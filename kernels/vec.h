@@ -67,23 +67,6 @@ inline void store_float(T* p, const Vec& v, int64_t count = kLanes) {
   }
 }
 
-// v as T holds it: what load_float gives of what store_float stored, with no way through memory, where a load
-// right behind a store waits for it.
-template <class T>
-inline Vec rounded_to(const Vec& v) {
-  if constexpr (std::is_same_v<T, float>) {
-    return v;
-#ifdef MOELAB_NATIVE_BF16
-  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    const __m512 lanes = v;
-    const auto bits = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(lanes));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-#endif
-  } else {
-    return at::vec::convert<float>(at::vec::convert<T>(v));
-  }
-}
-
 inline float horizontal_sum(const Vec& v) {
   return at::vec::vec_reduce_all<float>([](const Vec& a, const Vec& b) { return a + b; }, v);
 }

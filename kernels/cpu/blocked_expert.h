@@ -18,8 +18,8 @@ struct BlockedExpert {
   float* dscale;  // backward: (panels of F, n)
   BlockedProducts<T> products;
 
-  // h (n, 2F) = rows by w13 (2F, D) transposed, and act = swiglu(h).
-  void hidden(int64_t n, const T* w13, T* h) const;
+  // h (n, 2F) = rows by w13 (2F, D) transposed, and act = swiglu(h). `read`: when h is, again.
+  void hidden(int64_t n, const T* w13, T* h, Read read) const;
   // rows = act by w2 (D, F) transposed.
   void output(int64_t n, const T* w2) const;
   // From rows, the output's gradient, unweighted: h becomes its gradient, act the scaled activation, the
@@ -43,29 +43,32 @@ namespace detail {
 
 // Rows of [gate | up] of `pair` features as fp32 -> h, rounded, and its activation.
 template <class T>
-void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, T* act) {
+void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, Read read, T* act) {
   for (int64_t i = 0; i < n; ++i, c += 2 * pair, h += 2 * F, act += F) {
-    for (int64_t j = 0; j < pair; j += kLanes) {
-      const Vec gate = rounded_to<T>(Vec::loadu(c + j)), up = rounded_to<T>(Vec::loadu(c + pair + j));
-      store_float(h + j, gate);
-      store_float(h + F + j, up);
-      store_float(act + j, gate * sigmoid<T>(gate) * up);
+    for (int64_t j = 0; j < pair; j += Line<T>::kSize) {
+      const Line<T> gate = rounded(line_of<T>(c + j)), up = rounded(line_of<T>(c + pair + j));
+      store_line(h + j, gate, read);
+      store_line(h + F + j, up, read);
+      Line<T> product;
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < Line<T>::kVecs; ++v) {
+        product.v[v] = gate.v[v] * sigmoid<T>(gate.v[v]) * up.v[v];
+      }
+      store_line(act + j, product);
     }
   }
 }
 
+// Of kLanes features: the gradients of gate and up, the scaled activation, and its part of dscale.
+template <class T>
 struct SwigluGradient {
-  Vec act, along;
-  // Of kLanes features: gate and up become their gradients; the scaled activation; its part of dscale.
-  template <class T>
-  C10_ALWAYS_INLINE SwigluGradient(T* gate, T* up, const Vec& grad, const Vec& scale)
-      : act(0.0f), along(0.0f) {
-    const Vec one(1.0f), g = load_float(gate), u = load_float(up), sig = sigmoid<T>(g), silu = g * sig,
-                         activation = silu * u, weighted = scale * grad;
-    along = grad * activation;
+  Vec gate, up, act, along;
+  C10_ALWAYS_INLINE SwigluGradient(const Vec& g, const Vec& u, const Vec& grad, const Vec& scale) {
+    const Vec one(1.0f), sig = sigmoid<T>(g), silu = g * sig, activation = silu * u, weighted = scale * grad;
+    gate = weighted * u * sig * (one + g * (one - sig));
+    up = weighted * silu;
     act = scale * activation;
-    store_float(gate, weighted * u * sig * (one + g * (one - sig)));
-    store_float(up, weighted * silu);
+    along = grad * activation;
   }
 };
 
@@ -73,20 +76,32 @@ struct SwigluGradient {
 template <int64_t rows, class T>
 C10_ALWAYS_INLINE void swiglu_backward_word(const float* c, int64_t width, int64_t F, const float* scale,
                                             T* h, int32_t* words, float* dscale) {
-  Vec along[2] = {Vec(0.0f), Vec(0.0f)};
-  for (int64_t j = 0; j < width; j += kLanes) {
-    Vec act[2] = {Vec(0.0f), Vec(0.0f)};
+  Vec along[rows] = {};
+  for (int64_t j = 0; j < width; j += Line<T>::kSize) {
+    Line<T> act[kInWord<T>] = {};
 #pragma GCC unroll 2
     for (int64_t r = 0; r < rows; ++r) {
-      T* const gate = h + r * 2 * F + j;
-      const SwigluGradient gradient(gate, gate + F, Vec::loadu(c + r * width + j), Vec(scale[r]));
-      along[r] = along[r] + gradient.along;
-      act[r] = gradient.act;
+      T* const at = h + r * 2 * F + j;
+      Line<T> gate = load_line(at), up = load_line(at + F);
+      const Line<T> grad = line_of<T>(c + r * width + j);
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < Line<T>::kVecs; ++v) {
+        const SwigluGradient<T> gradient(gate.v[v], up.v[v], grad.v[v], Vec(scale[r]));
+        gate.v[v] = gradient.gate;
+        up.v[v] = gradient.up;
+        act[r].v[v] = gradient.act;
+        along[r] = along[r] + gradient.along;
+      }
+      store_line(at, gate);
+      store_line(at + F, up);
     }
     if constexpr (kInWord<T> == 1) {
-      store_float(reinterpret_cast<float*>(words) + j, act[0]);
+      store_line(reinterpret_cast<float*>(words) + j, act[0]);
     } else {
-      store_words(words + j, act[0], act[1]);
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < Line<T>::kVecs; ++v) {
+        store_words(words + j + v * kLanes, act[0].v[v], act[1].v[v]);
+      }
     }
   }
   for (int64_t r = 0; r < rows; ++r) dscale[r] = horizontal_sum(along[r]);
@@ -105,16 +120,18 @@ void swiglu_backward_block(const float* c, int64_t n, int64_t width, int64_t F, 
 }  // namespace detail
 
 template <class T>
-void BlockedExpert<T>::hidden(int64_t n, const T* w13, T* h) const {
+void BlockedExpert<T>::hidden(int64_t n, const T* w13, T* h, Read read) const {
   // a panel has gates, then the ups of the same features
   const auto half = [&](int64_t first, int64_t, int64_t up) { return w13 + (up * F + first / 2) * D; };
   const auto store = [&](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
-    detail::swiglu_block(c, count, width / 2, F, h + i * 2 * F + first / 2, act + i * F + first / 2);
+    detail::swiglu_block(c, count, width / 2, F, h + i * 2 * F + first / 2, read, act + i * F + first / 2);
   };
   const auto prefetch = [&](int64_t i, int64_t count, int64_t first, int64_t width) {
-    T* const gate = h + i * 2 * F + first / 2;
-    prefetch_rows(gate, 2 * F, count, width / 2);
-    prefetch_rows(gate + F, 2 * F, count, width / 2);
+    if (read == Read::soon) {
+      T* const gate = h + i * 2 * F + first / 2;
+      prefetch_rows(gate, 2 * F, count, width / 2);
+      prefetch_rows(gate + F, 2 * F, count, width / 2);
+    }
     prefetch_rows(act + i * F + first / 2, F, count, width / 2);
   };
   products.multiply_by_transpose(n, rows, D, 2 * F, half, Results{store, prefetch});
@@ -162,7 +179,7 @@ void BlockedExpert<T>::output_weights(int64_t n, T* dw2) const {
         const int64_t M = std::min(kRowBlock, D - d);
         float* const block = right.K <= kDepth ? w.c : w.c + d * width;
         multiply_block(M, across + d * stride + k, stride, right, f, k, depth, k > 0, block);
-        if (k + depth == right.K) stream_block(block, M, width, dw2 + d * F + f, F);
+        if (k + depth == right.K) store_block(block, M, width, dw2 + d * F + f, F, Read::late);
       }
     }
   });

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/cpu/line.h"
 #include "kernels/cpu/word_product.h"
 #include "kernels/cpu/words.h"
 
@@ -65,46 +66,14 @@ void multiply_block(int64_t M, const T* a, int64_t stride, const PackedRight<T>&
   multiply_words(M, N, depth, add, a, stride, right.panel(first) + from / kInWord<T> * N, c);
 }
 
-// to (n, width) from a block (M >= n, width) of fp32.
+// to (n, width) from a block (M >= n, width) of fp32. Read late, rows begin at cache lines.
 template <class T>
-void store_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride) {
+void store_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride, Read read = Read::soon) {
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < width; j += kLanes) {
-      store_float(to + i * stride + j, Vec::loadu(c + i * width + j));
+    for (int64_t j = 0; j < width; j += Line<T>::kSize) {
+      store_line(to + i * stride + j, line_of<T>(c + i * width + j), read);
     }
   }
-}
-
-#ifdef CPU_CAPABILITY_AVX512
-// A cache line of results.
-inline __m512i line_of(const float* c, float) { return _mm512_loadu_si512(c); }
-#ifdef MOELAB_NATIVE_BF16
-inline __m512i line_of(const float* c, at::BFloat16) {
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + kLanes), _mm512_loadu_ps(c)));
-}
-#endif
-#endif
-
-// As store_block, but where there are tiles past the caches, for what nothing reads soon: memory is not read
-// first to be written to. Rows begin at cache lines. Other threads see it after flush_stores.
-template <class T>
-void stream_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride) {
-#ifdef CPU_CAPABILITY_AVX512
-  if constexpr (kHasTiles<T>) {
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i * stride + j), line_of(c + i * width + j, T()));
-      }
-    }
-    return;
-  }
-#endif
-  store_block(c, n, width, to, stride);
-}
-inline void flush_stores() {
-#ifdef CPU_CAPABILITY_AVX512
-  _mm_sfence();
-#endif
 }
 
 // What becomes of a product: store(c, i, count, first, width) is given the results of rows i, … and columns
@@ -255,7 +224,7 @@ class BlockedProducts {
           float* const block = right.K <= kDepth ? w.c : w.c + c * M;
           multiply_block(M, w.left, kDepth, right, c, k, depth, k > 0, block);
           if (k + depth == right.K) {
-            stream_block(block, M, right.columns(c), out + first * right.N + c, right.N);
+            store_block(block, M, right.columns(c), out + first * right.N + c, right.N, Read::late);
           }
         }
       }
@@ -299,8 +268,7 @@ class BlockedProducts {
                            k > 0, c + h * width / 2 * columns);
           }
         }
-        at::vec::transpose_mxn<float>(c, columns, transposed, width, static_cast<int>(width),
-                                      static_cast<int>(columns));
+        transpose_words(c, columns, width, columns, transposed, width);
         results.store(transposed, i, std::min(kPanel, n - i), first, width);
       }
     };

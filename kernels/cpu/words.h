@@ -1,7 +1,7 @@
 #pragma once
+#include "kernels/cpu/transpose.h"
 #include "kernels/vec.h"
 
-#include <ATen/cpu/vec/functional.h>
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
@@ -60,12 +60,16 @@ inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_
   for (int64_t r = 0; count < rows && r < height; ++r) {
     std::fill_n(words + r * to_stride + count, rows - count, 0);
   }
-  constexpr int64_t kAtOnce = 16;  // rows, as many as the words of a cache line
-  for (int64_t r = 0; r < count; r += kAtOnce) {
-    prefetch_rows(from + (r + kAtOnce) * stride, stride, std::min(kAtOnce, count - r - kAtOnce), width);
-    at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(from + r * stride), stride / kInWord<T>,
-                                  reinterpret_cast<float*>(words + r), to_stride,
-                                  static_cast<int>(std::min(kAtOnce, count - r)), static_cast<int>(height));
+  constexpr int64_t kColumns = kWordBlock * kInWord<T>;
+  for (int64_t r = 0; r < count; r += kWordBlock) {
+    const T* const rows = from + r * stride;
+    for (int64_t c = 0; c < width; c += kColumns) {
+      prefetch_rows(rows + kWordBlock * stride + c, stride, std::min(kWordBlock, count - r - kWordBlock),
+                    kColumns);
+      transpose_words(reinterpret_cast<const float*>(rows + c), stride / kInWord<T>,
+                      std::min(kWordBlock, count - r), kWordBlock,
+                      reinterpret_cast<float*>(words + c / kInWord<T> * to_stride + r), to_stride);
+    }
   }
 }
 
@@ -74,12 +78,12 @@ template <class T>
 inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t padded, int64_t width, T* to,
                            int64_t to_stride) {
   for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, T(0));
-  prefetch_rows(from, stride, std::min(2 * kTile, S), width);
+  prefetch_rows(from, stride, std::min(kTile, S), width);
   for (int64_t s = 0; s < S; s += kTile) {
-    prefetch_rows(from + (s + 2 * kTile) * stride, stride, std::min(kTile, S - s - 2 * kTile), width);
     for (int64_t c = 0; c < width; c += kTile) {
-      at::vec::transpose_mxn<T>(from + s * stride + c, stride, to + c * to_stride + s, to_stride,
-                                static_cast<int>(std::min(kTile, S - s)), kTile);
+      prefetch_rows(from + (s + kTile) * stride + c, stride, std::min(kTile, S - s - kTile), kTile);
+      transpose_tile(from + s * stride + c, stride, std::min(kTile, S - s), to + c * to_stride + s,
+                     to_stride);
     }
   }
 }
@@ -88,7 +92,7 @@ inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t pad
 template <class F>
 inline void store_transposed(const float* from, int64_t M, int64_t count, int64_t width, float* rows,
                              const F& factor, at::BFloat16* to, int64_t stride) {
-  at::vec::transpose_mxn<float>(from, M, rows, width, static_cast<int>(width), static_cast<int>(M));
+  transpose_words(from, M, width, M, rows, width);
   for (int64_t r = 0; r < count; ++r) {
     const Vec f(factor(r));
     for (int64_t c = 0; c < width; c += kLanes) {
@@ -97,17 +101,24 @@ inline void store_transposed(const float* from, int64_t M, int64_t count, int64_
   }
 }
 
-// bf16 in the upper half of each lane, rounded to nearest even. The NaN of arithmetic stay what they are.
-inline VecWord rounded_bits(const Vec& v) {
-  const VecWord bits = at::vec::cast<int32_t>(v);
-  const VecWord odd = (bits >> VecWord(16)) & VecWord(1);
-  return bits + VecWord(0x7fff) + odd;
-}
-
 // Two rows, rounded to bf16, as words.
 inline void store_words(int32_t* to, const Vec& even, const Vec& odd) {
+#ifdef MOELAB_NATIVE_BF16
+  const __m512 low = even, high = odd;
+  const __m512i rows = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)),
+                order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, rows));
+#else
+  // bf16 in the upper half of each lane, to nearest even; the NaN of arithmetic stay what they are
+  const auto rounded_bits = [](const Vec& v) {
+    const VecWord bits = at::vec::cast<int32_t>(v);
+    const VecWord odd = (bits >> VecWord(16)) & VecWord(1);
+    return bits + VecWord(0x7fff) + odd;
+  };
   const VecWord low = (rounded_bits(even) >> VecWord(16)) & VecWord(0xffff);
   (low | (rounded_bits(odd) & VecWord(static_cast<int32_t>(0xffff0000)))).store(to);
+#endif
 }
 
 }  // namespace moelab

@@ -1,0 +1,110 @@
+#pragma once
+#include "kernels/vec.h"
+
+#include <c10/macros/Macros.h>
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace moelab {
+
+// A cache line of T in registers, as floats. Half of one takes as long to store where it is not at hand.
+template <class T>
+struct Line {
+  static constexpr int64_t kSize = 64 / static_cast<int64_t>(sizeof(T)), kVecs = kSize / kLanes;
+  Vec v[kVecs];
+};
+
+// When what is stored is read again: late, it goes past the caches, and memory is not read first to be
+// written to. That wants whole lines of memory; other threads see it after flush_stores.
+enum class Read { soon, late };
+
+namespace detail {
+
+#ifdef CPU_CAPABILITY_AVX512
+C10_ALWAYS_INLINE __m512i bits_of(const Line<float>& line) {
+  const __m512 lanes = line.v[0];
+  return _mm512_castps_si512(lanes);
+}
+#ifdef MOELAB_NATIVE_BF16
+C10_ALWAYS_INLINE __m512i bits_of(const Line<c10::BFloat16>& line) {
+  const __m512 low = line.v[0], high = line.v[1];
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+C10_ALWAYS_INLINE Line<c10::BFloat16> line_of_bits(__m512i bits) {
+  const auto widened = [](__m256i half) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  };
+  return {{widened(_mm512_castsi512_si256(bits)), widened(_mm512_extracti64x4_epi64(bits, 1))}};
+}
+#endif
+#endif
+
+template <class T>
+inline constexpr bool kHasLineBits =
+#if defined(MOELAB_NATIVE_BF16)
+    std::is_same_v<T, float> || std::is_same_v<T, c10::BFloat16>;
+#elif defined(CPU_CAPABILITY_AVX512)
+    std::is_same_v<T, float>;
+#else
+    false;
+#endif
+
+}  // namespace detail
+
+template <class T>
+C10_ALWAYS_INLINE Line<T> load_line(const T* from) {
+#ifdef MOELAB_NATIVE_BF16
+  if constexpr (std::is_same_v<T, c10::BFloat16>) return detail::line_of_bits(_mm512_loadu_si512(from));
+#endif
+  Line<T> line;
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < Line<T>::kVecs; ++i) line.v[i] = load_float(from + i * kLanes);
+  return line;
+}
+
+// What will be a line of T, of results in fp32.
+template <class T>
+C10_ALWAYS_INLINE Line<T> line_of(const float* from) {
+  Line<T> line;
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < Line<T>::kVecs; ++i) line.v[i] = Vec::loadu(from + i * kLanes);
+  return line;
+}
+
+// As T holds it, with no way through memory, where a load right behind a store waits for it.
+template <class T>
+C10_ALWAYS_INLINE Line<T> rounded(const Line<T>& line) {
+#ifdef MOELAB_NATIVE_BF16
+  if constexpr (std::is_same_v<T, c10::BFloat16>) return detail::line_of_bits(detail::bits_of(line));
+#endif
+  if constexpr (std::is_same_v<T, float>) return line;
+  Line<T> result;
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < Line<T>::kVecs; ++i) {
+    result.v[i] = at::vec::convert<float>(at::vec::convert<T>(line.v[i]));
+  }
+  return result;
+}
+
+template <class T>
+C10_ALWAYS_INLINE void store_line(T* to, const Line<T>& line, [[maybe_unused]] Read read = Read::soon) {
+#ifdef CPU_CAPABILITY_AVX512
+  if constexpr (detail::kHasLineBits<T>) {
+    const __m512i bits = detail::bits_of(line);
+    if (read == Read::late) return _mm512_stream_si512(reinterpret_cast<__m512i*>(to), bits);
+    return _mm512_storeu_si512(to, bits);
+  }
+#endif
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < Line<T>::kVecs; ++i) store_float(to + i * kLanes, line.v[i]);
+}
+
+inline void flush_stores() {
+#ifdef CPU_CAPABILITY_AVX512
+  _mm_sfence();
+#endif
+}
+
+}  // namespace moelab

@@ -1,0 +1,140 @@
+#include "kernels/cpu/words.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/line.h"
+
+// The layouts that blocked products read, and the lines that they store, against LibTorch's own transposes
+// and roundings, bit for bit. What lies beside an operand is NaN, what lies beside a result stays as it is.
+namespace moelab {
+namespace {
+
+constexpr int64_t kGap = 5;  // elements between rows
+constexpr double kMark = -77;
+
+template <class T>
+class Words : public ::testing::Test {
+ protected:
+  static constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value;
+
+  // (rows, width) of distinct values, NaN behind each row and the last.
+  static at::Tensor among_nan(int64_t rows, int64_t width) {
+    const at::Tensor all =
+        at::full({rows + 1, width + kGap}, std::numeric_limits<double>::quiet_NaN(), kType);
+    const at::Tensor matrix = all.narrow(0, 0, rows).narrow(1, 0, width);
+    // bf16 holds 8 bits: rows and columns in factors of their own
+    matrix.copy_(at::pow(2.0, at::arange(rows, at::kDouble) % 61 - 30).unsqueeze(1) *
+                 (128 + at::arange(width, at::kDouble) % 127));
+    return matrix;
+  }
+  static at::Tensor marked(int64_t rows, int64_t width) { return at::full({rows, width}, kMark, kType); }
+  static void expect_untouched(const at::Tensor& t) { EXPECT_TRUE(t.eq(kMark).all().template item<bool>()); }
+};
+
+using Types = ::testing::Types<float, at::BFloat16>;
+TYPED_TEST_SUITE(Words, Types);
+
+TYPED_TEST(Words, TransposesTilesOfAnyNumberOfRows) {
+  for (int64_t rows = 1; rows <= 32; ++rows) {
+    const at::Tensor from = this->among_nan(rows, 32), to = this->marked(32, 40);
+    transpose_tile(from.const_data_ptr<TypeParam>(), from.stride(0), rows, to.mutable_data_ptr<TypeParam>(),
+                   40);
+    EXPECT_TRUE(to.narrow(1, 0, rows).equal(from.t())) << rows;
+    this->expect_untouched(to.narrow(1, rows, 40 - rows));
+  }
+}
+
+TYPED_TEST(Words, TransposesRowsWithZerosUpToThePadding) {
+  for (const int64_t rows : {1, 31, 32, 33, 64, 100}) {
+    for (const int64_t width : {32, 96}) {
+      const int64_t padded = round_up(rows, kTile), stride = padded + 8;
+      const at::Tensor from = this->among_nan(rows, width), to = this->marked(width, stride);
+      transpose_rows(from.const_data_ptr<TypeParam>(), from.stride(0), rows, padded, width,
+                     to.mutable_data_ptr<TypeParam>(), stride);
+      EXPECT_TRUE(to.narrow(1, 0, rows).equal(from.t())) << rows << ", " << width;
+      EXPECT_TRUE(to.narrow(1, rows, padded - rows).eq(0).all().template item<bool>());
+      this->expect_untouched(to.narrow(1, padded, 8));
+    }
+  }
+}
+
+TYPED_TEST(Words, PacksTransposesInWholeWords) {
+  constexpr int64_t in_word = kInWord<TypeParam>;
+  for (const int64_t rows : {1, 15, 16, 17, 48, 70}) {
+    for (const int64_t width : {32, 96}) {
+      const int64_t padded = round_up(rows, kTile), stride = padded + 8;
+      // rows of whole words
+      const at::Tensor from = this->among_nan(rows, width + 1).narrow(1, 0, width),
+                       to = this->marked(width / in_word * stride, in_word)
+                                .view({width / in_word, stride, in_word});
+      pack_transposed(from.const_data_ptr<TypeParam>(), from.stride(0), rows, padded, width,
+                      static_cast<int32_t*>(to.mutable_data_ptr()), stride);
+      const at::Tensor expected = from.contiguous().view({rows, width / in_word, in_word}).transpose(0, 1);
+      EXPECT_TRUE(to.narrow(1, 0, rows).equal(expected)) << rows << ", " << width;
+      EXPECT_TRUE(to.narrow(1, rows, padded - rows).eq(0).all().template item<bool>());
+      this->expect_untouched(to.narrow(1, padded, 8));
+    }
+  }
+}
+
+// Numbers that rounding turns on: ties to even, beside them, the largest, and infinities.
+at::Tensor hard_to_round(int64_t count) {
+  at::manual_seed(7);
+  const at::Tensor x = at::randn({count}) * at::pow(2.0, at::randint(-60, 60, {count}));
+  float* p = x.mutable_data_ptr<float>();
+  const float inf = std::numeric_limits<float>::infinity();
+  const float hard[] = {0.0f,
+                        -0.0f,
+                        0x1.01p0f,
+                        0x1.03p0f,
+                        std::nextafter(0x1.01p0f, 2.0f),
+                        -0x1.01p0f,
+                        std::nextafter(0x1.03p0f, 1.0f),
+                        std::numeric_limits<float>::max(),
+                        inf,
+                        -inf};
+  std::copy(std::begin(hard), std::end(hard), p);
+  return x;
+}
+
+TYPED_TEST(Words, StoresLinesRounded) {
+  constexpr int64_t size = Line<TypeParam>::kSize;
+  const at::Tensor x = hard_to_round(4 * size), expected = x.to(this->kType);
+  for (const Read read : {Read::soon, Read::late}) {
+    const at::Tensor stored = this->marked(1, 6 * size)[0], again = at::empty({4 * size});
+    for (int64_t i = 0; i < 4 * size; i += size) {
+      const Line<TypeParam> line = line_of<TypeParam>(x.const_data_ptr<float>() + i);
+      store_line(stored.mutable_data_ptr<TypeParam>() + size + i, line, read);
+      flush_stores();
+      // what is loaded, and what is rounded with no way through memory
+      const Line<TypeParam> loaded = load_line(stored.const_data_ptr<TypeParam>() + size + i),
+                            same = rounded(line);
+      for (int64_t v = 0; v < Line<TypeParam>::kVecs; ++v) {
+        loaded.v[v].store(again.mutable_data_ptr<float>() + i + v * kLanes);
+        EXPECT_EQ((loaded.v[v] == same.v[v]).zero_mask(), 0) << i << ", " << v;
+      }
+    }
+    EXPECT_TRUE(stored.narrow(0, size, 4 * size).equal(expected));
+    EXPECT_TRUE(again.equal(expected.to(at::kFloat)));
+    this->expect_untouched(stored.narrow(0, 0, size));
+    this->expect_untouched(stored.narrow(0, 5 * size, size));
+  }
+}
+
+TEST(WordsOfRows, AreTwoRowsRounded) {
+  const at::Tensor rows = hard_to_round(2 * kLanes).view({2, kLanes}),
+                   words = at::empty({kLanes, 2}, at::kBFloat16);
+  const float* p = rows.const_data_ptr<float>();
+  store_words(static_cast<int32_t*>(words.mutable_data_ptr()), Vec::loadu(p), Vec::loadu(p + kLanes));
+  EXPECT_TRUE(words.equal(rows.t().to(at::kBFloat16)));
+  const Vec nan(std::numeric_limits<float>::quiet_NaN());
+  store_words(static_cast<int32_t*>(words.mutable_data_ptr()), nan, nan);
+  EXPECT_TRUE(words.isnan().all().item<bool>());
+}
+
+}  // namespace
+}  // namespace moelab
