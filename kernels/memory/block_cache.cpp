@@ -13,11 +13,15 @@ constexpr size_t kPage = 4096;
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+void* map_pages(void* at, size_t size, int flags) {
+  return mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
 // Where a block holds whole huge pages, it asks for them: one fault for 2 MiB in place of 512.
 void* map(size_t size) {
   const size_t spare = size >= kHugePage ? kHugePage - kPage : 0;
   if (size > SIZE_MAX - spare) return nullptr;
-  void* mapping = mmap(nullptr, size + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapping = map_pages(nullptr, size + spare, 0);
   if (mapping == MAP_FAILED) return nullptr;
   if (spare == 0) return mapping;
   auto* const first = static_cast<std::byte*>(mapping);
@@ -42,14 +46,16 @@ void* BlockCache::allocate(size_t bytes) {
   std::lock_guard lock(mutex_);
   void* block = take(size);
   if (block == nullptr) {
-    trim(std::max(most_used_, used_ + size) - used_ - size + slack_);
     block = map(size);
     if (block == nullptr) {
       trim(0);
       block = map(size);
     }
+    if (block == nullptr) return nullptr;
+    const size_t allowed = std::max(most_used_, used_ + size) - used_ - size + slack_;
+    take_pages(static_cast<std::byte*>(block), size, allowed);
+    trim(allowed);
   }
-  if (block == nullptr) return nullptr;
   used_ += size;
   most_used_ = std::max(most_used_, used_);
   return block;
@@ -59,8 +65,7 @@ void BlockCache::release(void* block, size_t bytes) {
   const size_t size = mapped_size(bytes);
   std::lock_guard lock(mutex_);
   used_ -= size;
-  kept_ += size;
-  by_size_.emplace(size, by_age_.insert(by_age_.end(), {block, size}));
+  keep(by_age_.end(), {static_cast<std::byte*>(block), size});
   trim(most_used_ - used_ + slack_);
 }
 
@@ -84,23 +89,53 @@ void* BlockCache::take(size_t size) {
   const auto found = by_size_.find(size);
   if (found == by_size_.end()) return nullptr;
   void* block = found->second->block;
-  kept_ -= size;
-  by_age_.erase(found->second);
-  by_size_.erase(found);
+  forget(found->second);
   return block;
+}
+
+// Until no more than `allowed` bytes are kept, whole huge pages of the longest unused become the first ones
+// of a new block: the system would zero others for it.
+void BlockCache::take_pages(std::byte* to, size_t size, size_t allowed) {
+  std::byte* const end = to + size / kHugePage * kHugePage;
+  while (kept_ > allowed && to < end) {
+    Kept kept = *by_age_.begin();
+    forget(by_age_.begin());
+    const size_t before = kept.size;
+    // one at a time: each lies within one mapping of the system's, what they are moved to within several
+    for (; kept_ + kept.size > allowed && to < end && kept.size >= kHugePage; to += kHugePage) {
+      if (mremap(kept.block, kHugePage, kHugePage, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
+        map_pages(to, kHugePage, MAP_FIXED);  // what lay there may be gone
+        break;
+      }
+      kept = {kept.block + kHugePage, kept.size - kHugePage};
+    }
+    if (kept.size == before) {
+      munmap(kept.block, kept.size);
+    } else if (kept.size > 0) {
+      keep(by_age_.begin(), kept);
+    }
+  }
 }
 
 // Gives back the longest unused until no more than `allowed` bytes are kept.
 void BlockCache::trim(size_t allowed) {
-  while (kept_ > allowed) unmap(by_age_.begin());
+  while (kept_ > allowed) {
+    const Kept kept = *by_age_.begin();
+    forget(by_age_.begin());
+    munmap(kept.block, kept.size);
+  }
 }
 
-void BlockCache::unmap(ByAge::iterator entry) {
+void BlockCache::keep(ByAge::iterator before, const Kept& kept) {
+  kept_ += kept.size;
+  by_size_.emplace(kept.size, by_age_.insert(before, kept));
+}
+
+void BlockCache::forget(ByAge::iterator entry) {
   auto [it, end] = by_size_.equal_range(entry->size);
   while (it->second != entry) ++it;
   by_size_.erase(it);
   kept_ -= entry->size;
-  munmap(entry->block, entry->size);
   by_age_.erase(entry);
 }
 

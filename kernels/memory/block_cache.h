@@ -12,8 +12,8 @@ namespace moelab {
 // allocated.
 //
 // A block is kept only while blocks in use and blocks kept together stay within the most that was ever in use
-// plus `slack`: memory that a training step will need again anyway. Past that, the longest unused goes back
-// to the system.
+// plus `slack`: memory that a training step will need again anyway. Past that, the longest unused becomes the
+// pages of the block that is asked for, and what is left of it goes back to the system.
 class BlockCache {
  public:
   static constexpr size_t kSmallest = size_t{1} << 17;  // below, malloc does well
@@ -40,14 +40,16 @@ class BlockCache {
 
  private:
   struct Kept {
-    void* block;
+    std::byte* block;
     size_t size;
   };
   using ByAge = std::list<Kept>;  // longest unused first
 
   void* take(size_t size);
+  void take_pages(std::byte* to, size_t size, size_t allowed);
   void trim(size_t allowed);
-  void unmap(ByAge::iterator entry);
+  void keep(ByAge::iterator before, const Kept& kept);
+  void forget(ByAge::iterator entry);
 
   const size_t slack_;
   mutable std::mutex mutex_;  // guards everything below

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -53,6 +54,37 @@ TEST(BlockCache, GivesTheLongestUnusedBack) {
   void* c = cache.allocate(3 * MiB);  // room for 3 of the 6 is left to keep: a goes first, then b
   EXPECT_EQ(cache.mapped(), 3 * MiB);
   cache.release(c, 3 * MiB);
+}
+
+// Pages are zeroed anew only where none are at hand: they carry their bytes from block to block.
+TEST(BlockCache, ANewSizeTakesThePagesOfTheLongestUnused) {
+  static constexpr unsigned char mark = 0x5a;
+  const auto marked = [](const void* block, size_t bytes) {
+    const auto* at = static_cast<const unsigned char*>(block);
+    return std::count(at, at + bytes, mark) == static_cast<std::ptrdiff_t>(bytes);
+  };
+  BlockCache cache(0);
+  void* whole = cache.allocate(8 * MiB);
+  std::memset(whole, mark, 8 * MiB);
+  cache.release(whole, 8 * MiB);
+  for (int i = 0; i < 3; ++i) {
+    void* most = cache.allocate(6 * MiB);
+    EXPECT_TRUE(marked(most, 6 * MiB)) << i;
+    EXPECT_EQ(cache.mapped(), 8 * MiB) << "what is left of it is still kept";
+    void* rest = cache.allocate(2 * MiB);
+    EXPECT_TRUE(marked(rest, 2 * MiB)) << i;
+    EXPECT_EQ(cache.mapped(), 8 * MiB);
+    cache.release(most, 6 * MiB);
+    cache.release(rest, 2 * MiB);
+    whole = cache.allocate(8 * MiB);  // of the pages of both
+    EXPECT_TRUE(marked(whole, 8 * MiB)) << i;
+    EXPECT_EQ(cache.mapped(), 8 * MiB);
+    cache.release(whole, 8 * MiB);
+  }
+  void* larger = cache.allocate(12 * MiB);
+  EXPECT_TRUE(marked(larger, 8 * MiB));
+  EXPECT_EQ(cache.mapped(), 12 * MiB);
+  cache.release(larger, 12 * MiB);
 }
 
 // What no other block may touch is filled with its own number and looked at when it is freed.
