@@ -146,10 +146,10 @@ def step_profiles(records):
 
 def report(records):
     profiles = of_kind(records, "step_profile")
-    parts = [mixtral_step(record) for record in of_kind(records, "mixtral_step")]
-    parts += [moe_layers(group) for group in by_source(of_kind(records, "moe_layer"))]
-    parts += [layer_sweep(group) for group in by_source(of_kind(records, "moe_layer_sweep"))]
-    parts += [expert_sweep(record) for record in of_kind(records, "expert_sweep")]
+    parts = [mixtral_step(record) for record in reversed(of_kind(records, "mixtral_step"))]
+    parts += [moe_layers(group) for group in reversed(by_source(of_kind(records, "moe_layer")))]
+    parts += [layer_sweep(group) for group in reversed(by_source(of_kind(records, "moe_layer_sweep")))]
+    parts += [expert_sweep(record) for record in reversed(of_kind(records, "expert_sweep"))]
     return "\n\n".join(parts + ([step_profiles(profiles)] if profiles else [])) + "\n"
 
 
