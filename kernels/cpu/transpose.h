@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// Transposes in registers: LibTorch's go through the stack, at five times the time where all lies in the
-// caches.
+// Transposes in registers: LibTorch's go through the stack. Where all lies in the first cache, 16 x 16 words
+// take a quarter of their time, 32 x 32 of bf16 two thirds.
 namespace moelab {
 
 inline constexpr int64_t kWordBlock = 16;  // words of a cache line
@@ -51,8 +51,9 @@ inline void transpose_word_block(const float* from, int64_t stride, int64_t rows
                                  int64_t to_stride) {
   __m512i row[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i)
+  for (int i = 0; i < 16; ++i) {
     row[i] = i < rows ? _mm512_loadu_si512(from + i * stride) : _mm512_setzero_si512();
+  }
   transpose_registers(row);
   const auto lanes = static_cast<__mmask16>((1u << rows) - 1);
 #pragma GCC unroll 16
