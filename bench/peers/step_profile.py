@@ -31,8 +31,9 @@ TENSORS = "at::Tensor const&"
 # are made of comes before what they are made for.
 BY_SYMBOL = {name: re.compile(pattern) for name, pattern in {
     PRODUCTS: r"word_tile|word_columns|multiply_words|multiply_block|mkl_blas|gemm|dnnl::",
-    "laying out operands": r"BlockedProducts|BlockedExpert|transpose_(mxn|block|rows|tile|words|word_block|half_block)|pack_(rows|transposed|vnni)|"
-                           r"store_(block|transposed)",
+    "laying out operands": r"BlockedProducts|BlockedExpert|"
+                           r"transpose_(mxn|block|rows|tile|words|word_block|half_block)|"
+                           r"pack_(rows|transposed|vnni)|store_(block|transposed)",
     "SwiGLU": r"[Ss]wiglu",
     "attention's own": r"attention|online_softmax|softmax_backward|(forward|backward)_queries|(For|Back)wardScratch|"
                        r"\(anonymous namespace\)::store_rows",

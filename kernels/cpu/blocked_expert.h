@@ -59,19 +59,6 @@ void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, Read
   }
 }
 
-// Of kLanes features: the gradients of gate and up, the scaled activation, and its part of dscale.
-template <class T>
-struct SwigluGradient {
-  Vec gate, up, act, along;
-  C10_ALWAYS_INLINE SwigluGradient(const Vec& g, const Vec& u, const Vec& grad, const Vec& scale) {
-    const Vec one(1.0f), sig = sigmoid<T>(g), silu = g * sig, activation = silu * u, weighted = scale * grad;
-    gate = weighted * u * sig * (one + g * (one - sig));
-    up = weighted * silu;
-    act = scale * activation;
-    along = grad * activation;
-  }
-};
-
 // Of the `rows` rows that a word of the activation has terms of; where it has room for more, they are zeros.
 template <int64_t rows, class T>
 C10_ALWAYS_INLINE void swiglu_backward_word(const float* c, int64_t width, int64_t F, const float* scale,

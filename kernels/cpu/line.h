@@ -41,16 +41,6 @@ C10_ALWAYS_INLINE Line<c10::BFloat16> line_of_bits(__m512i bits) {
 #endif
 #endif
 
-template <class T>
-inline constexpr bool kHasLineBits =
-#if defined(MOELAB_NATIVE_BF16)
-    std::is_same_v<T, float> || std::is_same_v<T, c10::BFloat16>;
-#elif defined(CPU_CAPABILITY_AVX512)
-    std::is_same_v<T, float>;
-#else
-    false;
-#endif
-
 }  // namespace detail
 
 template <class T>
@@ -91,7 +81,7 @@ C10_ALWAYS_INLINE Line<T> rounded(const Line<T>& line) {
 template <class T>
 C10_ALWAYS_INLINE void store_line(T* to, const Line<T>& line, [[maybe_unused]] Read read = Read::soon) {
 #ifdef CPU_CAPABILITY_AVX512
-  if constexpr (detail::kHasLineBits<T>) {
+  if constexpr (requires { detail::bits_of(line); }) {
     const __m512i bits = detail::bits_of(line);
     if (read == Read::late) return _mm512_stream_si512(reinterpret_cast<__m512i*>(to), bits);
     return _mm512_storeu_si512(to, bits);

@@ -19,6 +19,19 @@ C10_ALWAYS_INLINE Vec sigmoid(const Vec& x) {
   return one / (one + x.neg().exp());
 }
 
+// Of kLanes features: the gradients of gate and up, the scaled activation, and its part of dscale.
+template <class T>
+struct SwigluGradient {
+  Vec gate, up, act, along;
+  C10_ALWAYS_INLINE SwigluGradient(const Vec& g, const Vec& u, const Vec& grad, const Vec& scale) {
+    const Vec one(1.0f), sig = sigmoid<T>(g), silu = g * sig, activation = silu * u, weighted = scale * grad;
+    gate = weighted * u * sig * (one + g * (one - sig));
+    up = weighted * silu;
+    act = scale * activation;
+    along = grad * activation;
+  }
+};
+
 // a (n, F) = silu(gate) * up
 template <class T>
 void swiglu_rows(const T* h, T* a, int64_t n, int64_t F) {
@@ -40,20 +53,18 @@ void swiglu_rows(const T* h, T* a, int64_t n, int64_t F) {
 template <class T>
 void swiglu_backward_rows(T* h, T* da, const float* scale, float* dscale, int64_t n, int64_t F) {
   at::parallel_for(0, n, kSwigluGrain, [&](int64_t begin, int64_t end) {
-    const Vec one(1.0f);
     for (int64_t i = begin; i < end; ++i) {
       T *gate = h + i * 2 * F, *up = gate + F, *d = da + i * F;
       const Vec s(scale ? scale[i] : 1.0f);
       Vec along(0.0f);
       for (int64_t j = 0; j < F; j += kLanes) {
         const int64_t left = std::min(kLanes, F - j);
-        const Vec g = load_float(gate + j, left), u = load_float(up + j, left),
-                  grad = load_float(d + j, left);
-        const Vec sig = sigmoid<T>(g), silu = g * sig, activation = silu * u, weighted = s * grad;
-        along = along + grad * activation;  // lanes past the end hold 0 in grad
-        store_float(gate + j, weighted * u * sig * (one + g * (one - sig)), left);
-        store_float(up + j, weighted * silu, left);
-        store_float(d + j, s * activation, left);
+        const SwigluGradient<T> gradient(load_float(gate + j, left), load_float(up + j, left),
+                                         load_float(d + j, left), s);
+        along = along + gradient.along;  // lanes past the end hold 0 in d
+        store_float(gate + j, gradient.gate, left);
+        store_float(up + j, gradient.up, left);
+        store_float(d + j, gradient.act, left);
       }
       if (dscale) dscale[i] = horizontal_sum(along);
     }

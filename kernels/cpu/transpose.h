@@ -12,6 +12,7 @@
 // take a quarter of their time, 32 x 32 of bf16 two thirds.
 namespace moelab {
 
+inline constexpr int64_t kTile = 32;
 inline constexpr int64_t kWordBlock = 16;  // words of a cache line
 
 namespace detail {
@@ -101,18 +102,17 @@ inline void transpose_words(const float* from, int64_t stride, int64_t rows, int
   }
 }
 
-// to (32, rows) = from (rows, 32) transposed; rows <= 32.
+// to (kTile, rows) = from (rows, kTile) transposed; rows <= kTile.
 template <class T>
 void transpose_tile(const T* from, int64_t stride, int64_t rows, T* to, int64_t to_stride) {
-  constexpr int kColumns = 32;
   if constexpr (std::is_same_v<T, float>) {
-    transpose_words(from, stride, rows, kColumns, to, to_stride);
+    transpose_words(from, stride, rows, kTile, to, to_stride);
   } else {
 #ifdef CPU_CAPABILITY_AVX512
     detail::transpose_half_block(reinterpret_cast<const uint16_t*>(from), stride, rows,
                                  reinterpret_cast<uint16_t*>(to), to_stride);
 #else
-    at::vec::transpose_mxn<T>(from, stride, to, to_stride, static_cast<int>(rows), kColumns);
+    at::vec::transpose_mxn<T>(from, stride, to, to_stride, static_cast<int>(rows), kTile);
 #endif
   }
 }

@@ -12,7 +12,6 @@
 // bf16 (rows / 2, columns) pairs of rows 2r and 2r + 1. Widths are multiples of kTile.
 namespace moelab {
 
-inline constexpr int64_t kTile = 32;
 template <class T>
 inline constexpr int64_t kInWord = sizeof(int32_t) / sizeof(T);  // terms in a word
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }

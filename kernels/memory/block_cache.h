@@ -12,8 +12,8 @@ namespace moelab {
 // allocated.
 //
 // A block is kept only while blocks in use and blocks kept together stay within the most that was ever in use
-// plus `slack`: memory that a training step will need again anyway. Past that, the longest unused becomes the
-// pages of the block that is asked for, and what is left of it goes back to the system.
+// plus `slack`: memory that a training step will need again anyway. Past that, pages of the longest unused go
+// to the block that is asked for, or back to the system.
 class BlockCache {
  public:
   static constexpr size_t kSmallest = size_t{1} << 17;  // below, malloc does well
