@@ -117,12 +117,16 @@ void BlockCache::take_pages(std::byte* to, size_t size, size_t allowed) {
   }
 }
 
-// Gives back the longest unused until no more than `allowed` bytes are kept.
+// Gives back of the longest unused, in huge pages, until no more than `allowed` bytes are kept: all of a
+// large block for the sake of a small one would be zeroed again when its size is asked for next.
 void BlockCache::trim(size_t allowed) {
   while (kept_ > allowed) {
     const Kept kept = *by_age_.begin();
+    const size_t excess = (kept_ - allowed + kHugePage - 1) / kHugePage * kHugePage,
+                 part = std::min(kept.size, excess);
     forget(by_age_.begin());
-    munmap(kept.block, kept.size);
+    munmap(kept.block, part);
+    if (part < kept.size) keep(by_age_.begin(), {kept.block + part, kept.size - part});
   }
 }
 

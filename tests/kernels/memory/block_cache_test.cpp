@@ -51,9 +51,17 @@ TEST(BlockCache, GivesTheLongestUnusedBack) {
   void* b = cache.allocate(4 * MiB);
   cache.release(a, 2 * MiB);
   cache.release(b, 4 * MiB);
-  void* c = cache.allocate(3 * MiB);  // room for 3 of the 6 is left to keep: a goes first, then b
-  EXPECT_EQ(cache.mapped(), 3 * MiB);
+  void* c = cache.allocate(3 * MiB);  // room for 3 of the 6 is left to keep: a goes first, then half of b
+  EXPECT_EQ(cache.mapped(), 5 * MiB);
   cache.release(c, 3 * MiB);
+}
+
+TEST(BlockCache, ASmallRequestCostsALargeBlockLittle) {
+  BlockCache cache(0);
+  cache.release(cache.allocate(8 * MiB), 8 * MiB);
+  void* small = cache.allocate(MiB / 4);
+  EXPECT_EQ(cache.mapped(), 6 * MiB + MiB / 4);
+  cache.release(small, MiB / 4);
 }
 
 // Pages are zeroed anew only where none are at hand: they carry their bytes from block to block.
