@@ -56,7 +56,7 @@ std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_
                       store_rows(dx.mutable_data_ptr<Element>(), K));
     const PackedRight<Element> by_rows{words.mutable_data_ptr<int32_t>(), rows, K};
     products.pack(by_rows, x_TK.const_data_ptr<Element>(), T);
-    products.multiply_transpose(T, dy, N, by_rows, dw.mutable_data_ptr<Element>());
+    products.multiply_transpose(T, dy, N, by_rows, stream_rows(dw.mutable_data_ptr<Element>(), K));
   });
   return {dx, dw};
 }

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "kernels/cuda/router.h"
-#include "kernels/meta/stands_for.h"
 
 // What the router's CPU, CUDA and Meta sides share. Axes: T tokens, D width, E experts, K choices a token,
 // B sequences of S tokens.
@@ -14,15 +13,6 @@ namespace moelab::router_detail {
 // logits_TE, lse_T, ids_TK, weights_TK, fraction_BE, balance, z, load_E
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
                            at::Tensor>;
-
-// Rows that are converted to fp32 at a time, so that no fp32 copy of x exists whole: on the CPU as many as
-// its caches hold; on CUDA, where a chunk has launches of its own that are to fill the device, 64 MiB of
-// them.
-inline int64_t chunk_rows(const at::Tensor& x) {
-  constexpr int64_t kRows = 1024, kCudaBytes = 64 << 20;
-  if (!on_cuda(x)) return kRows;
-  return std::max(kRows, kCudaBytes / (4 * std::max<int64_t>(x.size(1), 1)));
-}
 
 struct Shape {
   int64_t T, D, E, K, S, B;
@@ -34,6 +24,7 @@ struct Shape {
         S(sequence),
         B(sequence > 0 ? T / sequence : 0) {
     TORCH_CHECK(w.size(1) == D && w.scalar_type() == at::kFloat, "router weight must be (E, D) fp32");
+    TORCH_CHECK(x.is_contiguous() && w.is_contiguous(), "router: contiguous tensors");
     TORCH_CHECK(S > 0 && T % S == 0, "tokens (", T, ") must be whole sequences of ", S);
     TORCH_CHECK(K >= 1 && K <= E, "top-k ", K, " of ", E, " experts");
   }
@@ -49,6 +40,13 @@ inline Forward allocate_outputs(const at::Tensor& x, const Shape& s) {
   return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      at::empty({s.T, s.K}, f32.dtype(at::kInt)),
           at::empty({s.T, s.K}, f32), at::empty({s.B, s.E}, f32), at::empty({}, f32),
           at::empty({}, f32),         at::empty({s.E}, f32)};
+}
+
+// Rows that CUDA converts to fp32 at a time, so that no fp32 copy of x exists whole: 64 MiB of them, for each
+// chunk has launches of its own, which are to fill the device.
+inline int64_t chunk_rows(const at::Tensor& x) {
+  constexpr int64_t kRows = 1024, kBytes = 64 << 20;
+  return std::max(kRows, kBytes / (4 * std::max<int64_t>(x.size(1), 1)));
 }
 
 inline at::Tensor fp32_chunk(const at::Tensor& x) {

@@ -176,7 +176,7 @@ template <class T>
 void BlockedExpert<T>::hidden_weights(int64_t n, const T* dh, T* dw13) const {
   const PackedRight<T> right{reinterpret_cast<int32_t*>(across), padded(n), D};
   products.pack(right, rows, n);
-  products.multiply_transpose(n, dh, 2 * F, right, dw13);
+  products.multiply_transpose(n, dh, 2 * F, right, stream_rows(dw13, D));
 }
 
 template <class T>

@@ -95,6 +95,14 @@ auto store_rows(T* to, int64_t stride) {
                  }};
 }
 
+// A store of rows that are read late.
+template <class T>
+auto stream_rows(T* to, int64_t stride) {
+  return [=](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
+    store_block(c, count, width, to + i * stride + first, stride, Read::late);
+  };
+}
+
 // A matrix (K, N) as the right operand of BlockedProducts::multiply.
 template <class T>
 auto columns_of(const T* matrix, int64_t K, int64_t N) {
@@ -212,8 +220,10 @@ class BlockedProducts {
     multiply(n, a, K, N, pack, results);
   }
 
-  // out (width, N) = a (n, width) transposed by right, n <= right.K.
-  void multiply_transpose(int64_t n, const T* a, int64_t width, const PackedRight<T>& right, T* out) const {
+  // a (n, width) transposed by right (K, N), n <= K, to store as that of Results.
+  template <class Store>
+  void multiply_transpose(int64_t n, const T* a, int64_t width, const PackedRight<T>& right,
+                          const Store& store) const {
     const int64_t step = even_step(width);
     for_blocks(width, step, [&](const Worker& w, int64_t first) {
       const int64_t M = std::min(step, width - first);
@@ -223,9 +233,7 @@ class BlockedProducts {
         for (int64_t c = 0; c < right.N; c += kPanel) {
           float* const block = right.K <= kDepth ? w.c : w.c + c * M;
           multiply_block(M, w.left, kDepth, right, c, k, depth, k > 0, block);
-          if (k + depth == right.K) {
-            store_block(block, M, right.columns(c), out + first * right.N + c, right.N, Read::late);
-          }
+          if (k + depth == right.K) store(block, first, M, c, right.columns(c));
         }
       }
     });

@@ -198,13 +198,14 @@ int64_t router_peak(int64_t T, int64_t D, int64_t E, int64_t K) {
   });
 }
 
-// The CPU converts 1024 rows to fp32 at a time, which would not fill a GPU.
+// What grows with the width: gradients of tokens, bf16, and of the weight, and the rows that are fp32.
 TEST(MetaStandsForCuda, RouterConverts64MiBAtATime) {
   constexpr int64_t D = 256, E = 8, K = 2, kRows = (64 << 20) / (4 * D);
+  const MetaStandsFor gpu(c10::kCUDA);
   for (const int64_t T : {int64_t{100}, int64_t{4096}, 2 * kRows + 5}) {
-    const int64_t as_cpu = router_peak(T, D, E, K);
-    const MetaStandsFor gpu(c10::kCUDA);
-    EXPECT_EQ(router_peak(T, D, E, K) - as_cpu, 4 * D * (std::min(T, kRows) - std::min<int64_t>(T, 1024)));
+    const auto converted = [&](int64_t width) { return 4 * width * std::min(T, kRows * D / width); };
+    EXPECT_EQ(router_peak(T, 2 * D, E, K) - router_peak(T, D, E, K),
+              D * (2 * T + 4 * E) + converted(2 * D) - converted(D));
   }
 }
 

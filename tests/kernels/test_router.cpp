@@ -1,4 +1,7 @@
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
 
 #include "kernels/memory/ledger.h"
 #include "kernels/router.h"
@@ -140,6 +143,42 @@ TEST(RouterChoice, EvenRoutingHasBalanceLossOne) {
   at::Tensor skewed = at::zeros({4, 4});
   skewed.select(1, 0).fill_(1);
   EXPECT_NEAR(route(skewed, w, std::nullopt, std::nullopt, options).balance_loss.item<float>(), 4.0, 1e-4);
+}
+
+// The logits of expert 1 are no numbers.
+TEST(RouterChoice, NanIsChosenLast) {
+  at::manual_seed(9);
+  const at::Tensor x = at::randn({40, 32}), w = at::randn({20, 32});
+  w[1].fill_(NAN);
+  RouterOptions options{RouterScore::sigmoid, RouterChoice::token, 19, true, 40, 0};
+  EXPECT_FALSE(route(x, w, std::nullopt, std::nullopt, options).ids_TK.eq(1).any().item<bool>());
+  options.top_k = 20;
+  const RouterOutput all = route(x, w, std::nullopt, std::nullopt, options);
+  EXPECT_TRUE(all.ids_TK.select(1, 19).eq(1).all().item<bool>());
+}
+
+// Chunks, and not the cores, say what is summed with what: blocked products and LibTorch's.
+TEST(RouterOnCpu, AnyNumberOfCoresGivesTheSameBits) {
+  for (const int64_t E : {4, 40}) {
+    at::manual_seed(10);
+    const at::Tensor x = at::randn({2100, 64}).to(at::kBFloat16).requires_grad_(),
+                     w = at::randn({E, 64}).requires_grad_();
+    const auto results = [&](int threads) {
+      at::set_num_threads(threads);
+      const RouterOutput out = route(x, w, std::nullopt, std::nullopt, {.top_k = 2, .sequence = 700});
+      auto all = torch::autograd::grad({out.weights_TK, out.balance_loss, out.z_loss}, {x, w},
+                                       {at::ones_like(out.weights_TK), at::ones({}), at::ones({})});
+      all.insert(all.end(), {out.ids_TK, out.weights_TK, out.balance_loss, out.z_loss, out.load_E});
+      return all;
+    };
+    const int before = at::get_num_threads();
+    const auto one = results(1);
+    for (const int threads : {2, 3}) {
+      const auto several = results(threads);
+      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(test::bitwise_equal(one[i], several[i])) << i;
+    }
+    at::set_num_threads(before);
+  }
 }
 
 TEST(RouterChoice, NoTokens) {

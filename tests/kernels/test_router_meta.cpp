@@ -66,16 +66,49 @@ TEST(RouterOnMeta, ExpertChoiceHoldsItsScoresAndTheirSort) {
   }
 }
 
-// With this many experts more than the fp32 copy of x, which is all that the CPU takes: of each sequence
-// three chunks with scores and routes of every expert, losses and tokens; three sums; of the tokens one in
-// fp32, and three counters, in whole doubles.
-TEST(RouterOnMeta, LossesAreSummedInScratchOnCudaAlone) {
+// Beside what it gives back: of each sequence three chunks with scores and routes of every expert, losses and
+// tokens; three sums; of the tokens one in fp32, and three counters, in whole doubles. With this many experts
+// that is more than the fp32 copy of x, which is gone by then.
+TEST(RouterOnMeta, LossesAreSummedInScratchOnCuda) {
   constexpr int64_t B = 2, S = 300, E = 512;
-  const int64_t copy = 4 * B * S * kWidth, as_cpu = peak_of(kMetaDevice, {B, S, E}, RouterChoice::token);
+  constexpr int64_t kGiven = 4 * (B * S * (E + 1 + 2 * E) + B * E + 2 + E);
   const MetaStandsFor gpu(c10::kCUDA);
-  EXPECT_EQ(peak_of(kMetaDevice, {B, S, E}, RouterChoice::token) - as_cpu,
-            8 * (B * 3 * (2 * E + 2) + 3 * B) + 4 * (B * S + 4) - copy);
+  EXPECT_EQ(peak_of(kMetaDevice, {B, S, E}, RouterChoice::token) - kGiven,
+            8 * (B * 3 * (2 * E + 2) + 3 * B) + 4 * (B * S + 4));
   EXPECT_EQ(peak_of(kMetaDevice, {0, S, E}, RouterChoice::token), 4 * (E + 2)) << "load and losses";
+}
+
+// The most that a forward and a backward of bf16 tokens hold.
+int64_t both_passes(c10::Device device, int64_t T, int64_t D, int64_t E) {
+  install_allocators();
+  install_meta_kernels();
+  const auto fp32 = at::TensorOptions(device).dtype(at::kFloat);
+  const Tensor x = at::zeros({T, D}, fp32.dtype(at::kBFloat16)).requires_grad_(),
+               w = at::zeros({E, D}, fp32).requires_grad_(), dweights = at::zeros({T, 2}, fp32);
+  const int64_t before = device_memory(device).allocated;
+  reset_peaks(device);
+  const Tensor weights = route(x, w, std::nullopt, std::nullopt, {.top_k = 2, .sequence = T}).weights_TK;
+  torch::autograd::grad({weights}, {x, w}, {dweights});
+  return device_memory(device).peak - before;
+}
+
+TEST(RouterOnMeta, CountsWhatTheCpuTakes) {
+  for (const int64_t E : {4, 16, 40, 64}) {
+    for (const int64_t T : {100, 1000, 5000}) {
+      EXPECT_EQ(both_passes(kMetaDevice, T, 64, E), both_passes(c10::kCPU, T, 64, E)) << T << " " << E;
+    }
+  }
+}
+
+// Logits, with their sum, choice, weights and the gradient of those, and the gradient of x; not the gradient
+// of the logits, nor a copy of x in fp32. Sums by chunk are less than a twentieth of that.
+TEST(RouterOnMeta, TakesNoMoreForATokenThanItKeeps) {
+  constexpr int64_t D = 256, E = 64, T = 1 << 20;
+  const auto grown =
+      static_cast<double>(both_passes(kMetaDevice, 2 * T, D, E) - both_passes(kMetaDevice, T, D, E));
+  constexpr double kKept = T * (4.0 * (E + 1 + 2 + 2) + 2 * D);
+  EXPECT_GE(grown, kKept);
+  EXPECT_LE(grown, 1.05 * kKept);
 }
 
 // Padding, behind documents, is in no mean: the tokens are counted, of which the number lasts.

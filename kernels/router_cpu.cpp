@@ -1,0 +1,269 @@
+#include "kernels/router_cpu.h"
+
+#include "kernels/cpu/router_products.h"
+#include "kernels/cpu/router_rows.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+
+// Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using namespace router_detail;
+
+// Which tokens are padding; none without `documents`.
+class Padding {
+ public:
+  explicit Padding(const OptionalTensor& documents)
+      : documents_(documents ? documents->const_data_ptr<int32_t>() : nullptr) {}
+  bool operator()(int64_t t) const { return documents_ && documents_[t] < 0; }
+  // Tokens of [begin, end) that are none.
+  int64_t others(int64_t begin, int64_t end) const {
+    if (!documents_) return end - begin;
+    return std::count_if(documents_ + begin, documents_ + end, [](int32_t start) { return start >= 0; });
+  }
+
+ private:
+  const int32_t* documents_;
+};
+
+// Sums over the tokens of a sequence that lie in one chunk, of all that the losses need, so that any number
+// of cores adds up the same.
+class Sums {
+ public:
+  Sums(const Tensor& x, const Shape& s)
+      : s_(s),
+        sums_(at::empty({s.T / kChunk + s.T / s.S + 1, 2 * s.E + 1}, x.options().dtype(at::kDouble))) {}
+
+  struct Part {
+    double *score_E, *routes_E, *z;  // normalised scores, routes, and logsumexp squared
+  };
+  // Of the sequence and the chunk of token t.
+  Part part(int64_t t) const { return at(index(t)); }
+  void clear(int64_t t) const { std::fill_n(at(index(t)).score_E, 2 * s_.E + 1, 0.0); }
+
+  // All of sequence b.
+  Part add_up(int64_t b) const {
+    const int64_t first = index(b * s_.S), last = index((b + 1) * s_.S - 1);
+    const Part all = at(first);
+    for (int64_t i = first + 1; i <= last; ++i) {
+      const double* more = at(i).score_E;
+      for (int64_t j = 0; j < 2 * s_.E + 1; ++j) all.score_E[j] += more[j];
+    }
+    return all;
+  }
+
+ private:
+  int64_t index(int64_t t) const { return t / kChunk + t / s_.S; }
+  Part at(int64_t i) const {
+    double* const first = sums_.mutable_data_ptr<double>() + i * (2 * s_.E + 1);
+    return {first, first + s_.E, first + 2 * s_.E};
+  }
+
+  const Shape& s_;
+  Tensor sums_;
+};
+
+void choose_for_experts(const float* logits, const float* lse, const float* bias, bool sigmoid,
+                        int64_t capacity, const Shape& s, int32_t* ids) {
+  std::fill_n(ids, s.T * s.E, -1);
+  at::parallel_for(0, s.B * s.E, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(s.S);
+    std::vector<int64_t> order(s.S);
+    for (int64_t job = begin; job < end; ++job) {
+      const int64_t first = job / s.E * s.S, e = job % s.E;
+      for (int64_t i = 0; i < s.S; ++i) {
+        scores[i] =
+            router_score(logits[(first + i) * s.E + e], lse[first + i], sigmoid) + (bias ? bias[e] : 0.0f);
+      }
+      std::iota(order.begin(), order.end(), 0);
+      const int64_t taken = std::min(capacity, s.S);
+      std::partial_sort(order.begin(), order.begin() + taken, order.end(),
+                        [&](int64_t a, int64_t b) { return comes_first(scores[a], a, scores[b], b); });
+      for (int64_t i = 0; i < taken; ++i) ids[(first + order[i]) * s.E + e] = static_cast<int32_t>(e);
+    }
+  });
+}
+
+// What follows from the logits, a token at a time.
+struct Tokens {
+  const Shape& s;
+  const Padding& padding;
+  const Sums& sums;
+  const float *logits, *lse, *bias;
+  bool sigmoid, normalise;
+  bool chosen;  // the ids are there
+  int32_t* ids;
+  float* weights;
+
+  void operator()(int64_t begin, int64_t end) const {
+    std::vector<float> scores(s.E), biased(s.E), best(s.K);
+    for (int64_t t = begin; t < end; ++t) {
+      if (t == begin || t % s.S == 0) sums.clear(t);
+      if (padding(t)) {
+        std::fill_n(ids + t * s.K, s.K, -1);
+        std::fill_n(weights + t * s.K, s.K, 0.0f);
+      } else {
+        one(t, scores.data(), biased.data(), best.data());
+      }
+    }
+  }
+
+ private:
+  void one(int64_t t, float* scores, float* biased, float* best) const {
+    int32_t* const id = ids + t * s.K;
+    const float normal = 1 / scores_of_row(logits + t * s.E, lse[t], sigmoid, s.E, scores);
+    if (!chosen) {
+      for (int64_t e = 0; bias && e < s.E; ++e) biased[e] = scores[e] + bias[e];
+      choose_best(bias ? biased : scores, s.E, s.K, best, id);
+    }
+    weigh_choices(scores, id, normalise, s.K, weights + t * s.K);
+    const Sums::Part part = sums.part(t);
+#pragma omp simd
+    for (int64_t e = 0; e < s.E; ++e) part.score_E[e] += scores[e] * normal;
+    for (int64_t k = 0; k < s.K; ++k) {
+      if (id[k] >= 0) ++part.routes_E[id[k]];
+    }
+    *part.z += static_cast<double>(lse[t]) * lse[t];
+  }
+};
+
+// Shares of routes a sequence (fraction_BE), their totals (load_E) and both losses, in a fixed order.
+void finish_losses(const Shape& s, const Padding& padding, const Sums& sums, float* fraction, float* load,
+                   float* balance, float* z) {
+  std::fill_n(load, s.E, 0.0f);
+  double sequences = 0, balance_sum = 0, z_sum = 0;
+  for (int64_t b = 0; b < s.B; ++b) {
+    const auto [score, routes, z_of] = sums.add_up(b);
+    const int64_t counted = padding.others(b * s.S, (b + 1) * s.S);
+    const double weight = static_cast<double>(counted) / static_cast<double>(s.S),
+                 total = std::max(1.0, std::accumulate(routes, routes + s.E, 0.0));
+    for (int64_t e = 0; e < s.E; ++e) {
+      load[e] += static_cast<float>(routes[e]);
+      fraction[b * s.E + e] = static_cast<float>(routes[e] / total);
+      balance_sum += weight * s.E * (routes[e] / total) * (score[e] / std::max<int64_t>(1, counted));
+    }
+    sequences += weight;
+    z_sum += *z_of;
+  }
+  const double tokens = sequences * static_cast<double>(s.S);
+  *balance = sequences == 0 ? 0 : static_cast<float>(balance_sum / sequences);
+  *z = sequences == 0 ? 0 : static_cast<float>(z_sum / tokens);
+}
+
+// Parts of the tokens, of whole chunks, for each of which a core sums the weight's gradient by itself: four,
+// and more where all their sums are no larger than the gradient of all logits would be.
+int64_t parts(const Shape& s) {
+  constexpr int64_t kFewest = 4, kMost = 64;
+  return std::min(chunks(s.T), std::clamp(s.T / std::max<int64_t>(s.D, 1), kFewest, kMost));
+}
+
+}  // namespace
+
+Forward router_forward_cpu(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
+                           const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
+                           bool normalise, int64_t sequence, int64_t capacity,
+                           const OptionalTensor& documents) {
+  const Shape s(x, w, top_k, sequence, expert_choice);
+  KindScope kind(Kind::routing);
+  auto outputs = allocate_outputs(x, s);
+  auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
+  const Sums sums(x, s);
+  const RouterScratch scratch(x, w, false);
+  if (x.is_meta()) return outputs;
+  const Padding padding(documents);
+  if (replay) {
+    TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
+    ids.copy_(*replay);
+  }
+  const bool by_expert = expert_choice && !replay;
+  float *l = logits.mutable_data_ptr<float>(), *lse_ = lse.mutable_data_ptr<float>();
+  int32_t* id = ids.mutable_data_ptr<int32_t>();
+  const float* bias_ = bias ? bias->const_data_ptr<float>() : nullptr;
+  const Tokens tokens{s,
+                      padding,
+                      sums,
+                      l,
+                      lse_,
+                      bias_,
+                      sigmoid,
+                      normalise,
+                      expert_choice || replay,
+                      id,
+                      weights.mutable_data_ptr<float>()};
+  at::parallel_for(0, chunks(s.T), 1, [&, &logits = logits](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const ChunkProducts products(scratch);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i * kChunk, count = std::min(kChunk, s.T - first);
+      products.logits(x.narrow(0, first, count), logits.narrow(0, first, count));
+      for (int64_t t = first; t < first + count; ++t) lse_[t] = log_sum_exp(l + t * s.E, s.E);
+      if (!by_expert) tokens(first, first + count);
+    }
+  });
+  if (by_expert) {
+    choose_for_experts(l, lse_, bias_, sigmoid, capacity, s, id);
+    at::parallel_for(0, chunks(s.T), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) tokens(i * kChunk, std::min(s.T, (i + 1) * kChunk));
+    });
+  }
+  finish_losses(s, padding, sums, fraction.mutable_data_ptr<float>(), load.mutable_data_ptr<float>(),
+                balance.mutable_data_ptr<float>(), z.mutable_data_ptr<float>());
+  return outputs;
+}
+
+std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Tensor& dbalance,
+                                               const Tensor& dz, const Tensor& x, const Tensor& w,
+                                               const Tensor& logits, const Tensor& lse, const Tensor& ids,
+                                               const Tensor& fraction, bool sigmoid, bool normalise,
+                                               int64_t sequence, const OptionalTensor& documents) {
+  KindScope kind(Kind::routing);
+  const Shape s(x, w, ids.size(1), sequence, false);
+  const int64_t all = chunks(s.T), some = parts(s);
+  Tensor dx = at::empty_like(x), dw = at::zeros_like(w);
+  const Tensor more = at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // dw of each part
+  const RouterScratch scratch(x, w, true);
+  if (x.is_meta()) return {dx, dw};
+  const Padding padding(documents);
+  const int64_t counted = padding.others(0, s.T);
+  const RowGradient gradient{s.E,
+                             s.K,
+                             sigmoid,
+                             normalise,
+                             counted ? dbalance.item<float>() * s.E / static_cast<float>(counted) : 0,
+                             counted ? dz.item<float>() / static_cast<float>(counted) : 0};
+  const float *l = logits.const_data_ptr<float>(), *lse_ = lse.const_data_ptr<float>(),
+              *f = fraction.const_data_ptr<float>(), *g = dweights.const_data_ptr<float>();
+  const int32_t* id = ids.const_data_ptr<int32_t>();
+  at::parallel_for(0, some, 1, [&](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const ChunkProducts products(scratch);
+    std::vector<float> scores(s.E);
+    for (int64_t part = begin; part < end; ++part) {
+      const Tensor sum = part == 0 ? dw : more[part - 1].zero_();
+      for (int64_t i = part * all / some; i < (part + 1) * all / some; ++i) {
+        const int64_t first = i * kChunk, count = std::min(kChunk, s.T - first);
+        float* out = products.gradient();
+        for (int64_t t = first; t < first + count; ++t, out += scratch.experts) {
+          std::fill_n(out, scratch.experts, 0.0f);
+          if (padding(t)) continue;
+          gradient(l + t * s.E, lse_[t], id + t * s.K, g + t * s.K, f + t / s.S * s.E, scores.data(), out);
+        }
+        products.backward(x.narrow(0, first, count), dx.narrow(0, first, count), sum);
+      }
+    }
+  });
+  for (int64_t part = 1; part < some; ++part) dw.add_(more[part - 1]);
+  return {dx, dw};
+}
+
+}  // namespace moelab
