@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/cuda/router_rule.h"
 #include "kernels/memory/ledger.h"
 
 // Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
@@ -178,7 +179,7 @@ Forward router_forward_cpu(const Tensor& x, const Tensor& w, const OptionalTenso
   auto outputs = allocate_outputs(x, s);
   auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
   const Sums sums(x, s);
-  const RouterScratch scratch(x, w, false);
+  const RouterScratch scratch(x, w, chunks(s.T), false);
   if (x.is_meta()) return outputs;
   const Padding padding(documents);
   if (replay) {
@@ -231,7 +232,7 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
   const int64_t all = chunks(s.T), some = parts(s);
   Tensor dx = at::empty_like(x), dw = at::zeros_like(w);
   const Tensor more = at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // dw of each part
-  const RouterScratch scratch(x, w, true);
+  const RouterScratch scratch(x, w, some, true);
   if (x.is_meta()) return {dx, dw};
   const Padding padding(documents);
   const int64_t counted = padding.others(0, s.T);

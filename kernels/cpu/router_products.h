@@ -8,8 +8,9 @@
 
 #include "kernels/vec.h"
 
-// The router's products, fp32, for a chunk of tokens that one core works on: by blocked products where those
-// win, else by LibTorch's. Axes: T tokens, n tokens of a chunk, D width, E experts.
+// The router's products, fp32, for a chunk of tokens that one core works on, or all where it is the only one:
+// by blocked products where those win, else by LibTorch's. Axes: T tokens, n tokens of a chunk, D width, E
+// experts.
 namespace moelab::router_detail {
 
 constexpr int64_t kChunk = 256;  // tokens of a chunk: they and their logits stay in a core's cache
@@ -24,12 +25,14 @@ struct RouterScratch {
   at::Tensor gradient;   // (cores, kChunk * experts): of the logits, in a backward pass
   at::Tensor workers;    // of blocked products
 
-  RouterScratch(const at::Tensor& x, const at::Tensor& w, bool backward)
-      : blocked(has_blocked_product<float>(w.size(1)) && 2 * w.size(0) >= kTile),
+  // For so many tasks side by side. One task alone has all cores in each product.
+  RouterScratch(const at::Tensor& x, const at::Tensor& w, int64_t tasks, bool backward)
+      : blocked(has_blocked_product<float>(w.size(1)) && 2 * w.size(0) >= kTile &&
+                x.scalar_type() != at::kHalf),
         E(w.size(0)),
         experts(blocked ? round_up(E, kTile) : E),
         weight_ED(w) {
-    const int64_t D = w.size(1), cores = std::min<int64_t>(at::get_num_threads(), chunks(x.size(0)));
+    const int64_t D = w.size(1), threads = at::get_num_threads(), cores = std::min(threads, tasks);
     if (experts > E) {
       weight_ED = at::zeros({experts, D}, w.options());
       weight_ED.narrow(0, 0, E).copy_(w);
@@ -38,14 +41,14 @@ struct RouterScratch {
     if (backward) gradient = at::empty({cores, kChunk * experts}, w.options());
     if (blocked) {
       const int64_t bytes = BlockedProducts<float>::worker_bytes(0, std::max(D, experts / 2));
-      workers = at::empty({cores, bytes}, w.options().dtype(at::kByte));
+      workers = at::empty({tasks == 1 ? threads : cores, bytes}, w.options().dtype(at::kByte));
     }
   }
 };
 
 class ChunkProducts {
  public:
-  // Within a parallel region, by the thread that goes on to use it.
+  // By the thread that goes on to use it.
   explicit ChunkProducts(const RouterScratch& scratch)
       : scratch_(scratch),
         core_(at::get_thread_num()),

@@ -44,7 +44,7 @@ inline float scores_of_row(const float* logits, float lse, bool sigmoid, int64_t
   return sigmoid ? horizontal_sum(sum) : 1.0f;
 }
 
-// The K best, best first, with their scores; of equal ones the lower expert, and NaN last.
+// The K best, best first, with their scores; of equal ones the lower expert; NaN counts as minus infinity.
 inline void choose_best(const float* scores, int64_t E, int64_t K, float* best, int32_t* ids) {
   int64_t chosen = 0;
   const auto try_expert = [&](int64_t e) {
@@ -71,7 +71,7 @@ inline void weigh_choices(const float* scores, const int32_t* ids, bool normalis
                           float* weights) {
   float sum = 0;
   for (int64_t k = 0; k < K; ++k) sum += weights[k] = ids[k] < 0 ? 0.0f : scores[ids[k]];
-  for (int64_t k = 0; normalise && sum > 0 && k < K; ++k) weights[k] /= sum;
+  for (int64_t k = 0; normalise && !(sum <= 0) && k < K; ++k) weights[k] /= sum;
 }
 
 // The gradient of the logits.

@@ -157,15 +157,19 @@ TEST(RouterChoice, NanIsChosenLast) {
   EXPECT_TRUE(all.ids_TK.select(1, 19).eq(1).all().item<bool>());
 }
 
-// Chunks, and not the cores, say what is summed with what: blocked products and LibTorch's.
+// Chunks, and not the cores, say what is summed with what, of blocked products and LibTorch's; in a single
+// chunk, which all cores share, of blocked ones.
 TEST(RouterOnCpu, AnyNumberOfCoresGivesTheSameBits) {
-  for (const int64_t E : {4, 40}) {
+  struct Case {
+    int64_t T, D, E;
+  };
+  for (const auto [T, D, E] : {Case{2100, 64, 4}, {2100, 64, 40}, {200, 512, 300}}) {
     at::manual_seed(10);
-    const at::Tensor x = at::randn({2100, 64}).to(at::kBFloat16).requires_grad_(),
-                     w = at::randn({E, 64}).requires_grad_();
+    const at::Tensor x = at::randn({T, D}).to(at::kBFloat16).requires_grad_(),
+                     w = at::randn({E, D}).requires_grad_();
     const auto results = [&](int threads) {
       at::set_num_threads(threads);
-      const RouterOutput out = route(x, w, std::nullopt, std::nullopt, {.top_k = 2, .sequence = 700});
+      const RouterOutput out = route(x, w, std::nullopt, std::nullopt, {.top_k = 2, .sequence = 100});
       auto all = torch::autograd::grad({out.weights_TK, out.balance_loss, out.z_loss}, {x, w},
                                        {at::ones_like(out.weights_TK), at::ones({}), at::ones({})});
       all.insert(all.end(), {out.ids_TK, out.weights_TK, out.balance_loss, out.z_loss, out.load_E});
