@@ -43,7 +43,7 @@ Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor& bia
   }
   const Shape s(x, w, top_k, sequence, expert_choice);
   KindScope kind(Kind::routing);
-  auto outputs = allocate_outputs(x, s);
+  auto outputs = allocate_outputs(x, s, replay);
   fp32_chunk(x);
   if (s.T == 0) return outputs;
   if (expert_choice && !replay) choose_for_experts_cuda_meta(std::get<0>(outputs), s);

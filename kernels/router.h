@@ -36,10 +36,10 @@ struct RouterOutput {
   at::Tensor load_E;  // fp32, routes sent to each expert before any drop
 };
 
-// x_TD fp32 or bf16; w_ED fp32 (logits are computed in fp32 in any case); bias_E fp32 is added to the scores
-// for the choice only (DeepSeek-V3, section 2.1.2). With `replay_TK` (int32) the choice is that one:
-// recompute passes the ids of the first forward, because a near tie may fall the other way. Backward keeps x,
-// w, the logits (T, E) and lse (T).
+// x_TD fp32 or bf16; w_ED fp32 (logits are computed in fp32 in any case), both contiguous; bias_E fp32 is
+// added to the scores for the choice only (DeepSeek-V3, section 2.1.2). With `replay_TK` (int32) the choice
+// is that one: recompute passes the ids of the first forward, because a near tie may fall the other way.
+// Backward keeps x, w, the logits (T, E) and lse (T).
 RouterOutput route(const at::Tensor& x_TD, const at::Tensor& w_ED, const std::optional<at::Tensor>& bias_E,
                    const std::optional<at::Tensor>& replay_TK, const RouterOptions& options);
 

@@ -57,8 +57,8 @@ class Sums {
     const int64_t first = index(b * s_.S), last = index((b + 1) * s_.S - 1);
     const Part all = at(first);
     for (int64_t i = first + 1; i <= last; ++i) {
-      const double* more = at(i).score_E;
-      for (int64_t j = 0; j < 2 * s_.E + 1; ++j) all.score_E[j] += more[j];
+      const double* part = at(i).score_E;
+      for (int64_t j = 0; j < 2 * s_.E + 1; ++j) all.score_E[j] += part[j];
     }
     return all;
   }
@@ -95,8 +95,8 @@ void choose_for_experts(const float* logits, const float* lse, const float* bias
   });
 }
 
-// What follows from the logits, a token at a time.
-struct Tokens {
+// Choice, weights and sums that follow from the logits of some tokens.
+struct TokenRouting {
   const Shape& s;
   const Padding& padding;
   const Sums& sums;
@@ -106,10 +106,10 @@ struct Tokens {
   int32_t* ids;
   float* weights;
 
-  void operator()(int64_t begin, int64_t end) const {
+  void operator()(int64_t first, int64_t count) const {
     std::vector<float> scores(s.E), biased(s.E), best(s.K);
-    for (int64_t t = begin; t < end; ++t) {
-      if (t == begin || t % s.S == 0) sums.clear(t);
+    for (int64_t t = first; t < first + count; ++t) {
+      if (t == first || t % s.S == 0) sums.clear(t);
       if (padding(t)) {
         std::fill_n(ids + t * s.K, s.K, -1);
         std::fill_n(weights + t * s.K, s.K, 0.0f);
@@ -176,46 +176,40 @@ Forward router_forward_cpu(const Tensor& x, const Tensor& w, const OptionalTenso
                            const OptionalTensor& documents) {
   const Shape s(x, w, top_k, sequence, expert_choice);
   KindScope kind(Kind::routing);
-  auto outputs = allocate_outputs(x, s);
+  auto outputs = allocate_outputs(x, s, replay);
   auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
   const Sums sums(x, s);
   const RouterScratch scratch(x, w, chunks(s.T), false);
   if (x.is_meta()) return outputs;
   const Padding padding(documents);
-  if (replay) {
-    TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
-    ids.copy_(*replay);
-  }
   const bool by_expert = expert_choice && !replay;
   float *l = logits.mutable_data_ptr<float>(), *lse_ = lse.mutable_data_ptr<float>();
   int32_t* id = ids.mutable_data_ptr<int32_t>();
   const float* bias_ = bias ? bias->const_data_ptr<float>() : nullptr;
-  const Tokens tokens{s,
-                      padding,
-                      sums,
-                      l,
-                      lse_,
-                      bias_,
-                      sigmoid,
-                      normalise,
-                      expert_choice || replay,
-                      id,
-                      weights.mutable_data_ptr<float>()};
+  const TokenRouting route_tokens{s,
+                                  padding,
+                                  sums,
+                                  l,
+                                  lse_,
+                                  bias_,
+                                  sigmoid,
+                                  normalise,
+                                  expert_choice || replay,
+                                  id,
+                                  weights.mutable_data_ptr<float>()};
   at::parallel_for(0, chunks(s.T), 1, [&, &logits = logits](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const ChunkProducts products(scratch);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i * kChunk, count = std::min(kChunk, s.T - first);
-      products.logits(x.narrow(0, first, count), logits.narrow(0, first, count));
+    for_chunks(begin, end, s.T, [&, &logits = logits](int64_t first, int64_t count) {
+      products.forward(x.narrow(0, first, count), logits.narrow(0, first, count));
       for (int64_t t = first; t < first + count; ++t) lse_[t] = log_sum_exp(l + t * s.E, s.E);
-      if (!by_expert) tokens(first, first + count);
-    }
+      if (!by_expert) route_tokens(first, count);
+    });
   });
   if (by_expert) {
     choose_for_experts(l, lse_, bias_, sigmoid, capacity, s, id);
-    at::parallel_for(0, chunks(s.T), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) tokens(i * kChunk, std::min(s.T, (i + 1) * kChunk));
-    });
+    at::parallel_for(0, chunks(s.T), 1,
+                     [&](int64_t begin, int64_t end) { for_chunks(begin, end, s.T, route_tokens); });
   }
   finish_losses(s, padding, sums, fraction.mutable_data_ptr<float>(), load.mutable_data_ptr<float>(),
                 balance.mutable_data_ptr<float>(), z.mutable_data_ptr<float>());
@@ -231,7 +225,8 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
   const Shape s(x, w, ids.size(1), sequence, false);
   const int64_t all = chunks(s.T), some = parts(s);
   Tensor dx = at::empty_like(x), dw = at::zeros_like(w);
-  const Tensor more = at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // dw of each part
+  const Tensor sums =
+      at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // all but the first
   const RouterScratch scratch(x, w, some, true);
   if (x.is_meta()) return {dx, dw};
   const Padding padding(documents);
@@ -250,20 +245,19 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
     const ChunkProducts products(scratch);
     std::vector<float> scores(s.E);
     for (int64_t part = begin; part < end; ++part) {
-      const Tensor sum = part == 0 ? dw : more[part - 1].zero_();
-      for (int64_t i = part * all / some; i < (part + 1) * all / some; ++i) {
-        const int64_t first = i * kChunk, count = std::min(kChunk, s.T - first);
+      const Tensor sum = part == 0 ? dw : sums[part - 1].zero_();
+      for_chunks(part * all / some, (part + 1) * all / some, s.T, [&](int64_t first, int64_t count) {
         float* out = products.gradient();
-        for (int64_t t = first; t < first + count; ++t, out += scratch.experts) {
-          std::fill_n(out, scratch.experts, 0.0f);
+        for (int64_t t = first; t < first + count; ++t, out += scratch.padded_E) {
+          std::fill_n(out, scratch.padded_E, 0.0f);
           if (padding(t)) continue;
           gradient(l + t * s.E, lse_[t], id + t * s.K, g + t * s.K, f + t / s.S * s.E, scores.data(), out);
         }
         products.backward(x.narrow(0, first, count), dx.narrow(0, first, count), sum);
-      }
+      });
     }
   });
-  for (int64_t part = 1; part < some; ++part) dw.add_(more[part - 1]);
+  for (int64_t part = 1; part < some; ++part) dw.add_(sums[part - 1]);
   return {dx, dw};
 }
 

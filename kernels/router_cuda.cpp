@@ -43,7 +43,7 @@ Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTens
   const auto stream = c10::cuda::getCurrentCUDAStream();
   const Shape s(x, w, top_k, sequence, expert_choice);
   const cuda::RouterShape shape = cuda_shape(s);
-  auto outputs = allocate_outputs(x, s);
+  auto outputs = allocate_outputs(x, s, replay);
   auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
   if (s.T == 0) {
     for (const Tensor& sum : {balance, z, load}) sum.zero_();
@@ -54,12 +54,7 @@ Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTens
     at::mm_out(out, rows, w.t());
   });
   const cuda::RouterScores scores = cuda_scores(logits, documents, sigmoid);
-  if (replay) {
-    TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
-    ids.copy_(*replay);
-  } else if (expert_choice) {
-    choose_for_experts_cuda(logits, bias, sigmoid, capacity, s, ids);
-  }
+  if (expert_choice && !replay) choose_for_experts_cuda(logits, bias, sigmoid, capacity, s, ids);
   const Tensor scratch = cuda_scratch(x, s);
   cuda::router_forward(
       scores, shape, bias ? bias->const_data_ptr<float>() : nullptr, replay.has_value() || expert_choice,

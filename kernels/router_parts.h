@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "kernels/cuda/router.h"
@@ -30,19 +31,28 @@ struct Shape {
   }
 };
 
+// Empty, but for the ids of a replayed choice.
+inline Forward allocate_outputs(const at::Tensor& x, const Shape& s,
+                                const std::optional<at::Tensor>& replay) {
+  const auto f32 = x.options().dtype(at::kFloat);
+  at::Tensor ids = at::empty({s.T, s.K}, f32.dtype(at::kInt));
+  if (replay) {
+    TORCH_CHECK(replay->sizes() == ids.sizes(), "replayed routing has another shape");
+    ids.copy_(*replay);
+  }
+  return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      ids,
+          at::empty({s.T, s.K}, f32), at::empty({s.B, s.E}, f32), at::empty({}, f32),
+          at::empty({}, f32),         at::empty({s.E}, f32)};
+}
+
+// The rest is CUDA's, here for its meta side too.
+
 inline cuda::RouterShape cuda_shape(const Shape& s) {
   TORCH_CHECK(s.E <= cuda::kMostExperts, "router: ", s.E, " experts; on CUDA up to ", cuda::kMostExperts);
   return {s.T, s.S, s.E, s.K};
 }
 
-inline Forward allocate_outputs(const at::Tensor& x, const Shape& s) {
-  const auto f32 = x.options().dtype(at::kFloat);
-  return {at::empty({s.T, s.E}, f32), at::empty({s.T}, f32),      at::empty({s.T, s.K}, f32.dtype(at::kInt)),
-          at::empty({s.T, s.K}, f32), at::empty({s.B, s.E}, f32), at::empty({}, f32),
-          at::empty({}, f32),         at::empty({s.E}, f32)};
-}
-
-// Rows that CUDA converts to fp32 at a time, so that no fp32 copy of x exists whole: 64 MiB of them, for each
+// Rows that it converts to fp32 at a time, so that no fp32 copy of x exists whole: 64 MiB of them, for each
 // chunk has launches of its own, which are to fill the device.
 inline int64_t chunk_rows(const at::Tensor& x) {
   constexpr int64_t kRows = 1024, kBytes = 64 << 20;

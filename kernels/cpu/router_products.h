@@ -8,39 +8,44 @@
 
 #include "kernels/vec.h"
 
-// The router's products, fp32, for a chunk of tokens that one core works on, or all where it is the only one:
-// by blocked products where those win, else by LibTorch's. Axes: T tokens, n tokens of a chunk, D width, E
-// experts.
+// The router's products, fp32, a chunk of tokens at a time: by blocked products where those win, else by
+// LibTorch's. Axes: T tokens, n tokens of a chunk, D width, E experts.
 namespace moelab::router_detail {
 
 constexpr int64_t kChunk = 256;  // tokens of a chunk: they and their logits stay in a core's cache
 inline int64_t chunks(int64_t T) { return at::divup(T, kChunk); }
 
-// What the products compute in, in rows for each core.
+// f(first, count) for the tokens of each of the chunks begin, …, end - 1.
+template <class F>
+void for_chunks(int64_t begin, int64_t end, int64_t T, const F& f) {
+  for (int64_t i = begin; i < end; ++i) f(i * kChunk, std::min(kChunk, T - i * kChunk));
+}
+
+// What the products compute in: the weight, and a row of the others for each core.
 struct RouterScratch {
-  bool blocked;          // not of so few experts that most of a tile were zeros
-  int64_t E, experts;    // `experts`: E, up to a whole number of what blocked products want
-  at::Tensor weight_ED;  // w, with zeros up to `experts`
-  at::Tensor rows;       // (cores, kChunk * D): the tokens in fp32
-  at::Tensor gradient;   // (cores, kChunk * experts): of the logits, in a backward pass
+  bool blocked;          // with few experts most of a tile were zeros
+  int64_t E, padded_E;   // of blocked products whole tiles
+  at::Tensor weight_ED;  // w, of blocked products with zeros up to padded_E
+  at::Tensor tokens;     // (cores, kChunk * D) fp32: a chunk's, or in a backward pass what takes their place
+  at::Tensor gradient;   // (cores, kChunk * padded_E): of the logits, in a backward pass
   at::Tensor workers;    // of blocked products
 
-  // For so many tasks side by side. One task alone has all cores in each product.
+  // For `tasks` side by side. One alone has all cores in each of its products.
   RouterScratch(const at::Tensor& x, const at::Tensor& w, int64_t tasks, bool backward)
       : blocked(has_blocked_product<float>(w.size(1)) && 2 * w.size(0) >= kTile &&
                 x.scalar_type() != at::kHalf),
         E(w.size(0)),
-        experts(blocked ? round_up(E, kTile) : E),
+        padded_E(blocked ? round_up(E, kTile) : E),
         weight_ED(w) {
     const int64_t D = w.size(1), threads = at::get_num_threads(), cores = std::min(threads, tasks);
-    if (experts > E) {
-      weight_ED = at::zeros({experts, D}, w.options());
+    if (padded_E > E) {
+      weight_ED = at::zeros({padded_E, D}, w.options());
       weight_ED.narrow(0, 0, E).copy_(w);
     }
-    if (backward || x.scalar_type() != at::kFloat) rows = at::empty({cores, kChunk * D}, w.options());
-    if (backward) gradient = at::empty({cores, kChunk * experts}, w.options());
+    if (backward || x.scalar_type() != at::kFloat) tokens = at::empty({cores, kChunk * D}, w.options());
+    if (backward) gradient = at::empty({cores, kChunk * padded_E}, w.options());
     if (blocked) {
-      const int64_t bytes = BlockedProducts<float>::worker_bytes(0, std::max(D, experts / 2));
+      const int64_t bytes = BlockedProducts<float>::worker_bytes(0, std::max(D, padded_E / 2));
       workers = at::empty({tasks == 1 ? threads : cores, bytes}, w.options().dtype(at::kByte));
     }
   }
@@ -54,15 +59,15 @@ class ChunkProducts {
         core_(at::get_thread_num()),
         workers_(scratch.blocked ? scratch.workers.narrow(0, core_, 1) : at::Tensor()) {}
 
-  // Room for the gradient of the chunk's logits, (kChunk, experts).
+  // Room for the gradient of the chunk's logits, (kChunk, padded_E).
   float* gradient() const { return scratch_.gradient[core_].mutable_data_ptr<float>(); }
 
   // logits (n, E) of tokens x (n, D).
-  void logits(const at::Tensor& x, at::Tensor logits) const {
+  void forward(const at::Tensor& x, at::Tensor logits) const {
     const int64_t n = x.size(0), D = x.size(1), E = scratch_.E;
-    const at::Tensor rows = x.scalar_type() == at::kFloat ? x : rows_like(x).copy_(x);
+    const at::Tensor tokens = x.scalar_type() == at::kFloat ? x : tokens_like(x).copy_(x);
     if (!scratch_.blocked) {
-      at::mm_out(logits, rows, scratch_.weight_ED.t());
+      at::mm_out(logits, tokens, scratch_.weight_ED.t());
       return;
     }
     float* const to = logits.mutable_data_ptr<float>();
@@ -71,7 +76,7 @@ class ChunkProducts {
         std::copy_n(c + r * width, std::min(width, E - first), to + (i + r) * E + first);
       }
     };
-    products().multiply_by_transpose(n, rows.const_data_ptr<float>(), D, scratch_.experts,
+    products().multiply_by_transpose(n, tokens.const_data_ptr<float>(), D, scratch_.padded_E,
                                      halves_of(scratch_.weight_ED.const_data_ptr<float>(), D),
                                      Results{store, [](auto...) {}});
   }
@@ -87,15 +92,15 @@ class ChunkProducts {
     }
     const at::Tensor d =
         scratch_.gradient[core_].narrow(0, 0, x.size(0) * scratch_.E).view({x.size(0), scratch_.E});
-    at::Tensor rows = rows_like(x).copy_(x);
-    dw.addmm_(d.t(), rows);
-    at::mm_out(rows, d, scratch_.weight_ED);
-    dx.copy_(rows);
+    at::Tensor tokens = tokens_like(x).copy_(x);
+    dw.addmm_(d.t(), tokens);
+    at::mm_out(tokens, d, scratch_.weight_ED);
+    dx.copy_(tokens);
   }
 
  private:
-  at::Tensor rows_like(const at::Tensor& x) const {
-    return scratch_.rows[core_].narrow(0, 0, x.numel()).view(x.sizes());
+  at::Tensor tokens_like(const at::Tensor& x) const {
+    return scratch_.tokens[core_].narrow(0, 0, x.numel()).view(x.sizes());
   }
   BlockedProducts<float> products() const { return {workers_, 0}; }
 
@@ -104,12 +109,12 @@ class ChunkProducts {
 
   template <class T>
   void blocked_backward(int64_t n, const T* x, T* dx, float* dw) const {
-    const int64_t D = scratch_.weight_ED.size(1), E = scratch_.E, experts = scratch_.experts;
-    products().multiply(n, gradient(), experts, D,
-                        columns_of(scratch_.weight_ED.const_data_ptr<float>(), experts, D),
+    const int64_t D = scratch_.weight_ED.size(1), E = scratch_.E, padded_E = scratch_.padded_E;
+    products().multiply(n, gradient(), padded_E, D,
+                        columns_of(scratch_.weight_ED.const_data_ptr<float>(), padded_E, D),
                         store_rows(dx, D));
-    const PackedRight<float> right{reinterpret_cast<int32_t*>(scratch_.rows[core_].mutable_data_ptr<float>()),
-                                   round_up(n, kTile), D};
+    auto* const words = reinterpret_cast<int32_t*>(scratch_.tokens[core_].mutable_data_ptr<float>());
+    const PackedRight<float> right{words, round_up(n, kTile), D};
     for (int64_t c = 0; c < D; c += kPanel) {
       const int64_t width = right.columns(c);
       auto* to = reinterpret_cast<float*>(right.panel(c));
@@ -125,7 +130,7 @@ class ChunkProducts {
         for (int64_t j = 0; j < width; ++j) dw[e * D + first + j] += c[j];
       }
     };
-    products().multiply_transpose(n, gradient(), experts, right, add);
+    products().multiply_transpose(n, gradient(), padded_E, right, add);
   }
 
   const RouterScratch& scratch_;

@@ -96,9 +96,12 @@ struct RowGradient {
     const auto through = [&](int64_t e, bool is_sigmoid) {
       dlogits[e] = logit_gradient(logits[e], lse, scores[e], dlogits[e], inner, z, is_sigmoid);
     };
-    for (int64_t e = 0; sigmoid && e < E; ++e) through(e, true);
+    if (sigmoid) {
+      for (int64_t e = 0; e < E; ++e) through(e, true);
+    } else {
 #pragma omp simd
-    for (int64_t e = 0; e < (sigmoid ? 0 : E); ++e) through(e, false);
+      for (int64_t e = 0; e < E; ++e) through(e, false);
+    }
   }
 
   void add_choice_gradient(const int32_t* ids, const float* dweights, const float* scores,

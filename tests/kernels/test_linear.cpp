@@ -96,19 +96,19 @@ TEST(Linear, TakesMoreThanTwoAxesAndOtherTypes) {
 }
 
 TEST_P(LinearOf, ThreadsChangeNoBit) {
-  const int threads = at::get_num_threads();
   for (const Sizes& s : kSizes) {
     if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's own
     const Input in = make_input(s, GetParam());
-    at::set_num_threads(1);
-    const auto want = run(in);
+    const auto on_threads = [&](int count) {
+      const test::ThreadScope scope(count);
+      return run(in);
+    };
+    const auto want = on_threads(1);
     for (const int count : {2, 3, 8}) {
-      at::set_num_threads(count);
-      const auto got = run(in);
+      const auto got = on_threads(count);
       for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(test::bitwise_equal(got[i], want[i])) << count;
     }
   }
-  at::set_num_threads(threads);
 }
 
 TEST_P(LinearOf, MetaAllocatesWhatTheCpuAllocates) {

@@ -168,20 +168,18 @@ TEST(RouterOnCpu, AnyNumberOfCoresGivesTheSameBits) {
     const at::Tensor x = at::randn({T, D}).to(at::kBFloat16).requires_grad_(),
                      w = at::randn({E, D}).requires_grad_();
     const auto results = [&](int threads) {
-      at::set_num_threads(threads);
+      const test::ThreadScope scope(threads);
       const RouterOutput out = route(x, w, std::nullopt, std::nullopt, {.top_k = 2, .sequence = 100});
       auto all = torch::autograd::grad({out.weights_TK, out.balance_loss, out.z_loss}, {x, w},
                                        {at::ones_like(out.weights_TK), at::ones({}), at::ones({})});
       all.insert(all.end(), {out.ids_TK, out.weights_TK, out.balance_loss, out.z_loss, out.load_E});
       return all;
     };
-    const int before = at::get_num_threads();
     const auto one = results(1);
     for (const int threads : {2, 3}) {
       const auto several = results(threads);
       for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(test::bitwise_equal(one[i], several[i])) << i;
     }
-    at::set_num_threads(before);
   }
 }
 
