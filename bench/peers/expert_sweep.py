@@ -56,13 +56,15 @@ def main():
     parser.add_argument("--data", default="data/python-stdlib", help="folder of tokens (bytes)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--rows", type=int, default=32, help=f"of a step, of {SHAPE['train.sequence']} tokens")
+    parser.add_argument("--d-expert", type=int, default=SHAPE["model.d_expert"], help="width of an expert")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help=f"of each process; the first {WARM_UP} are warm-up")
     parser.add_argument("--out", help="append the record to this JSON-lines file")
     args = parser.parse_args()
     if args.steps <= WARM_UP:
         parser.error(f"--steps: more than {WARM_UP}")
-    settings = SHAPE | {"train.micro_batch": args.rows, "precision.compute": args.precision}
+    settings = SHAPE | {"model.d_expert": args.d_expert, "train.micro_batch": args.rows,
+                        "precision.compute": args.precision}
     runs = {experts: [] for experts in EXPERTS}
     for number in range(args.rounds):
         for experts in EXPERTS:
