@@ -52,7 +52,7 @@ void declare(CLI::App& app, Options& options) {
   CLI::Option* plan =
       app.add_option("--plan", options.plan, "what to measure; default: the rows of `moelab techniques`")
           ->type_name("quick|full|FILE");
-  CLI::Option* quick = app.add_flag("--quick", options.quick, "--plan quick: ten minutes on two cores");
+  CLI::Option* quick = app.add_flag("--quick", options.quick, "--plan quick: under six minutes on two cores");
   app.add_flag("--full", options.full, "--plan full: ninety minutes at a time")->excludes(plan, quick);
   quick->excludes(plan);
   app.add_option("--model", options.model, "named model or YAML file of settings; parts of a plan may differ")
