@@ -225,8 +225,7 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
   const Shape s(x, w, ids.size(1), sequence, false);
   const int64_t all = chunks(s.T), some = parts(s);
   Tensor dx = at::empty_like(x), dw = at::zeros_like(w);
-  const Tensor sums =
-      at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // all but the first
+  const Tensor later_dw = at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // parts 1, …
   const RouterScratch scratch(x, w, some, true);
   if (x.is_meta()) return {dx, dw};
   const Padding padding(documents);
@@ -245,7 +244,7 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
     const ChunkProducts products(scratch);
     std::vector<float> scores(s.E);
     for (int64_t part = begin; part < end; ++part) {
-      const Tensor sum = part == 0 ? dw : sums[part - 1].zero_();
+      const Tensor sum = part == 0 ? dw : later_dw[part - 1].zero_();
       for_chunks(part * all / some, (part + 1) * all / some, s.T, [&](int64_t first, int64_t count) {
         float* out = products.gradient();
         for (int64_t t = first; t < first + count; ++t, out += scratch.padded_E) {
@@ -257,7 +256,7 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
       });
     }
   });
-  for (int64_t part = 1; part < some; ++part) dw.add_(sums[part - 1]);
+  for (int64_t part = 1; part < some; ++part) dw.add_(later_dw[part - 1]);
   return {dx, dw};
 }
 

@@ -52,7 +52,8 @@ void declare(CLI::App& app, Options& options) {
   CLI::Option* plan =
       app.add_option("--plan", options.plan, "what to measure; default: the rows of `moelab techniques`")
           ->type_name("quick|full|FILE");
-  CLI::Option* quick = app.add_flag("--quick", options.quick, "--plan quick: under six minutes on two cores");
+  CLI::Option* quick = app.add_flag("--quick", options.quick,
+                                    "--plan quick: moe-pico unless --model is given, under six minutes");
   app.add_flag("--full", options.full, "--plan full: ninety minutes at a time")->excludes(plan, quick);
   quick->excludes(plan);
   app.add_option("--model", options.model, "named model or YAML file of settings; parts of a plan may differ")
@@ -93,8 +94,9 @@ SweepPlan plan_of(const CLI::App& app, const Options& options) {
     return plan;
   }
   SweepPlan plan = load_plan(name);
+  const std::string& model = plan.model.empty() || app.count("--model") > 0 ? options.model : plan.model;
   for (PlanPart& part : plan.parts) {
-    if (part.model.empty()) part.model = options.model;
+    if (part.model.empty()) part.model = model;
     if (app.count("--rounds") > 0) part.rounds = options.rounds;
     if (app.count("--case-steps") > 0) part.steps = options.steps;
   }

@@ -40,10 +40,11 @@ class Reader {
   explicit Reader(const std::string& where) : where_(where) {}
 
   SweepPlan plan(const YAML::Node& file) const {
-    check_keys(file, "a plan", {"minutes", "fits", "parts"});
+    check_keys(file, "a plan", {"minutes", "fits", "model", "parts"});
     SweepPlan plan;
     if (file["minutes"]) plan.minutes = number<double>(file["minutes"], 1e-3, 1e6);
     if (file["fits"]) plan.fits = known(file["fits"], "model", preset_names(model_presets()));
+    if (file["model"]) plan.model = known(file["model"], "model", preset_names(model_presets()));
     for (const YAML::Node& node : list(file["parts"], file)) plan.parts.push_back(part(node));
     std::set<std::string> names;
     int64_t with_pairs = 0;

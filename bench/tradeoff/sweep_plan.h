@@ -25,6 +25,7 @@ struct PlanPart {
 struct SweepPlan {
   double minutes = 0;  // no run is begun later; 0: no such limit
   std::string fits;    // the named model whose fits are predicted beside it; empty: none
+  std::string model;   // of parts that name none, where nothing else is asked for; empty: none
   std::vector<PlanPart> parts;
 };
 

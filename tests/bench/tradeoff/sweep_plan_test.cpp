@@ -42,6 +42,7 @@ TEST(SweepPlan, SaysWhatIsMeasured) {
   EXPECT_EQ(one.pairs, 5);
   EXPECT_EQ(one.fit.at(0), std::pair(std::string("gpu-8gb"), std::string("moe-nano")));
   EXPECT_EQ(parse_plan(part("singles: all"), "plan.yaml").parts[0].singles.size(), techniques().size());
+  EXPECT_EQ(parse_plan("model: moe-nano\n" + part("singles: all"), "plan.yaml").model, "moe-nano");
 }
 
 TEST(SweepPlan, MistakesNameTheFileTheLineAndWhatIsNearest) {
@@ -62,6 +63,7 @@ TEST(SweepPlan, MistakesNameTheFileTheLineAndWhatIsNearest) {
       {part("singles: all") + "    \n  - {name: a, rounds: 1, steps: 1, singles: all}\n",
        "two parts named a"},
       {"parts:\n  - {name: a, rounds: 1, singles: all}", "plan.yaml:2: a part without steps"},
+      {"model: moe-nanno", "plan.yaml:1: unknown model moe-nanno; did you mean moe-nano?"},
       {"minuets: 3", "unknown key minuets of a plan; did you mean minutes?"},
       {"parts: all", "a list is expected"},
       {"", "a plan is expected"},

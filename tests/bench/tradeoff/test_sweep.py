@@ -81,7 +81,9 @@ class Sweep:
         self.settings = ["data.path=shards"]
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        command = [self.harness, "--program", self.program, "--out", str(self.out), "--model", self.model]
+        command = [self.harness, "--program", self.program, "--out", str(self.out)]
+        if self.model is not None:
+            command += ["--model", self.model]
         return subprocess.Popen([*command, *arguments, *self.settings], stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.out.parent)
 
@@ -333,6 +335,21 @@ parts: [{name: one, rounds: 2, steps: 3, singles: [bf16]}, {name: two, rounds: 1
     assert sorted(runs_of(sweep)) == sorted([("one", case, number) for case in ("baseline", "bf16") for number in (1, 2)]
                                             + [("two", "baseline", 1), ("two", "capacity", 1)])
     assert len(sweep.called()) == 6
+
+
+def test_a_plans_model_gives_way_to_the_one_asked_for(fake, tmp_path):
+    (tmp_path / "plan.yaml").write_text("""
+model: moe-nano
+parts: [{name: one, rounds: 1, steps: 3, singles: [bf16]},
+        {name: two, model: moe-micro, rounds: 1, steps: 3, singles: [bf16]}]
+""")
+    sweep = fake()
+    asked = sweep.model
+    for model in (None, asked):
+        sweep.model = model
+        sweep.run("--plan=plan.yaml")
+    assert [(r["sweep"], r["model"]) for r in sweep.records() if r["case"] == "bf16"] == [
+        ("one", "moe-nano"), ("two", "moe-micro"), ("one", asked)]
 
 
 def noisy_rounds(sweep: Sweep) -> list[tuple]:
