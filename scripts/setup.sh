@@ -12,7 +12,8 @@ usage: scripts/setup.sh [--cuda auto|toolkit|wheels|none] [--for run|test]
   --cuda   where the CUDA half of LibTorch and its compiler come from (default: as last time, else auto)
              toolkit  a CUDA 13 toolkit on this machine (nvcc on PATH); takes 1.6 GB in .venv
              wheels   PyPI's packages, a whole toolkit; takes 5 GB in .venv
-             none     nowhere: train on the CPU only; takes 1.1 GB in .venv
+             none     nowhere: train on the CPU only; takes 1.1 GB in .venv, or 3.4 GB with --for test,
+                      because Python's torch cannot be imported without NVIDIA's libraries
              auto     toolkit if nvcc 13 is on PATH, else wheels if there is a GPU, else none
   --for    run: what training needs; test (default): and what tests, reports and conversions need
 TEXT
@@ -29,10 +30,10 @@ readonly TORCH=torch==2.11.0
 readonly CUPTI=nvidia-cuda-cupti==13.0.85 CUDART=nvidia-cuda-runtime==13.0.96
 readonly COMPILER=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
   nvidia-cuda-cccl==13.0.85)
-# Libraries of LibTorch's CUDA half that a toolkit may lack, and the packages that hold them.
-readonly BESIDE_TOOLKIT=(libcusparseLt.so.0=nvidia-cusparselt-cu13==0.8.0
-  libnvshmem_host.so.3=nvidia-nvshmem-cu13==3.4.5 libcufile.so.0=nvidia-cufile==1.15.1.6
-  libcudnn.so.9=nvidia-cudnn-cu13==9.19.0.56 libnccl.so.2=nvidia-nccl-cu13==2.28.9)
+readonly CUDA_LIBRARIES=requirements-cuda-libraries.txt
+# Libraries of LibTorch's CUDA half that a toolkit may lack, and the packages of CUDA_LIBRARIES that hold them.
+readonly BESIDE_TOOLKIT=(libcusparseLt.so.0=nvidia-cusparselt-cu13 libnvshmem_host.so.3=nvidia-nvshmem-cu13
+  libcufile.so.0=nvidia-cufile libcudnn.so.9=nvidia-cudnn-cu13 libnccl.so.2=nvidia-nccl-cu13)
 
 readonly MODE_FILE=.venv/moelab-cuda  # read by cmake/LibTorch.cmake
 
@@ -160,7 +161,7 @@ install_torch() {
     toolkit)
       nvcc_13 || fail "no nvcc of CUDA 13 on PATH: put it there, or take --cuda wheels or --cuda none"
       mapfile -t packages < <(beside_toolkit)
-      pip_install --no-deps "$TORCH" "${packages[@]}"
+      pip_install --no-deps --constraint "$CUDA_LIBRARIES" "$TORCH" "${packages[@]}"
       ;;
     wheels)
       pip_install "$TORCH" "${COMPILER[@]}"
@@ -200,7 +201,9 @@ main() {
   [[ $cuda == auto ]] && cuda=$(detect_cuda)
   [[ $cuda == "$present" ]] || install_torch "$cuda"
   install_requirements requirements.txt
-  [[ $purpose == run ]] || install_requirements requirements-test.txt
+  [[ $purpose == run ]] && return
+  install_requirements requirements-test.txt
+  [[ $cuda != none ]] || install_requirements "$CUDA_LIBRARIES"
 }
 
 main "$@"
