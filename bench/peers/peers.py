@@ -2,12 +2,45 @@
 import importlib.metadata
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 BACKENDS = ("eager", "grouped_mm")  # of transformers' experts
+CPU_CLASSES = {"AMX": "amx_bf16", "AVX512-BF16": "avx512_bf16", "AVX-512": "avx512f", "AVX2": "avx2"}  # best first
+# Variables by which a CPU plays a lesser one. Both sides inherit them.
+LOWERED_BY = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+AVX2 = dict(zip(LOWERED_BY, ("avx2", "AVX2", "AVX2")))
+
+
+def cpu_class():
+    """The best class of CPU that this one belongs to, and what it was lowered to by the environment."""
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = flags[1].split() if flags else []
+    own = next((name for name, flag in CPU_CLASSES.items() if flag in flags), "no AVX2")
+    limits = " ".join(f"{name}={os.environ[name]}" for name in LOWERED_BY if name in os.environ)
+    if plays_avx2() and own != "AVX2":
+        return f"AVX2 (an {own} CPU with {limits})"
+    return f"{own} (with {limits})" if limits else own
+
+
+def plays_avx2():
+    """Whether the environment holds LibTorch, oneDNN and MKL to AVX2."""
+    return all(os.environ.get(name) == value for name, value in AVX2.items())
+
+
+def write_avx2_compiler(folder):
+    """A C++ compiler for torch.compile without AVX-512, for a CPU that plays one with AVX2: its path.
+
+    ATEN_CPU_CAPABILITY chooses the vectors that torch.compile writes, but it compiles with -march=native; GCC takes
+    the last -march."""
+    path = Path(folder) / "g++"
+    path.write_text(f'#!/bin/sh\nexec {shutil.which(os.environ.get("CXX", "g++"))} "$@" -march=x86-64-v3\n', encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 def machine():
@@ -15,7 +48,19 @@ def machine():
     cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), "unknown CPU")
     versions = ", ".join(f"{name} {version}" for name in ("torch", "transformers") if (version := version_of(name)))
-    return f"{cpu}, {len(os.sched_getaffinity(0))} CPUs, {versions}"
+    return f"{cpu}, {len(os.sched_getaffinity(0))} CPUs, class {cpu_class()}, {versions}"
+
+
+def resident_peak(process):
+    """The peak resident memory of a process in bytes, since it began or since reset_peak; None once it has ended."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else None
+
+
+def reset_peak(process):
+    """The kernel's account of a process's peak begins again at what is resident now (man 5 proc, clear_refs)."""
+    Path(f"/proc/{process}/clear_refs").write_text("5", encoding="utf-8")
 
 
 def version_of(package):

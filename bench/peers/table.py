@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tables of what bench/peers recorded, as Markdown: training steps beside transformers' Mixtral, MoE layers beside
-other people's, layers and steps with more experts, and where the time of a step goes.
+"""Tables of what bench/peers recorded, as Markdown: training steps beside PyTorch models, MoE layers beside other
+people's, layers and steps with more experts, and where the time of a step goes.
 
 example: bench/peers/table.py results/epyc-2-cores/peers.jsonl > results/epyc-2-cores/peers.md
 """
@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 
 import step_profile
-from hf_mixtral import ratios
+from step_figures import product_ratios, ratios
 
 SHAPE = "{dtype} {T}, {d}, {F}, {E}, {k}"
 
@@ -35,24 +35,56 @@ def by_source(records):
     return [list(group) for _, group in itertools.groupby(records, source)]
 
 
-def mixtral_step(record):
-    """Medians over all steps of all rounds but the first ones of each; ratios are of medians of the same round."""
-    best = record["best_peer"]
+def spread(values):
+    return f"{statistics.median(values):.2f} × ({min(values):.2f} to {max(values):.2f})"
 
-    def beside(side):
-        found = ratios(record["runs"], side, best)
-        return f"{statistics.median(found):.2f} × ({min(found):.2f} to {max(found):.2f})"
+
+def mebibytes(count):
+    return f"{count / 2**20:,.0f} MiB"
+
+
+def mixtral_step(record):
+    """Medians over all steps of all rounds but the first ones of each; ratios are of medians of the same round. Older
+    records have no peak after warm-up and no compiled opponents."""
+    best, has_steady = record["best_peer"], any("steady_rss" in row for row in record["table"].values())
 
     def row(side, found):
-        return [side, f"{found['tokens_per_second']:,.0f}", f"{found['slowest']:,.0f} to {found['fastest']:,.0f}",
-                "" if side == best else beside(side), f"{found['peak_rss'] / 2**20:,.0f} MiB"]
+        cells = [side, f"{found['tokens_per_second']:,.0f}", f"{found['slowest']:,.0f} to {found['fastest']:,.0f}",
+                 "" if side == best else spread(ratios(record["runs"], side, best))]
+        if has_steady:
+            compiled = "compiled" in side or "max-autotune" in side
+            cells += [str(found["rounds"]), f"{found['compile_seconds']:.0f}" if compiled else "",
+                      mebibytes(found["steady_rss"])]
+        return cells + [mebibytes(found["peak_rss"])]
 
     rows = [row(*item) for item in sorted(record["table"].items(), key=lambda item: -item[1]["tokens_per_second"])]
-    heads = ["training step of moe-micro", "tokens/s", "slowest to fastest", f"beside {best}", "peak resident"]
-    about = (f"moelab bf16 has {beside('moelab bf16')} the tokens/s of {best}, the fastest opponent, and "
-             f"{record['memory']:.2f} × its peak: the median of {len(record['runs'][best])} rounds, each side beside "
-             "that opponent in the same round, and the slowest and fastest round.")
-    return f"{table(heads, rows)}\n\n{about}\n\n{source(record)}"
+    heads = ["training step of moe-micro", "tokens/s", "slowest to fastest", f"beside {best}",
+             *(["rounds", "compile, s", "peak after warm-up", "peak of the process"] if has_steady else ["peak resident"])]
+    notes = step_notes(record) if has_steady else [step_pair(record, "peak")]
+    return "\n\n".join([table(heads, rows), *notes, source(record)])
+
+
+def step_pair(record, peak, pair=None):
+    """One of our sides beside the fastest opponent; without `pair` the record's own."""
+    pair = pair or record
+    best, ours = pair["best_peer"], pair.get("ours", "moelab bf16")
+    return (f"{ours} has {spread(ratios(record['runs'], ours, best))} the tokens/s of {best}, the fastest opponent, and "
+            f"{pair['memory']:.2f} × its {peak}: the median of {len(record['runs'][best])} rounds, each side beside "
+            "that opponent in the same round, and the slowest and fastest round.")
+
+
+def step_notes(record):
+    """What else there is to say of a step: each precision alone, who is left out, our fp32 product."""
+    notes = [step_pair(record, "peak after warm-up")]
+    notes += [f"In {precision} alone: {step_pair(record, 'peak after warm-up', pair)}"
+              for precision, pair in record["by_precision"].items()]
+    notes.append("The fastest opponents of the first round went on to the others. compile: how much longer warm-up took "
+                 "than as many later steps, with an empty cache. The peak after warm-up leaves out what compiling took.")
+    if record["skipped"]:
+        notes.append("Left out:\n" + "\n".join(f"- {side}: {why}" for side, why in record["skipped"].items()))
+    products = product_ratios(record["products"])
+    notes.append(f"r, the rate of our fp32 product over that of LibTorch at the experts' shapes: {spread(products)}.")
+    return notes
 
 
 def sides_of(records):

@@ -1,5 +1,4 @@
 """bench/peers: what its comparisons do where packages are missing and opponents fail, and what its tables say."""
-import argparse
 import collections
 import json
 import os
@@ -14,17 +13,14 @@ PEERS = pathlib.Path(__file__).parents[2] / "bench/peers"
 sys.path.insert(0, str(PEERS))
 
 import expert_sweep  # noqa: E402
-import hf_mixtral  # noqa: E402
 import hf_moe_layer  # noqa: E402
 import moe_layers  # noqa: E402
 import step_profile  # noqa: E402
 import table  # noqa: E402
 import tensor_files  # noqa: E402
+from peer_records import HEAD, SOURCE  # noqa: E402
 
 SHAPE = (torch.float32, 64, 32, 16, 4, 2)
-HEAD = {"machine": "a CPU", "commit": "0123456789abcdef", "date": "2026-01-02T03:04:05Z", "command": ["run", "a b"],
-        "status": "ok"}
-SOURCE = "a CPU; commit 0123456789, 2026-01-02: `run 'a b'`"
 
 # transformers and safetensors cannot be imported; two of the opponents are broken; one shape.
 DRIVER = """
@@ -86,49 +82,6 @@ def test_opponents_in_bf16_are_well_inside_their_tolerance():
     errors = hf_moe_layer.errors_of(moe_layers.GroupedMM(tensors, shape[5], torch.bfloat16).results(), reference)
     most = hf_moe_layer.PEER_TOLERANCE[torch.bfloat16]
     assert most / 4 < max(errors.values()) < most
-
-
-def mixtral_runs(rounds_of):
-    """Of each side, rounds of three warm-up steps and five of this many tokens a second."""
-    def one(rate):
-        return {"milliseconds": [9e9] * 3 + [2048e3 / (rate * factor) for factor in (0.5, 1, 1, 1, 2)], "rss": 1 << 20}
-    return {side: [one(rate) for rate in rounds] for side, rounds in rounds_of.items()}
-
-
-def test_ratios_are_of_the_same_round():
-    """The machine is half as fast in the second round and twice in the third: no ratio is of two of them."""
-    runs = mixtral_runs({"moelab fp32": [1000, 500, 2000], "moelab bf16": [2000, 1050, 3600],
-                         "eager fp32": [500, 250, 700], "eager bf16": [1000, 500, 2000],
-                         "grouped_mm bf16": [1500, 400, 900]})
-    assert hf_mixtral.by_round(runs)["moelab bf16"] == pytest.approx([2000, 1050, 3600])
-    assert hf_mixtral.ratios(runs, "moelab bf16", "eager bf16") == pytest.approx([2.0, 2.1, 1.8])
-    found = hf_mixtral.figures(runs)
-    # of all steps: eager 500, 1000, 2000 in the middle, grouped_mm 400, 900, 1500
-    assert found["best_peer"] == "eager bf16" and found["speed"] == pytest.approx(2.0) and found["memory"] == 1
-    assert found["table"]["eager bf16"]["tokens_per_second"] == pytest.approx(1000)
-    assert found["table"]["eager bf16"]["fastest"] == pytest.approx(4000)
-
-
-def test_the_tables_ratios_are_of_what_was_measured(tmp_path, capsys):
-    runs = mixtral_runs({"eager bf16": [1000, 500, 2000], "moelab bf16": [2500, 1150, 4800]})
-    hf_mixtral.show(runs, argparse.Namespace(out=tmp_path / "out.jsonl"), {"eager fp32": 5.0})
-    assert "moelab bf16 beside eager bf16 of the same round: 2.40 x its tokens/s (2.30 to 2.50 in 3 rounds)" in \
-        capsys.readouterr().out
-    step = json.loads((tmp_path / "out.jsonl").read_text()) | HEAD
-    layer = HEAD | {"kind": "moe_layer", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 3, "k": 1, "load": "even",
-                    "median": {"moelab": 10.0, "eager": 32.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0}
-    other = layer | {"median": {"moelab": 20.0, "grouped_mm": 30.0}}
-    again = layer | {"command": ["again"]}
-    lines = table.report([step, layer, other, layer | {"status": "disagrees"}, again]).splitlines()
-    assert lines[2] == "| moelab bf16 | 2,500 | 575 to 9,600 | 2.40 × (2.30 to 2.50) | 1 MiB |"
-    assert lines[3] == "| eager bf16 | 1,000 | 250 to 4,000 |  | 1 MiB |"
-    assert lines[5].startswith("moelab bf16 has 2.40 × (2.30 to 2.50) the tokens/s of eager bf16, the fastest opponent, "
-                               "and 1.00 × its peak: the median of 3 rounds")
-    assert lines[7] == SOURCE
-    # another command: another table, the latest first
-    assert lines[13] == SOURCE.replace("run 'a b'", "again")
-    assert lines[17:] == ["| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |",
-                          "| float32 8, 4, 2, 3, 1 | 20 | – | 30 (1.50 ×) | 50% |", "", SOURCE]
 
 
 def test_the_sweep_over_experts_has_a_table_of_its_own():
