@@ -22,8 +22,8 @@
 // A visitor is any type with
 //   template <class T> void field(std::string_view name, T& value, std::string_view help, Constraint = {});
 //   template <class Group> void group(std::string_view name, Group& group);
-// where T is (const) bool, int64_t, double, std::string, Bytes, an enum with enum_names(), or std::vector of
-// int64_t, double or such an enum.
+// where T is (const) bool, int64_t, double, std::string, Bytes, an enum with enum_names(), std::vector of
+// int64_t, double or such an enum, or a type that has overloads in train/config/convert.h.
 namespace moelab {
 
 // Closed interval of a number's admissible values, of every element of a list; it limits nothing else.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moe/settings/visitor.h"
+#include "train/config/loss_factor.h"
 
 // Between what the user writes and the types of settings, both ways.
 namespace moelab {
@@ -31,6 +32,7 @@ bool read_value(const Value& value, Constraint constraint, bool& out);
 bool read_value(const Value& value, Constraint constraint, int64_t& out);
 bool read_value(const Value& value, Constraint constraint, double& out);
 bool read_value(const Value& value, Constraint constraint, Bytes& out);
+bool read_value(const Value& value, Constraint constraint, LossFactor& out);
 bool read_value(const Value& value, Constraint constraint, std::string& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<int64_t>& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<double>& out);
@@ -66,6 +68,7 @@ std::string value_text(bool value);
 std::string value_text(int64_t value);
 std::string value_text(double value);
 std::string value_text(Bytes value);
+std::string value_text(const LossFactor& value);
 std::string value_text(const std::string& value);
 std::string value_text(const std::vector<int64_t>& value);
 std::string value_text(const std::vector<double>& value);
@@ -90,6 +93,7 @@ std::string expected_text(const bool*, Constraint);
 std::string expected_text(const int64_t*, Constraint);
 std::string expected_text(const double*, Constraint);
 std::string expected_text(const Bytes*, Constraint);
+std::string expected_text(const LossFactor*, Constraint);
 std::string expected_text(const std::string*, Constraint);
 std::string expected_text(const std::vector<int64_t>*, Constraint);
 std::string expected_text(const std::vector<double>*, Constraint);

@@ -85,6 +85,10 @@ std::string value_text(Bytes value) {
   return best;
 }
 
+std::string value_text(const LossFactor& value) {
+  return value.dynamic ? "dynamic" : value_text(value.fixed);
+}
+
 std::string value_text(const std::string& value) { return value; }
 std::string value_text(const std::vector<int64_t>& value) { return list_text(value); }
 std::string value_text(const std::vector<double>& value) { return list_text(value); }
@@ -100,6 +104,7 @@ std::string expected_text(const bool*, Constraint) { return "true or false"; }
 std::string expected_text(const int64_t*, Constraint c) { return "an integer" + interval_text(c); }
 std::string expected_text(const double*, Constraint c) { return "a number" + interval_text(c); }
 std::string expected_text(const Bytes*, Constraint) { return "a size such as 1500000, 12GB or 8GiB"; }
+std::string expected_text(const LossFactor*, Constraint) { return "dynamic or a number of at least 0"; }
 std::string expected_text(const std::string*, Constraint) { return "one line of text"; }
 std::string expected_text(const std::vector<int64_t>*, Constraint c) {
   return "a list such as [0, 4], each an integer" + interval_text(c);

@@ -179,6 +179,18 @@ bool read_value(const Value& value, Constraint, Bytes& out) {
   return (quoted || is_scalar_text(value)) && parse_bytes(value.text, quoted, out.count);
 }
 
+bool read_value(const Value& value, Constraint, LossFactor& out) {
+  const std::string_view dynamic = "dynamic";
+  if (find_name(value, &dynamic, 1) == 0) {
+    out = {0, true};
+    return true;
+  }
+  double fixed = 0;
+  if (!read_value(value, at_least(0), fixed)) return false;
+  out = {fixed, false};
+  return true;
+}
+
 bool read_value(const Value& value, Constraint, std::string& out) {
   double number = 0;
   bool flag = false;

@@ -27,6 +27,9 @@ nlohmann::ordered_json in_json(const T& value) {
     return names;
   } else if constexpr (std::is_same_v<T, Bytes>) {
     return value.count;
+  } else if constexpr (std::is_same_v<T, LossFactor>) {
+    if (value.dynamic) return "dynamic";
+    return value.fixed;
   } else {
     return value;
   }

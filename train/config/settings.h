@@ -2,6 +2,7 @@
 #include "kernels/memory/ledger.h"
 #include "moe/settings/model_settings.h"
 #include "moe/settings/pieces.h"
+#include "train/config/loss_factor.h"
 
 namespace moelab {
 
@@ -69,7 +70,7 @@ struct PrecisionSettings {
   ComputePrecision compute = ComputePrecision::fp32;
   WeightStore store = WeightStore::compute;
   MasterWeights master = MasterWeights::fp32;
-  double loss_scale = 0;
+  LossFactor loss_scale;
   bool tf32 = false;
 
   template <class Self, class Visitor>
@@ -82,8 +83,10 @@ struct PrecisionSettings {
         "form in which the blocks' weights wait for their products; fp8, int8: a byte and a scale every 256, "
         "of the masters, made the compute type a block at a time; compute: as they are used");
     v.field("master", self.master, "what updates add to; none: the bf16 weights, rounded stochastically");
-    v.field("loss_scale", self.loss_scale, "with fp16: factor of the loss; 0: dynamic, from 32768",
-            at_least(0));
+    v.field(
+        "loss_scale", self.loss_scale,
+        "with fp16 or bf16: factor of the loss, divided out of the gradients; dynamic: from 32768, halved "
+        "when a gradient is not finite, doubled after 2000 good steps; 0: dynamic with fp16, none with bf16");
     v.field("tf32", self.tf32, "on a GPU, fp32 products of factors rounded to 10 bits (TensorFloat-32)");
   }
 };
@@ -189,8 +192,10 @@ struct TrainSettings {
             "other; longer ones are cut. 0: one sequence a row, wherever documents end",
             range(0, 1 << 24));
     v.field("seed", self.seed, "everything random follows from it", range(0, 9e15));
-    v.field("init", self.init,
-            "checkpoint or Hugging Face folder whose weights to start from; empty: random");
+    v.field(
+        "init", self.init,
+        "folder of the weights to start from: Hugging Face's, a checkpoint or a run's; the model takes its "
+        "shape from there; empty: random weights");
   }
 };
 

@@ -123,9 +123,10 @@ void check_precision(const PrecisionSettings& p, const ModelSettings& m) {
   require(p.master == MasterWeights::fp32 || fp8 || p.compute == ComputePrecision::bf16,
           named("precision.master", p.master) + " with " + named("precision.compute", p.compute) +
               "; stochastic rounding is for bf16 weights, set precision.compute=bf16");
-  require(p.loss_scale == 0 || p.compute == ComputePrecision::fp16,
-          named("precision.loss_scale", p.loss_scale) + " with " + named("precision.compute", p.compute) +
-              "; only precision.compute=fp16 needs one");
+  require(
+      p.loss_scale.automatic() || p.compute == ComputePrecision::fp16 || p.compute == ComputePrecision::bf16,
+      named("precision.loss_scale", p.loss_scale) + " with " + named("precision.compute", p.compute) +
+          "; a loss scale is for precision.compute=fp16 or bf16, leave it at 0");
 }
 
 void check_store(const PrecisionSettings& p, OptimizerName optimizer) {
@@ -244,6 +245,9 @@ void check_optim(const Settings& s) {
   require(!o.in_backward || s.precision.compute != ComputePrecision::fp16,
           "optim.in_backward=true with precision.compute=fp16; the loss scale needs all gradients before any "
           "is used, set precision.compute=bf16");
+  require(!o.in_backward || s.precision.loss_scale.automatic(),
+          "optim.in_backward=true with " + named("precision.loss_scale", s.precision.loss_scale) +
+              "; the loss scale needs all gradients before any is used, set precision.loss_scale=0");
   require(!o.in_backward || s.train.accumulation == 1,
           "optim.in_backward=true with " + named("train.accumulation", s.train.accumulation) +
               "; gradients that are dropped at once cannot be summed, set train.accumulation=1");

@@ -5,9 +5,10 @@
 namespace moelab {
 
 LossScale::LossScale(const PrecisionSettings& precision)
-    : used_(precision.compute == ComputePrecision::fp16), dynamic_(used_ && precision.loss_scale == 0) {
+    : used_(precision.compute == ComputePrecision::fp16 || !precision.loss_scale.automatic()),
+      dynamic_(used_ && precision.loss_scale.fixed == 0) {
   if (dynamic_) state_.scale = kFirst;
-  if (precision.loss_scale > 0) state_.scale = precision.loss_scale;
+  if (precision.loss_scale.fixed > 0) state_.scale = precision.loss_scale.fixed;
 }
 
 void LossScale::update(bool skipped) {

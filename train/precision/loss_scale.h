@@ -5,10 +5,10 @@
 
 namespace moelab {
 
-// What fp16's loss is multiplied with, so that gradients down to 2^-24 / scale do not become 0 (Micikevicius
-// et al., arXiv 1710.03740). Dynamic: it starts at 2^15, a step whose gradients are not finite is skipped and
-// halves it (never below 1), and 2000 steps without one double it. precision.loss_scale fixes it. In the
-// other types it is 1.
+// The factor of the loss, so that gradients down to the type's smallest number / scale do not become 0
+// (Micikevicius et al., arXiv 1710.03740). Dynamic: it starts at 2^15, a step whose gradients are not finite
+// is skipped and halves it (never below 1), and 2000 steps without one double it. fp16 has a dynamic scale
+// unless precision.loss_scale fixes it; bf16 has the scale that precision.loss_scale asks for, 1 by default.
 class LossScale {
  public:
   static constexpr double kFirst = 32768;
@@ -21,7 +21,7 @@ class LossScale {
 
   explicit LossScale(const PrecisionSettings& precision);
 
-  // Whether there is one: in fp16.
+  // Whether the loss is scaled at all.
   bool used() const { return used_; }
   double value() const { return state_.scale; }
   // After each step: whether it was skipped because loss or gradients were not finite.

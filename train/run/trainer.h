@@ -119,7 +119,7 @@ class Trainer {
   void restored(std::vector<int64_t> optimizer_steps) {
     optimizer_.restore_steps(std::move(optimizer_steps));
   }
-  // fp16's, whose state a checkpoint holds too.
+  // Its state belongs to a checkpoint too.
   LossScale& loss_scale() { return loss_scale_; }
 
   // Bytes by formula, as allocated: weights with masters, gradients once all exist (with optim.in_backward
@@ -180,7 +180,7 @@ class Trainer {
   std::optional<ReferenceModel> reference_;
   SavedTensors saved_;
   LossScale loss_scale_;
-  std::optional<at::Tensor> device_loss_scale_;  // () fp64, of the step under way; none but in fp16
+  std::optional<at::Tensor> device_loss_scale_;  // () fp64, of the step under way; none without a scale
   double lr_ = 0;                                // of the step under way
   bool written_ = false;                         // it has begun to update weights
   int64_t update_bytes_ = 0, reserved_bytes_ = 0;

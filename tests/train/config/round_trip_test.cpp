@@ -31,7 +31,7 @@ TEST(RoundTrip, Presets) {
     expect_round_trip(load_settings({.config = std::string(model.name)}));
     for (const Preset& gpu : run_presets())
       expect_round_trip(load_settings({.config = std::string(model.name), .preset = std::string(gpu.name)}));
-    expect_round_trip(load_settings({.config = std::string(model.name), .scale = "0.1"}));
+    expect_round_trip(load_settings({.config = std::string(model.name), .overrides = {"run.scale=0.1"}}));
   }
 }
 
@@ -58,6 +58,10 @@ class RandomValue {
         "1e5", "null", "x=y", "*", "&", "%", "|",  "日本", "\\n", ".", "0x1F", "!!int"};
     value.clear();
     for (size_t count = random_() % 5; count > 0; --count) value += pieces[random_() % pieces.size()];
+  }
+  void operator()(const Field& field, LossFactor& value) {
+    value = {.dynamic = random_() % 2 == 0};
+    if (!value.dynamic) (*this)(field, value.fixed);
   }
   template <class T>
   void operator()(const Field& field, std::vector<T>& value) {
@@ -99,8 +103,11 @@ Settings random_settings(unsigned seed) {
   s.optim.min_lr = std::min(s.optim.lr, s.optim.min_lr);
   if (s.optim.name != OptimizerName::adamw) s.optim.state = OptimizerState::fp32;
   if (s.optim.name == OptimizerName::adamw_compact) s.precision.compute = ComputePrecision::bf16;
-  if (s.precision.compute == ComputePrecision::fp16) s.optim.in_backward = false;
-  if (s.precision.compute != ComputePrecision::fp16) s.precision.loss_scale = 0;
+  const bool scaled =
+      s.precision.compute == ComputePrecision::fp16 || s.precision.compute == ComputePrecision::bf16;
+  if (!scaled) s.precision.loss_scale = {};
+  if (s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
+    s.optim.in_backward = false;
   const bool fp8 = s.precision.compute == ComputePrecision::fp8;
   if (fp8) s.model.dispatch = Dispatch::capacity;
   const bool bare = fp8 || s.precision.compute == ComputePrecision::bf16;

@@ -7,7 +7,7 @@ namespace moelab {
 namespace {
 
 PrecisionSettings fp16(double fixed = 0) {
-  return {.compute = ComputePrecision::fp16, .master = MasterWeights::fp32, .loss_scale = fixed};
+  return {.compute = ComputePrecision::fp16, .master = MasterWeights::fp32, .loss_scale = {fixed}};
 }
 
 // The states that follow from each other, written out.
@@ -59,11 +59,23 @@ TEST(LossScale, AFixedOneStays) {
   EXPECT_EQ(scale.value(), 128);
 }
 
+TEST(LossScale, Bf16HasTheOneThatIsAskedFor) {
+  LossScale fixed({.compute = ComputePrecision::bf16, .master = MasterWeights::fp32, .loss_scale = {128}});
+  LossScale dynamic(
+      {.compute = ComputePrecision::bf16, .master = MasterWeights::fp32, .loss_scale = {0, true}});
+  EXPECT_TRUE(fixed.used() && dynamic.used());
+  EXPECT_EQ(dynamic.value(), 32768);
+  fixed.update(true), dynamic.update(true);
+  EXPECT_EQ(fixed.value(), 128);
+  EXPECT_EQ(dynamic.value(), 16384);
+}
+
 TEST(LossScale, OtherTypesHaveNone) {
   for (const auto compute : {ComputePrecision::fp32, ComputePrecision::bf16}) {
     PrecisionSettings precision;
     precision.compute = compute;
     LossScale scale(precision);
+    EXPECT_FALSE(scale.used());
     for (int i = 0; i < 2500; ++i) scale.update(i % 2 == 0);
     scale.restore({4, 7});
     EXPECT_EQ(scale.value(), 1);

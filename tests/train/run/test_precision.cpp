@@ -164,13 +164,62 @@ TEST(Fp16, GoesOnBitwiseWithItsScale) {
   }
 }
 
+// bf16 has fp32's range, so a power of two in the loss changes no bit of the weights.
+TEST(Bf16, ALossScaleIsTakenOutExactly) {
+  const auto trained = [](Settings s, LossFactor scale) {
+    s.precision.loss_scale = scale;
+    Trainer trainer(s, at::kCPU, random_batches(s));
+    std::vector<double> norms;
+    for (int64_t step = 0; step < 3; ++step) {
+      const StepReport report = trainer.step(step);
+      const double want = scale.dynamic ? LossScale::kFirst : scale.automatic() ? 1 : scale.fixed;
+      EXPECT_EQ(report.loss_scale, want) << name_of(s);
+      EXPECT_FALSE(report.skipped) << name_of(s);
+      norms.push_back(report.gradient_norm);
+    }
+    return std::pair(trainer.weights(), norms);
+  };
+  for (const auto optimizer : kWithMasters) {
+    for (const int64_t accumulation : {1, 2}) {
+      for (const auto master : {MasterWeights::fp32, MasterWeights::none}) {
+        Settings s = bare_settings(optimizer);
+        s.precision.master = master;
+        s.train.accumulation = accumulation;
+        s.train.micro_batch = 4 / accumulation;
+        const auto [want, norms] = trained(s, {});
+        for (const LossFactor scale : {LossFactor{0, true}, LossFactor{1024}}) {
+          const auto [weights, scaled_norms] = trained(s, scale);
+          test::expect_equal(want, weights, name_of(s) + " scale " + value_text(scale));
+          EXPECT_EQ(scaled_norms, norms) << name_of(s);
+        }
+      }
+    }
+  }
+}
+
+TEST(Bf16, AnOverflowHalvesADynamicScale) {
+  Settings s = bare_settings();
+  s.precision.loss_scale.dynamic = true;
+  Trainer trainer(s, at::kCPU, random_batches(s));
+  at::Tensor value = trainer.model().parameters()[0].value;
+  bool poisoned = true;
+  value.register_hook([&](const at::Tensor& gradient) {
+    return poisoned ? gradient * std::numeric_limits<float>::infinity() : gradient;
+  });
+  EXPECT_TRUE(trainer.step(0).skipped);
+  poisoned = false;
+  const StepReport next = trainer.step(0);
+  EXPECT_FALSE(next.skipped);
+  EXPECT_EQ(next.loss_scale, 16384);
+}
+
 // SGD's step is as long as its gradient, so a scale that stayed in it would show.
 TEST(Fp16, StepsAndClipsByUnscaledGradients) {
   for (const double clip : {0.0, 0.05}) {
     for (const int64_t accumulation : {1, 2}) {
       const auto change = [&](ComputePrecision compute, double loss_scale) {
         Settings s = small_settings();
-        s.precision = {.compute = compute, .master = MasterWeights::fp32, .loss_scale = loss_scale};
+        s.precision = {.compute = compute, .master = MasterWeights::fp32, .loss_scale = {loss_scale}};
         s.optim.name = OptimizerName::sgd;
         s.optim.clip = clip;
         s.train.accumulation = accumulation;
@@ -371,7 +420,7 @@ TEST(Precision, ContradictionsNameBothSettings) {
   expect_both({"optim.in_backward=true", "precision.compute=fp16"});
   expect_both({"precision.master=none", "precision.compute=fp32"});
   expect_both({"precision.master=none", "precision.compute=fp16"});
-  expect_both({"precision.loss_scale=128", "precision.compute=bf16"});
+  expect_both({"precision.loss_scale=128", "precision.compute=fp32"});
   expect_both({"precision.compute=fp8", "model.dispatch=onehot"});
   expect_both({"optim.name=adamw_compact", "precision.compute=fp16"});
   const Settings s = load_settings(

@@ -77,7 +77,7 @@ std::vector<Case> cases() {
       {"fp16",
        [](Settings& s) {
          s.precision.compute = ComputePrecision::fp16;
-         s.precision.loss_scale = 1;
+         s.precision.loss_scale = {1};
        },
        7},
       {"optimizer on the host", [](Settings& s) { s.placement.optimizer = Home::host; }, 7},

@@ -1,0 +1,14 @@
+#pragma once
+
+namespace moelab {
+
+// What the loss is multiplied with: `fixed`, or a dynamic scale. 0: dynamic with fp16, none with other types.
+struct LossFactor {
+  double fixed = 0;
+  bool dynamic = false;
+
+  bool automatic() const { return fixed == 0 && !dynamic; }
+  friend bool operator==(const LossFactor&, const LossFactor&) = default;
+};
+
+}  // namespace moelab
