@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/load_gradient.h"
 #include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
@@ -57,7 +58,7 @@ struct Adafactor {
   double* row_sum;  // scratch, one a row
   float beta, gradient_scale, keep, lr;
 
-  Vec load(int64_t i, int64_t count) const { return load_float(gradient + i, count) * Vec(gradient_scale); }
+  Vec load(int64_t i, int64_t count) const { return load_gradient(gradient + i, count, gradient_scale); }
   int64_t row_grain() const { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, shape.columns)); }
 
   // f(row of all matrices, its first element)

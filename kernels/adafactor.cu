@@ -20,7 +20,7 @@ struct Step {
   LiveCall live;
 
   __device__ bool begin() { return begin_step(live, f, weights); }
-  __device__ float load(int64_t i) const { return to_float(gradient[i]) * f.gradient_scale; }
+  __device__ float load(int64_t i) const { return load_gradient(gradient, i, f.gradient_scale); }
   __device__ int64_t all_rows() const { return shape.experts * shape.rows; }
   // g over its second moment's root, which is sqrt(row share) * sqrt(column).
   __device__ float direction(int64_t r, int64_t c, float inverse_row) const {

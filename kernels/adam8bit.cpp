@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/adam_rule.h"
+#include "kernels/load_gradient.h"
 #include "kernels/op_handle.h"
 #include "kernels/quantize.h"
 #include "kernels/stepped_weights.h"
@@ -48,7 +49,7 @@ template <class Gradient>
 void update_block(const SteppedWeights& weights, const Gradient* gradient, Block& m, Block& v, int64_t first,
                   int64_t count, const AdamWFactors& f) {
   for_each_vector(count, [&](int64_t i, int64_t lanes) {
-    const Vec g = load_float(gradient + first + i, lanes) * Vec(f.gradient_scale),
+    const Vec g = load_gradient(gradient + first + i, lanes, f.gradient_scale),
               weight = weights.load(first + i, lanes);
     AdamVectors x{weight, load_float(&m[i], lanes), load_float(&v[i], lanes)};
     x.update(g, f);

@@ -31,7 +31,7 @@ __global__ void adam8bit_kernel(WeightPointers weights, const Gradient* gradient
       weight = load_weight(weights, i);
       new_m = first_value[m[i]] * m_absmax[b];
       new_v = second_value[v[i]] * v_absmax[b];
-      const float g = to_float(gradient[i]) * f.gradient_scale;
+      const float g = load_gradient(gradient, i, f.gradient_scale);
       guarded_adam_update(weight, new_m, new_v, g, f);
       if (isfinite(g)) store_weight(weights, i, weight);
     }

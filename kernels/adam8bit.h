@@ -12,8 +12,9 @@ namespace moelab {
 // tensor, the last one shorter. Each block is decoded, stepped in fp32 and encoded, nearest to even.
 // master, gradient, copy as adamw_; m, v uint8, as many as master; m_absmax, v_absmax fp32, one a block;
 // All zeros is the state before the first step. All contiguous. A gradient element
-// that is not finite leaves its weight alone and sets its moments to 0; its neighbours don't notice. Results
-// do not depend on the number of threads. Throws c10::Error on other tensors.
+// that is not finite leaves its weight alone and sets its moments to 0; its neighbours don't notice. A finite
+// one of any size keeps its block finite (kernels/cuda/gradient_bound.h). Results do not depend on the number
+// of threads. Throws c10::Error on other tensors.
 struct Adam8bitState {
   at::Tensor m, m_absmax, v, v_absmax;
 };

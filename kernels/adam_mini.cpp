@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "kernels/adam_rule.h"
+#include "kernels/load_gradient.h"
 #include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
 
@@ -46,7 +47,7 @@ double sum_of_squares(const Gradient* gradient, int64_t n, float scale) {
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     Vec part(0);
     for_each_vector(std::min(kChunk, n - begin), [&](int64_t i, int64_t count) {
-      const Vec g = load_float(gradient + begin + i, count) * Vec(scale);
+      const Vec g = load_gradient(gradient + begin + i, count, scale);
       part = at::vec::fmadd(g, g, part);
     });
     sum += horizontal_sum(part);
@@ -63,7 +64,7 @@ void update_block(const SteppedWeights& weights, const Gradient* gradient, float
   const Vec size(f.step_size / (std::sqrt(v) * f.inverse_root + f.eps));
   for_each_vector(n, [&](int64_t offset, int64_t count) {
     const int64_t i = first + offset;
-    const Vec g = load_float(gradient + i, count) * Vec(f.gradient_scale);
+    const Vec g = load_gradient(gradient + i, count, f.gradient_scale);
     const Vec new_m = at::vec::fmadd(load_float(m + i, count), Vec(f.beta1), g * Vec(f.rest1));
     const Vec weight = weights.load(i, count) * Vec(f.keep) - size * new_m;
     store_float(m + i, new_m, count);

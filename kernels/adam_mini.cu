@@ -17,14 +17,14 @@ __global__ void adam_mini_kernel(WeightPointers weights, const Gradient* gradien
     const int64_t begin = row * shape.width, n = (head ? shape.head_rows : 1) * shape.width;
     double squares = 0;
     for (int64_t i = begin + threadIdx.x; i < begin + n; i += kThreads) {
-      const float g = to_float(gradient[i]) * f.gradient_scale;
+      const float g = load_gradient(gradient, i, f.gradient_scale);
       squares += double(g) * g;
     }
     const auto mean = static_cast<float>(block_sum(squares) / static_cast<double>(n));
     const float new_v = f.beta2 * v[b] + f.rest2 * mean;
     const float size = f.step_size / (sqrtf(new_v) * f.inverse_root + f.eps);
     for (int64_t i = begin + threadIdx.x; i < begin + n; i += kThreads) {
-      const float g = to_float(gradient[i]) * f.gradient_scale;
+      const float g = load_gradient(gradient, i, f.gradient_scale);
       const float new_m = fmaf(m[i], f.beta1, g * f.rest1);
       m[i] = new_m;
       store_weight(weights, i, load_weight(weights, i) * f.keep - size * new_m);

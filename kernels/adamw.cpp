@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "kernels/adam_rule.h"
+#include "kernels/load_gradient.h"
 #include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
 #ifdef MOELAB_WITH_CUDA
@@ -54,7 +55,7 @@ struct Pointers {
 
   void update(int64_t i, int64_t count, const AdamWFactors& f, uint64_t key) const {
     AdamVectors x{weights.load(i, count), load_float(m + i, count), load_float(v + i, count)};
-    x.update(load_float(gradient + i, count) * Vec(f.gradient_scale), f);
+    x.update(load_gradient(gradient + i, count, f.gradient_scale), f);
     store_moments(m + i, v + i, x, count, key, i);
     weights.store(i, x.weight, count);
   }

@@ -23,7 +23,7 @@ __global__ void adamw_kernel(WeightPointers weights, const Gradient* gradient, M
   const int64_t stride = int64_t(gridDim.x) * kThreads;
   for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
     float weight = load_weight(weights, i), new_m = to_float(m[i]), new_v = to_float(v[i]);
-    adam_update(weight, new_m, new_v, to_float(gradient[i]) * f.gradient_scale, f);
+    adam_update(weight, new_m, new_v, load_gradient(gradient, i, f.gradient_scale), f);
     store_moments(m, v, i, new_m, new_v, key);
     store_weight(weights, i, weight);
   }

@@ -11,7 +11,8 @@ using AdamWStep = OptimizerStep;  // AdamW reads all of it
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101; epsilon outside of the root, as
 // in PyTorch) in one pass:
-//   g = gradient_scale * gradient;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   g = gradient_scale * gradient, at most kLargestGradient (kernels/cuda/gradient_bound.h) in magnitude
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   master -= lr * weight_decay * master + lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps)
 // master fp32, or bf16 without a copy and then rounded stochastically; m and v fp32, or both bf16 and then
 // rounded stochastically (nearest would hold v where it is once beta2 > 1 - 2^-8); the random numbers are a

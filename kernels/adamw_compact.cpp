@@ -10,6 +10,7 @@
 
 #include "kernels/adam_rule.h"
 #include "kernels/compact_format.h"
+#include "kernels/load_gradient.h"
 #include "kernels/op_handle.h"
 
 #ifdef MOELAB_WITH_CUDA
@@ -139,8 +140,7 @@ template <class Gradient>
 void update_chunk(float* weight, float* m, float* v, const Gradient* gradient, int64_t count,
                   const AdamWFactors& f) {
   for_each_vector(count, [&](int64_t i, int64_t lanes) {
-    const Vec g = load_float(gradient + i, lanes) * Vec(f.gradient_scale),
-              old = load_float(weight + i, lanes);
+    const Vec g = load_gradient(gradient + i, lanes, f.gradient_scale), old = load_float(weight + i, lanes);
     AdamVectors x{old, load_float(m + i, lanes), load_float(v + i, lanes)};
     x.update(g, f);
     const Vec finite = (g - g) == Vec(0);

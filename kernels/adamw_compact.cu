@@ -35,7 +35,7 @@ __global__ void compact_kernel(Weight* weights, int8_t* correction, const Gradie
       new_m = decode_first(m[i]) * decode_scale(m_scale[group]);
       root = decode_second(v[i]) * decode_scale(v_scale[group]);
       float new_v = root * root;
-      guarded_adam_update(weight, new_m, new_v, to_float(gradient[i]) * f.gradient_scale, f);
+      guarded_adam_update(weight, new_m, new_v, load_gradient(gradient, i, f.gradient_scale), f);
       root = sqrtf(new_v);
       store(weights, correction, i, weight);
     }

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "kernels/cuda/live_step.h"
+#include "kernels/load_gradient.h"
 #include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
 #include "kernels/vec.h"
@@ -66,7 +67,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
     for_each_vector(end - begin, [&](int64_t offset, int64_t count) {
       const int64_t i = begin + offset;
       Vec moment = load_float(pm + i, count);
-      const Vec u = Rule::direction(load_float(pg + i, count) * Vec(f.gradient_scale), moment, f);
+      const Vec u = Rule::direction(load_gradient(pg + i, count, f.gradient_scale), moment, f);
       const Vec weight = weights.load(i, count) * Vec(f.keep) - Vec(f.lr) * u;
       store_float(pm + i, moment, count);
       weights.store(i, weight, count);

@@ -12,7 +12,7 @@ __global__ void momentum_kernel(WeightPointers weights, const Gradient* gradient
   if (!begin_step(live, f, weights)) return;
   const int64_t stride = int64_t(gridDim.x) * kThreads;
   for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
-    const float g = to_float(gradient[i]) * f.gradient_scale, old = m[i];
+    const float g = load_gradient(gradient, i, f.gradient_scale), old = m[i];
     const float new_m = kLion ? fmaf(old, f.beta2, g * f.rest2) : fmaf(old, f.beta1, g);
     const float direction = kLion ? sign(fmaf(old, f.beta1, g * f.rest1)) : new_m;
     m[i] = new_m;

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/compact_format.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/gradient_bound.h"
 #include "kernels/cuda/update_rules.h"
 #include "kernels/stochastic.h"
 
@@ -8,6 +9,13 @@
 namespace moelab::cuda {
 
 __device__ inline __nv_bfloat16 bf16_of(uint16_t bits) { return __ushort_as_bfloat16(bits); }
+
+// As kernels/load_gradient.h, an element at a time.
+template <class Gradient>
+__device__ inline float load_gradient(const Gradient* gradient, int64_t i, float scale) {
+  const float stored = to_float(gradient[i]), zero_or_nan = stored - stored;
+  return fminf(fmaxf(stored * scale, -kLargestGradient), kLargestGradient) + zero_or_nan;
+}
 
 // As SteppedWeights::load and store, an element at a time.
 __device__ inline float load_weight(const WeightPointers& w, int64_t i) {

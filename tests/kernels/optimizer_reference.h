@@ -136,7 +136,7 @@ inline void adam8bit_step(Reference& r, const Doubles& g) {
 
 inline void compact_step(Reference& r, const Doubles& g, bool bf16) {
   const size_t block = r.broken == Broken::other_block ? 16 : 32;
-  const auto scale = [](double x) { return round_to_bits(x, 11); };
+  const auto scale = [](double x) { return std::min(round_to_bits(x, 11), std::ldexp(2047, 6)); };
   adamw_step(r, g);
   store_blocks(r.m, block, scale, [](double y) {
     const double z = std::nearbyint(127 * 2 * y / (1 + std::abs(y))) / 127;

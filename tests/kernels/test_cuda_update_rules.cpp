@@ -107,6 +107,27 @@ TEST(UpdateRulesCuda, CompactIsTheCpus) {
   }
 }
 
+// The CPU's rules are held against float64 in test_update_rules.cpp.
+TEST(UpdateRulesCuda, AFiniteGradientWithoutASquareInFp32StepsAsOnTheCpu) {
+  MOELAB_NEEDS_CUDA();
+  for (const test::UpdateRule& rule : test::update_rules()) {
+    std::vector<Tensor> weights;
+    for (const c10::Device device : {c10::Device(at::kCPU), kGpu}) {
+      at::manual_seed(6);
+      const Tensor w = at::randn({40, 200}).to(device);
+      test::UpdateRule::State state;
+      for (const Tensor& t : rule.make_state(40, 200)) state.push_back(t.to(device));
+      for (int64_t step = 1; step <= 5; ++step) {
+        const Tensor gradient = gradient_of(step, {40, 200}, at::kFloat);
+        if (step == 2) gradient[3][7].fill_(1e25);
+        rule.step(w, gradient.to(device), state, std::nullopt, numbers(step));
+      }
+      weights.push_back(w.cpu());
+    }
+    EXPECT_TRUE(close_to(weights[1], weights[0], 1e-3, 5e-2)) << rule.name;
+  }
+}
+
 TEST(UpdateRulesCuda, AGradientThatIsNotFiniteLeavesItsWeight) {
   MOELAB_NEEDS_CUDA();
   for (const test::UpdateRule& rule : test::update_rules()) {

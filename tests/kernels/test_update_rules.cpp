@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
 
 #include "kernels/adafactor.h"
 #include "kernels/adam8bit.h"
@@ -8,6 +9,7 @@
 #include "kernels/adamw.h"
 #include "kernels/adamw_compact.h"
 #include "kernels/compact_format.h"
+#include "kernels/cuda/gradient_bound.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/momentum_step.h"
 #include "kernels/quantize.h"
@@ -73,6 +75,13 @@ std::vector<Rule> rules() {
                                zeros({kElements}, at::kByte), zeros({groups}, at::kShort)};
   };
   return {
+      {"adamw",
+       [] {
+         return std::vector<Tensor>{zeros({kElements}), zeros({kElements})};
+       },
+       [](const Tensor& w, const Tensor& g, const std::vector<Tensor>& s, const std::optional<Tensor>& copy,
+          const OptimizerStep& n) { adamw_(w, g, s[0], s[1], copy, n); },
+       test::adamw_step, adam, 1e-4},
       {"adamw, bf16 moments",
        [] {
          return std::vector<Tensor>{zeros({kElements}, at::kBFloat16), zeros({kElements}, at::kBFloat16)};
@@ -162,13 +171,18 @@ Training start(const Rule& rule) {
   return {weights, weights.to(at::kBFloat16), rule.make_state()};
 }
 
-void advance(const Rule& rule, Training& run, int64_t from, int64_t to, at::ScalarType dtype = at::kFloat) {
+using Gradients = Tensor (*)(int64_t step, at::ScalarType dtype);
+
+void advance(const Rule& rule, Training& run, int64_t from, int64_t to, at::ScalarType dtype = at::kFloat,
+             Gradients gradients = gradient_of) {
   for (int64_t step = from; step <= to; ++step) {
-    rule.step(run.weights, gradient_of(step, dtype), run.state, run.copy, numbers(step));
+    rule.step(run.weights, gradients(step, dtype), run.state, run.copy, numbers(step));
   }
 }
 
-Tensor reference_change(const Rule& rule, at::ScalarType dtype, Broken broken) {
+// `largest`: what the rule bounds its scaled gradients to.
+Tensor reference_change(const Rule& rule, at::ScalarType dtype, Broken broken, int64_t steps = kSteps,
+                        Gradients gradients = gradient_of, std::optional<double> largest = std::nullopt) {
   const Tensor initial = weights_of(rule.bf16_weights ? at::kBFloat16 : at::kFloat).to(at::kDouble);
   const auto doubles = [](const Tensor& t) {
     const Tensor wide = t.to(at::kDouble).contiguous();
@@ -182,9 +196,11 @@ Tensor reference_change(const Rule& rule, at::ScalarType dtype, Broken broken) {
               .experts = kExperts,
               .rows = kRows,
               .columns = kColumns};
-  for (int64_t step = 1; step <= kSteps; ++step) {
+  for (int64_t step = 1; step <= steps; ++step) {
     r.n = numbers(step);
-    rule.reference(r, doubles(gradient_of(step, dtype).to(at::kDouble) * r.n.gradient_scale));
+    Tensor gradient = gradients(step, dtype).to(at::kDouble) * r.n.gradient_scale;
+    if (largest) gradient = gradient.clamp(-*largest, *largest);
+    rule.reference(r, doubles(gradient));
   }
   return at::tensor(r.weights, at::kDouble).view(initial.sizes()) - initial;
 }
@@ -207,6 +223,58 @@ TEST(UpdateRules, FiftyStepsMatchFloat64) {
       if (!rule.bf16_weights && !std::string(rule.name).starts_with("adamw_compact")) {
         EXPECT_TRUE(bitwise_equal(run.copy, run.weights.to(at::kBFloat16))) << rule.name;
       }
+    }
+  }
+}
+
+// As gradient_of, but at step 3 one element of each expert is finite and has no square in fp32.
+Tensor gradient_with_outliers(int64_t step, at::ScalarType dtype) {
+  const Tensor gradient = gradient_of(step, dtype);
+  if (step != 3) return gradient;
+  gradient.flatten()[300] = 1e25;
+  gradient.flatten()[1000] = -3e38;
+  gradient.flatten()[2000] = 4e19;
+  return gradient;
+}
+
+// Double needs no bound. Adaptive rules divide the size of such an element out, so that theirs changes
+// nothing that can be seen.
+TEST(UpdateRules, FiniteGradientsWithoutASquareInFp32MatchFloat64) {
+  constexpr int64_t steps = 10;
+  for (const Rule& rule : rules()) {
+    std::optional<double> largest;
+    if (rule.name == std::string("sgd")) largest = kLargestGradient;
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      Training run = start(rule);
+      const Tensor initial = full_weights(run, rule).to(at::kDouble);
+      advance(rule, run, 1, steps, dtype, gradient_with_outliers);
+      const Tensor change = full_weights(run, rule).to(at::kDouble) - initial;
+      EXPECT_TRUE(test::close_to(
+          change, reference_change(rule, dtype, Broken::nothing, steps, gradient_with_outliers, largest),
+          rule.tolerance, 100 * rule.tolerance))
+          << rule.name << ", gradient " << dtype;
+    }
+  }
+}
+
+// As large as the type holds; at each third step the other sign.
+Tensor largest_gradient(int64_t step, at::ScalarType dtype) {
+  const double largest = dtype == at::kFloat ? double{std::numeric_limits<float>::max()} : 0x1.FEp127;
+  return at::full({kExperts, kRows, kColumns}, step % 3 == 0 ? -largest : largest, dtype);
+}
+
+TEST(UpdateRules, NoFiniteGradientMakesAWeightOrItsStateNonFinite) {
+  for (const Rule& rule : rules()) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      Training run = start(rule);
+      for (int64_t step = 1; step <= 10; ++step) {
+        OptimizerStep n = numbers(step);
+        n.gradient_scale = 2;
+        rule.step(run.weights, largest_gradient(step, dtype), run.state, run.copy, n);
+      }
+      EXPECT_TRUE(full_weights(run, rule).isfinite().all().item<bool>()) << rule.name << dtype;
+      for (const Tensor& state : run.state)
+        EXPECT_TRUE(state.isfinite().all().item<bool>()) << rule.name << dtype;
     }
   }
 }

@@ -1,0 +1,16 @@
+#pragma once
+#include "kernels/vec.h"
+
+#include "kernels/cuda/gradient_bound.h"
+
+namespace moelab {
+
+// The first `count` gradient elements at p as an update rule works with them: times `scale`, and at most
+// kLargestGradient. An element that is not finite becomes NaN.
+template <class Gradient>
+Vec load_gradient(const Gradient* p, int64_t count, float scale) {
+  const Vec stored = load_float(p, count), zero_or_nan = stored - stored;
+  return at::vec::clamp(stored * Vec(scale), Vec(-kLargestGradient), Vec(kLargestGradient)) + zero_or_nan;
+}
+
+}  // namespace moelab
