@@ -16,7 +16,8 @@ train_usage() {
 
 Options and settings are those of moelab train, whose --help lists them all; a setting given here replaces the
 preset's. Without data.path=DIR the shards in $CORPUS are read.
-MODEL_PATH=FOLDER in front starts from those weights: a checkpoint, or a Hugging Face folder, of the model's shape.
+MODEL_PATH=FOLDER in front starts from the weights in that folder, with a model of their shape: a checkpoint, the
+folder of a run, or a Hugging Face folder.
 
 Examples:
   $0 --device cpu --scale 1/64 train.steps=20    # a miniature, on any machine
@@ -37,29 +38,29 @@ find_program() {
   echo "$newest"
 }
 
-# train_preset CONFIG PRESET [ARGUMENT…]: what moelab train does with them, and with a name of the script's own.
+# train_preset CONFIG PRESET [ARGUMENT…]: runs moelab train with them. The run is named after the script, its data
+# are the corpus, unless an ARGUMENT says otherwise: of two values the later wins, and the arguments come last.
 train_preset() {
-  local config=(--config "$1") preset=$2 data=("data.path=$CORPUS") scale="" before="" argument program
-  local name=("$(basename "$0" .sh)") init=()
+  local config=$1 preset=$2 data="data.path=$CORPUS" name scale="" before="" argument program
+  name=$(basename "$0" .sh)
   shift 2
   for argument in "$@"; do
     case $argument in
       -h | --help) train_usage && exit 0 ;;
-      --config | --config=*) config=() ;;
       --scale=* | run.scale=*) scale=${argument#*=} ;;
-      data.path=*) data=() ;;
-      run.name=* | run.dir=*) name=() ;;
+      --config=*) [[ ! -f ${argument#*=} ]] || data="" ;;  # a file says where its data are
+      data.path=*) data="" ;;
     esac
     [[ $before != --scale ]] || scale=$argument
-    [[ $before != --config || ! -f $argument ]] || data=()  # a file says where its data are
+    [[ $before != --config || ! -f $argument ]] || data=""
     before=$argument
   done
   program=$(find_program)
-  [[ ${#data[@]} == 0 || -f $CORPUS/meta.json ]] ||
+  [[ -z $data || -f $CORPUS/meta.json ]] ||
     fail "no data is prepared in $CORPUS: run $ROOT/.venv/bin/python $ROOT/scripts/prepare_data.py --bytes" \
       "--python-stdlib --out $CORPUS, or give data.path=DIR"
   # a miniature's checkpoints are of another shape, so they go to another folder
-  ((${#name[@]} == 0)) || name=("run.name=${name[0]}${scale:+-scale-${scale//\//-}}")
-  [[ -z ${MODEL_PATH-} ]] || init=("train.init=$MODEL_PATH")
-  exec "$program" train "${config[@]}" --preset "$preset" "${data[@]}" "${name[@]}" "${init[@]}" "$@"
+  name+=${scale:+-scale-${scale//\//-}}
+  exec "$program" train --config "$config" --preset "$preset" ${data:+"$data"} "run.name=$name" \
+    ${MODEL_PATH:+"train.init=$MODEL_PATH"} "$@"
 }

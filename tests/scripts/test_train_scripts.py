@@ -144,6 +144,18 @@ def test_arguments_of_the_memory_optimized_script(shards, tmp_path):
         expect_mistake(script(tmp_path, "train_memory_optimized", *wrong, f"data.path={shards}"), named)
 
 
+def test_an_argument_replaces_what_the_script_sets(shards, tmp_path):
+    arguments = ["--scale", "1/64", "--config=moe-pico", "--preset", "gpu-8gb", "run.name=mine", f"data.path={shards}",
+                 "train.accumulation=3", "--print-config"]  # fmt: skip
+    s = settings(script(tmp_path, "train_24gb", *arguments))
+    assert (s["model"]["preset"], s["run"]["preset"], s["run"]["name"]) == ("moe-pico", "gpu-8gb", "mine")
+    assert (s["data"]["path"], s["train"]["accumulation"]) == (str(shards), 3)
+    (tmp_path / "own.yaml").write_text(f"data: {{path: {shards}}}\nmodel: {{preset: moe-pico}}\n")
+    for config in (["--config", "own.yaml"], ["--config=own.yaml"]):
+        s = settings(script(tmp_path, "train_8gb", *config, "--print-config"))
+        assert (s["data"]["path"], s["model"]["preset"]) == (str(shards), "moe-pico")
+
+
 def test_weights_in_front_of_a_script(shards, tmp_path):
     small = [*PICO, f"data.path={shards}", "train.micro_batch=2"]
     first = summary(script(tmp_path, "train_12gb", *small), tmp_path / "runs/train_12gb")
@@ -151,6 +163,11 @@ def test_weights_in_front_of_a_script(shards, tmp_path):
     weights = tmp_path / "runs/train_12gb/checkpoints/step-2"
     done = script(tmp_path, "train_12gb", *still, MODEL_PATH=str(weights))
     assert summary(done, tmp_path / "runs/second")["held_out_loss"] == first["held_out_loss"]
+    # the weights say what shape the model has: moe-nano's budget and batch, moe-pico's shape
+    done = script(tmp_path, "train_8gb", "--device", "cpu", f"data.path={shards}", "--print-config",
+                  MODEL_PATH=str(tmp_path / "runs/train_12gb"))  # fmt: skip
+    s = settings(done)
+    assert (s["model"]["d_model"], s["model"]["vocab"], s["run"]["preset"]) == (128, 256, "gpu-8gb")
     expect_mistake(script(tmp_path, "train_12gb", *small, MODEL_PATH=str(tmp_path / "gone")), "gone")
 
 

@@ -104,6 +104,10 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& folder);
 LoadedCheckpoint load_latest(const std::filesystem::path& checkpoints,
                              int64_t at_most = std::numeric_limits<int64_t>::max());
 
+// The checkpoint in `folder`, or, where that is a folder of checkpoints or of a run (which has them in
+// checkpoints/), the newest good one there.
+LoadedCheckpoint load_checkpoint_in(const std::filesystem::path& folder);
+
 // The checkpoint in `folder`; where that is a step-N and damaged, the newest good one of an earlier step
 // beside it, as load_latest does and says it.
 LoadedCheckpoint load_checkpoint_or_earlier(const std::filesystem::path& folder);

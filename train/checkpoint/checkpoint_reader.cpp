@@ -126,6 +126,19 @@ LoadedCheckpoint load_latest(const fs::path& checkpoints, int64_t at_most) {
                   (steps.empty() ? "" : ": all of them were damaged"));
 }
 
+LoadedCheckpoint load_checkpoint_in(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / kManifestName, error)) return load_checkpoint(folder);
+  for (const fs::path& checkpoints : {folder / "checkpoints", folder}) {
+    if (fs::is_directory(checkpoints, error) && !list_checkpoints(checkpoints).empty()) {
+      return load_latest(checkpoints);
+    }
+  }
+  throw UserError(folder.string() +
+                  ": no checkpoint there; give the folder of one (runs/NAME/checkpoints/step-N) or of a run "
+                  "(runs/NAME)");
+}
+
 LoadedCheckpoint load_checkpoint_or_earlier(const fs::path& folder) {
   const fs::path path = (fs::absolute(folder) / "").parent_path();  // without a slash at its end
   const fs::path checkpoints = path.parent_path();

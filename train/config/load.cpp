@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "moe/settings/error.h"
 #include "train/config/assign.h"
+#include "train/config/model_shape.h"
 #include "train/config/resolve.h"
 #include "train/config/validate.h"
 #include "train/config/yaml_file.h"
@@ -50,10 +52,11 @@ void apply_gpu(Settings& settings, const std::string& name, const std::string& w
   assign_pairs(settings, preset, preset.settings);
 }
 
+// The last assignment to the key; null: none.
 const Assignment* given(const std::vector<Assignment>& assignments, std::string_view key) {
   const auto found =
-      std::find_if(assignments.begin(), assignments.end(), [&](const auto& a) { return a.key == key; });
-  return found == assignments.end() ? nullptr : &*found;
+      std::find_if(assignments.rbegin(), assignments.rend(), [&](const auto& a) { return a.key == key; });
+  return found == assignments.rend() ? nullptr : &*found;
 }
 
 void apply(Settings& settings, const std::vector<Assignment>& assignments, bool fresh) {
@@ -69,14 +72,19 @@ void apply(Settings& settings, const std::vector<Assignment>& assignments, bool 
   for (const Assignment& assignment : assignments) assign(settings, assignment);
 }
 
-void apply_config(Settings& settings, const std::string& config) {
-  if (config.empty() || find_preset(model_presets(), config) != nullptr)
-    return apply_model(settings, config.empty() ? "moe-micro" : config, "--config", true);
+// The file's assignments; none of a named model.
+std::vector<Assignment> apply_config(Settings& settings, const std::string& config) {
+  if (config.empty() || find_preset(model_presets(), config) != nullptr) {
+    apply_model(settings, config.empty() ? "moe-micro" : config, "--config", true);
+    return {};
+  }
   std::error_code error;
   if (!std::filesystem::exists(config, error))
-    throw UserError("--config " + config + ": neither a model nor a file" +
+    throw UserError("--config " + config + ": neither a model, nor a file or a folder" +
                     did_you_mean(config, names_of(model_presets())));
-  apply(settings, read_yaml_file(config), true);
+  std::vector<Assignment> assignments = read_yaml_file(config);
+  apply(settings, assignments, true);
+  return assignments;
 }
 
 // "1/64" as the number that it is; anything else is left to the setting's own reader.
@@ -89,32 +97,90 @@ std::string scale_text(const std::string& text) {
   return numbers ? value_text(upper / lower) : text;
 }
 
-std::vector<Assignment> command_line(const Sources& sources) {
-  std::vector<std::string> texts = sources.overrides;
-  if (!sources.device.empty()) texts.push_back("run.device=" + sources.device);
-  if (!sources.scale.empty()) texts.push_back("run.scale=" + scale_text(sources.scale));
+std::vector<Assignment> command_line(const std::vector<std::string>& overrides) {
   std::vector<Assignment> assignments;
-  for (const std::string& text : texts) {
-    assignments.push_back(parse_override(text));
-    const Assignment& last = assignments.back();
-    if (given(assignments, last.key) != &last) throw UserError("command line: " + last.key + ": given twice");
+  for (const std::string& text : overrides) {
+    Assignment one = parse_override(text);
+    if (one.key == "run.scale") one.value.text = scale_text(one.value.text);
+    assignments.push_back(std::move(one));
   }
   return assignments;
 }
 
+// Whether the file says by itself what model the weights in its train.init are of.
+bool states_whole_model(const std::vector<Assignment>& file) {
+  if (given(file, "train.init") == nullptr) return false;
+  const std::vector<std::string> keys = setting_keys();
+  return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+    return !key.starts_with("model.") || given(file, key) != nullptr;
+  });
+}
+
+// Reads sources one after the other into settings.
+class Loader {
+ public:
+  Loader(const Sources& sources, const FolderReader& read_folder)
+      : sources_(sources), read_folder_(read_folder), overrides_(command_line(sources.overrides)) {
+    std::error_code error;
+    from_folder_ = read_folder && find_preset(model_presets(), sources.config) == nullptr &&
+                   std::filesystem::is_directory(sources.config, error);
+  }
+
+  Settings load() {
+    from_folder_ ? start_from_folder() : start_from_config();
+    if (!sources_.preset.empty()) apply_gpu(settings_, sources_.preset, "--preset");
+    apply(settings_, overrides_, false);
+    if (from_folder_) take(*folder_, "--config " + sources_.config);
+    const bool shaped_by_init = init_is_read();
+    if (!shaped_by_init) validate(settings_);
+    settings_ = miniature(std::move(settings_));
+    if (shaped_by_init) take(read_folder_(settings_.train.init), "train.init=" + settings_.train.init);
+    settings_ = resolve(std::move(settings_));
+    validate(settings_);
+    return settings_;
+  }
+
+ private:
+  void start_from_folder() {
+    folder_ = unresolve(read_folder_(sources_.config));
+    settings_.model = folder_->model;
+    settings_.attention = folder_->attention;
+    settings_.train.sequence = folder_->train.sequence;
+  }
+
+  void start_from_config() {
+    file_ = apply_config(settings_, sources_.config);
+    settings_ = unresolve(std::move(settings_));  // a file may be a resolved run's config.yaml
+  }
+
+  bool init_is_read() const {
+    if (!read_folder_ || settings_.train.init.empty()) return false;
+    return given(overrides_, "train.init") != nullptr || !states_whole_model(file_);
+  }
+
+  void take(const Settings& there, const std::string& named) {
+    std::vector<Assignment> user = file_;
+    user.insert(user.end(), overrides_.begin(), overrides_.end());
+    take_shape(settings_, there.model, user, named);
+    const auto is_attention = [](const Assignment& one) { return one.key.starts_with("attention."); };
+    const bool own_attention = std::any_of(user.begin(), user.end(), is_attention);
+    const AttentionSpan here = settings_.attention.span(), span = there.attention.span();
+    if (!own_attention && (here.block != span.block || here.blocks != span.blocks))
+      settings_.attention = there.attention;
+  }
+
+  const Sources& sources_;
+  const FolderReader& read_folder_;
+  std::vector<Assignment> overrides_, file_;
+  bool from_folder_ = false;
+  std::optional<Settings> folder_;
+  Settings settings_;
+};
+
 }  // namespace
 
-Settings load_settings(const Sources& sources) {
-  const std::vector<Assignment> overrides = command_line(sources);
-  Settings settings;
-  apply_config(settings, sources.config);
-  settings = unresolve(std::move(settings));  // a file may be a resolved run's config.yaml
-  if (!sources.preset.empty()) apply_gpu(settings, sources.preset, "--preset");
-  apply(settings, overrides, false);
-  validate(settings);
-  settings = resolve(miniature(std::move(settings)));
-  validate(settings);
-  return settings;
+Settings load_settings(const Sources& sources, const FolderReader& read_folder) {
+  return Loader(sources, read_folder).load();
 }
 
 }  // namespace moelab

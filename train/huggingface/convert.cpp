@@ -11,9 +11,11 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/folder.h"
 #include "train/config/load.h"
+#include "train/config/model_shape.h"
 #include "train/config/print.h"
 #include "train/config/resolve.h"
 #include "train/config/validate.h"
+#include "train/files/json_text.h"
 #include "train/huggingface/model_config.h"
 #include "train/huggingface/tensor_names.h"
 #include "train/huggingface/weight_files.h"
@@ -51,10 +53,14 @@ void fill_and_rename(const fs::path& to, const std::function<void(const fs::path
 
 bool is_hf_folder(const fs::path& folder) { return fs::exists(folder / "config.json"); }
 
+void require_folder(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) throw UserError(folder.string() + ": no such folder");
+}
+
 LoadedCheckpoint open_checkpoint(const fs::path& folder) {
-  if (!fs::is_directory(folder)) throw UserError(folder.string() + ": no such folder");
-  LoadedCheckpoint loaded =
-      fs::exists(folder / kManifestName) ? load_checkpoint(folder) : load_latest(folder);
+  require_folder(folder);
+  LoadedCheckpoint loaded = load_checkpoint_in(folder);
   if (!loaded.files.contains(kSettings)) {
     throw UserError(loaded.path.string() + ": has no " + kSettings + ", which says what model it is");
   }
@@ -117,19 +123,35 @@ std::vector<TensorEntry> mapped_tensors(const SafetensorsFile& file) {
   return entries;
 }
 
-// By name, the settings that decide which function of the tokens the model is.
-nlohmann::ordered_json function_settings(const ModelSettings& model) {
-  Settings settings;
-  settings.model = model;
-  nlohmann::ordered_json values = settings_json(resolve(std::move(settings)))["model"];
-  for (const char* training : {"preset", "capacity_factor", "dispatch", "z_loss", "balance_loss"}) {
-    values.erase(training);
+// The newest file of that name that a checkpoint, a folder of checkpoints or of a run holds.
+std::optional<fs::path> saved_file(const fs::path& folder, const char* name) {
+  std::vector<fs::path> places = {folder};
+  for (const fs::path& checkpoints : {folder / "checkpoints", folder}) {
+    if (!fs::is_directory(checkpoints)) continue;
+    const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+    if (!steps.empty()) places.push_back(checkpoints / step_name(steps.back()));
   }
-  return values;
+  for (const fs::path& place : places) {
+    if (fs::is_regular_file(place / name)) return place / name;
+  }
+  return std::nullopt;
+}
+
+// The id of each token of a tokenizer.json.
+nlohmann::json token_ids(const fs::path& file) {
+  const nlohmann::json json = parse_json(read_text_file(file, kMaxCheckpointText), file.string());
+  try {
+    nlohmann::json ids = json.at("model").at("vocab");
+    if (!json.contains("added_tokens")) return ids;
+    for (const nlohmann::json& token : json["added_tokens"]) ids[token.at("content")] = token.at("id");
+    return ids;
+  } catch (const nlohmann::json::exception&) {
+    throw UserError(file.string() + ": not the tokenizer.json of a vocabulary of tokens with ids");
+  }
 }
 
 void require_same_model(const std::string& from, const ModelSettings& there, const ModelSettings& here) {
-  const nlohmann::ordered_json theirs = function_settings(there), ours = function_settings(here);
+  const nlohmann::ordered_json theirs = shape_settings(there), ours = shape_settings(here);
   std::string differences;
   for (const auto& [name, value] : theirs.items()) {
     if (value == ours.at(name)) continue;
@@ -173,6 +195,31 @@ void export_huggingface(const fs::path& from, const fs::path& to, int64_t max_sh
     const auto tokenizer = checkpoint.files.find(kTokenizer);
     if (tokenizer != checkpoint.files.end()) write_text_file(folder / kTokenizer, tokenizer->second);
   });
+}
+
+Settings model_folder_settings(const std::string& folder) {
+  require_folder(folder);
+  if (is_hf_folder(folder)) return training_settings(read_hf_config(folder));
+  const std::optional<fs::path> config = saved_file(folder, kSettings);
+  if (!config) {
+    throw UserError(folder +
+                    ": no model there; give a Hugging Face folder, a checkpoint or the folder of a run");
+  }
+  return load_settings({.config = config->string()});
+}
+
+std::optional<fs::path> model_folder_tokenizer(const fs::path& folder) {
+  if (!is_hf_folder(folder)) return saved_file(folder, kTokenizer);
+  if (fs::is_regular_file(folder / kTokenizer)) return folder / kTokenizer;
+  return std::nullopt;
+}
+
+void require_same_tokenizer(const fs::path& folder, const fs::path& data) {
+  const std::optional<fs::path> own = model_folder_tokenizer(folder);
+  if (!own || token_ids(*own) == token_ids(data)) return;
+  throw UserError("train.init=" + folder.string() + ": its tokenizer.json gives tokens other ids than " +
+                  data.string() + "; prepare the data with scripts/prepare_data.py --tokenizer " +
+                  own->string());
 }
 
 void load_initial_weights(const fs::path& from, const ModelSettings& model,

@@ -6,11 +6,13 @@
 #include <CLI/Validators.hpp>
 #include <array>
 #include <iostream>
+#include <map>
 
 #include "moe/settings/error.h"
 #include "train/config/assign.h"
 #include "train/config/load.h"
 #include "train/config/options.h"
+#include "train/huggingface/convert.h"
 #include "train/plan/cost_model.h"
 
 namespace moelab {
@@ -49,6 +51,7 @@ class Parser {
   Parser() : app_("moelab trains mixture-of-experts transformers under a memory budget", "moelab") {
     app_.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
     app_.allow_extras();
+    app_.option_defaults()->take_last();
     app_.require_subcommand(0, 1);
     for (const CommandText& text : commands) add(text);
     app_.footer("Each command has its own --help, with all settings.");
@@ -77,6 +80,7 @@ class Parser {
     if (app_.get_subcommands().empty()) throw UserError("command line: no command; " + one_of_commands());
     const CLI::App& sub = *app_.get_subcommands().front();
     check_extras(sub, "moelab " + sub.get_name() + " --help");
+    sources_.overrides = settings_in_order(sub);
     for (const CommandText& text : commands)
       if (sub.get_name() == text.name) result_.command = text.command;
     if (result_.command == Command::generate) {
@@ -86,12 +90,17 @@ class Parser {
     } else if (result_.command == Command::techniques || result_.command == Command::fits) {
       take_model();
     } else {
-      result_.settings = load_settings(sources_);
+      result_.settings = load_settings(sources_, model_folder_settings);
     }
     return result_;
   }
 
  private:
+  static constexpr const char* kConfigHelp =
+      "named model, YAML file of settings, or a model's folder (Hugging Face's, a checkpoint or a run's), "
+      "whose shape, attention and sequence length are taken";
+  static constexpr const char* kConfigType = "NAME|FILE|FOLDER";
+
   void add(const CommandText& text) {
     CLI::App& sub = *app_.add_subcommand(text.name, text.about);
     sub.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
@@ -103,11 +112,10 @@ class Parser {
     const bool lists = text.command == Command::techniques || text.command == Command::fits;
     if (lists || text.command == Command::estimate) sub.add_flag("--json", result_.json, "print JSON");
     if (lists) return add_model(sub, text);
-    sub.add_option("--config", sources_.config, "named model or YAML file of settings")
-        ->type_name("NAME|FILE");
+    sub.add_option("--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     sub.add_option("--preset", sources_.preset, "GPU size or profile, e.g. gpu-8gb")->type_name("NAME");
-    sub.add_option("--device", sources_.device, "short for run.device=")->type_name("auto|cpu|cuda");
-    sub.add_option("--scale", sources_.scale, "true miniature, e.g. 1/64; short for run.scale=")
+    add_short(sub, "--device", "run.device=", "short for run.device=")->type_name("auto|cpu|cuda");
+    add_short(sub, "--scale", "run.scale=", "true miniature, e.g. 1/64; short for run.scale=")
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
     if (text.command == Command::train)
@@ -119,11 +127,34 @@ class Parser {
       sub.add_option("--checkpoint", result_.checkpoint,
                      "what to evaluate; default: the newest of checkpoint.dir")
           ->type_name("PATH");
-    sub.add_option("settings", sources_.overrides, "changes to single settings; later than all of the above")
+    sub.add_option(
+           "settings", sources_.overrides,
+           "changes to single settings, over --config and --preset; of two for one key the later wins")
         ->type_name("KEY=VALUE");
     const std::string example = text.example;
     sub.footer(
         [example] { return "Example: " + example + "\n\n" + presets_help() + "\n" + settings_help(); });
+  }
+
+  // An option that is short for a setting.
+  CLI::Option* add_short(CLI::App& sub, const char* name, const char* key, const char* about) {
+    CLI::Option* option = sub.add_option(name, unread_, about);
+    short_for_[option] = key;
+    return option;
+  }
+
+  // The settings on the command line as KEY=VALUE in the order they were written, options that are short for
+  // one among them: of two for one key the later wins.
+  std::vector<std::string> settings_in_order(const CLI::App& sub) const {
+    std::map<const CLI::Option*, size_t> taken;
+    std::vector<std::string> settings;
+    for (const CLI::Option* option : sub.parse_order()) {
+      const std::string& text = option->results().at(taken[option]++);
+      const auto key = short_for_.find(option);
+      if (key != short_for_.end()) settings.push_back(key->second + text);
+      if (option->get_name() == "settings") settings.push_back(text);
+    }
+    return settings;
   }
 
   void add_generate(CLI::App& sub, const CommandText& text) {
@@ -155,8 +186,7 @@ class Parser {
   void add_model(CLI::App& sub, const CommandText& text) {
     if (text.command == Command::techniques)
       sub.add_flag("--pairs", result_.pairs, "the peak of the baseline, of each technique and of every two");
-    sub.add_option("--config", sources_.config, "named model or YAML file of settings")
-        ->type_name("NAME|FILE");
+    sub.add_option("--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     sub.add_option("settings", sources_.overrides,
                    "changes to the baseline's settings; a technique's own come after")
         ->type_name("KEY=VALUE");
@@ -175,11 +205,10 @@ class Parser {
 
   void add_plan(CLI::App& sub, const CommandText& text) {
     PlanCall& call = result_.plan;
-    sub.add_option("--memory", memory_, "what the device has, e.g. 8GB; short for memory.limit=")
+    add_short(sub, "--memory", "memory.limit=", "what the device has, e.g. 8GB; short for memory.limit=")
         ->type_name("BYTES")
         ->required();
-    sub.add_option("--model", sources_.config, "named model or YAML file of settings")
-        ->type_name("NAME|FILE");
+    sub.add_option("--model", sources_.config, kConfigHelp)->type_name(kConfigType);
     std::string devices;
     for (const std::string& device : cost_devices()) devices += (devices.empty() ? "" : "|") + device;
     sub.add_option("--device", call.device, "whose speed to assume")
@@ -200,12 +229,15 @@ class Parser {
   }
 
   void take_plan() {
-    for (const std::string& text : sources_.overrides)
-      result_.plan.pinned.push_back(parse_override(text).key);
+    for (const std::string& text : sources_.overrides) {
+      const std::string key = parse_override(text).key;
+      if (key == "run.device")
+        throw UserError("command line: " + text + ": a plan is for the device that --device names");
+      result_.plan.pinned.push_back(key);
+    }
     const bool cpu = cost_model(result_.plan.device).runs_on == DeviceChoice::cpu;
-    sources_.device = cpu ? "cpu" : "cuda";
-    sources_.overrides.push_back("memory.limit=" + memory_);
-    result_.settings = load_settings(sources_);
+    sources_.overrides.push_back(std::string("run.device=") + (cpu ? "cpu" : "cuda"));
+    result_.settings = load_settings(sources_, model_folder_settings);
   }
 
   void add_folders(CLI::App& sub, const CommandText& text) {
@@ -241,7 +273,8 @@ class Parser {
 
   CLI::App app_;
   Sources sources_;
-  std::string memory_;
+  std::map<const CLI::Option*, std::string> short_for_;  // options that give a setting -> KEY=
+  std::string unread_;                                   // their value, which settings_in_order takes
   Arguments result_;
 };
 

@@ -27,7 +27,7 @@ int estimate_command(const Settings& settings, bool json, int64_t ranks);
 
 // A model before any technique is chosen for it.
 struct ModelCall {
-  std::string config;                  // a named model or a YAML file; empty: the command's own
+  std::string config;  // a named model, a YAML file or a model's folder; empty: the command's own
   std::vector<std::string> overrides;  // key=value, over the table's baseline and under its techniques
   bool json = false;
 };

@@ -10,7 +10,11 @@
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
+#include "train/config/assign.h"
 #include "train/config/convert.h"
+#include "train/config/resolve.h"
+#include "train/config/validate.h"
+#include "train/huggingface/convert.h"
 #include "train/plan/largest.h"
 #include "train/presets/parameter_count.h"
 #include "train/presets/presets.h"
@@ -67,9 +71,14 @@ class Stack {
   std::string name() const { return std::string(row_.name); }
 
   Settings settings(const std::string& model, const std::string& key = {}, int64_t value = 0) const {
-    Overrides settings = with_techniques(call_.overrides, {&row_});
-    if (!key.empty()) change(settings, key, std::to_string(value));
-    return load_settings(sources_of(model, settings));
+    Settings settings =
+        load_settings(sources_of(model, with_techniques(call_.overrides, {&row_})), model_folder_settings);
+    if (key.empty()) return settings;
+    settings = unresolve(std::move(settings));
+    assign(settings, {key, {Value::Kind::argument, std::to_string(value), {}, 0}, "fits"});
+    settings = resolve(std::move(settings));
+    validate(settings);
+    return settings;
   }
 
   // Of a step; none where it is no valid run. Each is dry-run once, for all cards: without a limit, so that

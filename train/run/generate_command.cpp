@@ -7,7 +7,6 @@
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/checkpoint/folder.h"
 #include "train/config/load.h"
 #include "train/generate/decode_step.h"
 #include "train/generate/generate.h"
@@ -19,18 +18,7 @@
 #include "train/tokenizer/tokenizer.h"
 
 namespace moelab {
-namespace fs = std::filesystem;
 namespace {
-
-LoadedCheckpoint open_checkpoint(const fs::path& from) {
-  if (fs::exists(from / kManifestName)) return load_checkpoint(from);
-  for (const fs::path& folder : {from / "checkpoints", from}) {
-    if (fs::is_directory(folder) && !list_checkpoints(folder).empty()) return load_latest(folder);
-  }
-  throw UserError("--from " + from.string() +
-                  ": no checkpoint there; give the folder of one (runs/NAME/checkpoints/step-N) or of a run "
-                  "(runs/NAME)");
-}
 
 // A checkpoint's model, settings and tokenizer, and the texts that it writes.
 class TextRun {
@@ -38,7 +26,7 @@ class TextRun {
   explicit TextRun(const GenerateCall& call)
       : call_(call),
         prompt_(call.prompt_file.empty() ? call.prompt : read_text(call.prompt_file)),
-        checkpoint_(open_checkpoint(call.from)),
+        checkpoint_(load_checkpoint_in(call.from)),
         settings_(load_settings(
             {.config = (checkpoint_.path / "config.yaml").string(), .overrides = call.overrides})),
         tokenizer_(Tokenizer::load(checkpoint_.path)),

@@ -14,6 +14,7 @@
 #include "moe/settings/error.h"
 #include "train/data/packed_rows.h"
 #include "train/data/token_stream.h"
+#include "train/huggingface/convert.h"
 #include "train/tokenizer/tokenizer.h"
 
 namespace moelab {
@@ -47,8 +48,15 @@ Dataset open_data(const Settings& settings) {
         "data.path is not set: give a folder of token shards, as scripts/prepare_data.py makes them "
         "(data.path=data/my-text)");
   }
-  return open_dataset(settings.data.path, settings.data.validation, settings.model.vocab,
-                      settings.train.sequence);
+  Dataset data = open_dataset(settings.data.path, settings.data.validation, settings.model.vocab,
+                              settings.train.sequence);
+  if (settings.train.init.empty()) return data;
+  if (data.tokenizer) {
+    require_same_tokenizer(settings.train.init, *data.tokenizer);
+  } else {
+    data.tokenizer = model_folder_tokenizer(settings.train.init);
+  }
+  return data;
 }
 
 std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data,

@@ -21,7 +21,8 @@ c10::Device open_device(const Settings& settings);
 // The same, under memory.limit from now on.
 c10::Device limited_device(const Settings& settings);
 
-// The data of data.path. Throws UserError when none is given.
+// The data of data.path, and as its tokenizer that of train.init's folder where the shards have none. Throws
+// UserError when no data is given, and for shards whose ids are another tokenizer's than train.init's.
 Dataset open_data(const Settings& settings);
 
 // The rows that training reads: windows of train.sequence tokens, or documents packed to

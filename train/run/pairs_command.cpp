@@ -6,6 +6,7 @@
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
+#include "train/huggingface/convert.h"
 #include "train/run/commands.h"
 #include "train/run/dry_run.h"
 #include "train/run/open_run.h"
@@ -33,7 +34,7 @@ Prediction predict(const ModelCall& call, const std::vector<const Technique*>& p
   if (!prediction.refused.empty()) return prediction;
   try {
     const Overrides settings = with_techniques(call.overrides, parts);
-    prediction.run = dry_run(load_settings(sources_of(call.config, settings)));
+    prediction.run = dry_run(load_settings(sources_of(call.config, settings), model_folder_settings));
   } catch (const UserError& error) {
     prediction.refused = error.what();
   }
@@ -85,7 +86,8 @@ void print_text(std::vector<Prediction> all) {
 }  // namespace
 
 int pairs_command(const ModelCall& call) {
-  use_threads(load_settings(sources_of(call.config, with_techniques(call.overrides, {}))));
+  use_threads(
+      load_settings(sources_of(call.config, with_techniques(call.overrides, {})), model_folder_settings));
   const std::vector<Prediction> all = predict_all(call);
   if (!call.json) {
     print_text(all);

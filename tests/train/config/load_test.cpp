@@ -39,6 +39,16 @@ TEST(Load, LaterSourcesWin) {
   EXPECT_EQ(all.eval.micro_batch, 8);
 }
 
+TEST(Load, OfTwoValuesOnTheCommandLineTheLaterWins) {
+  const Settings s =
+      load_settings({.overrides = {"train.steps=5", "model.preset=moe-nano", "train.seed=3", "train.steps=7",
+                                   "model.preset=moe-pico", "run.scale=1/64", "run.scale=1/4"}});
+  EXPECT_EQ(s.train.steps, 7);
+  EXPECT_EQ(s.train.seed, 3);
+  EXPECT_EQ(s.model.preset, "moe-pico");
+  EXPECT_EQ(s.model.d_model, 128 / 2);  // a quarter: half the width
+}
+
 TEST(Load, PresetsInsideASourceYieldToItsOwnKeys) {
   const TemporaryFolder folder;
   const std::string file = folder.write("a.yaml", "train: {micro_batch: 3}\nrun: {preset: gpu-8gb}\n");
@@ -154,7 +164,8 @@ TEST(Load, Sizes) {
 
 TEST(Scale, MiniatureArithmetic) {
   // 1/64: widths, vocabulary and sequence by 8, the limit by 64.
-  const Settings s = load_settings({.config = "moe-nano", .preset = "gpu-8gb", .scale = "1/64"});
+  const Settings s =
+      load_settings({.config = "moe-nano", .preset = "gpu-8gb", .overrides = {"run.scale=1/64"}});
   EXPECT_EQ(s.model.d_model, 64);
   EXPECT_EQ(s.model.d_expert, 176);
   EXPECT_EQ(s.model.head_dim, 8);
@@ -169,18 +180,19 @@ TEST(Scale, MiniatureArithmetic) {
   EXPECT_EQ(s.run.scale, 1);
   EXPECT_EQ(s.run.name, "moe-nano-scale-0.015625");
   EXPECT_EQ(
-      load_settings({.overrides = {"train.tokens_per_device=4096", "train.micro_batch=1"}, .scale = "1/64"})
+      load_settings({.overrides = {"train.tokens_per_device=4096", "train.micro_batch=1", "run.scale=1/64"}})
           .train.tokens_per_device,
       512);
 }
 
 TEST(Scale, RoundsToMultiplesOfEightAndNeverUp) {
-  const Settings s = load_settings({.config = "qwen3-30b-a3b", .scale = "1e-4"});  // r = 1/100
-  EXPECT_EQ(s.model.d_model, 24);                                                  // 20.48
-  EXPECT_EQ(s.model.d_expert, 8);                                                  // 7.68
-  EXPECT_EQ(s.model.head_dim, 8);                                                  // 1.28
-  EXPECT_EQ(s.model.vocab, 1520);                                                  // 1519.36
-  EXPECT_EQ(s.train.sequence, 40);                                                 // 40.96
+  const Settings s =
+      load_settings({.config = "qwen3-30b-a3b", .overrides = {"run.scale=1e-4"}});  // r = 1/100
+  EXPECT_EQ(s.model.d_model, 24);                                                   // 20.48
+  EXPECT_EQ(s.model.d_expert, 8);                                                   // 7.68
+  EXPECT_EQ(s.model.head_dim, 8);                                                   // 1.28
+  EXPECT_EQ(s.model.vocab, 1520);                                                   // 1519.36
+  EXPECT_EQ(s.train.sequence, 40);                                                  // 40.96
   EXPECT_EQ(s.memory.limit.count, 0);
   const Settings tiny =
       load_settings({.overrides = {"model.vocab=5", "run.scale=0.25", "memory.limit=7", "run.name=mine"}});
@@ -191,10 +203,10 @@ TEST(Scale, RoundsToMultiplesOfEightAndNeverUp) {
 
 TEST(Scale, IsAppliedOnce) {
   const TemporaryFolder folder;
-  const Settings s = load_settings({.config = "moe-nano", .scale = "1/64"});
+  const Settings s = load_settings({.config = "moe-nano", .overrides = {"run.scale=1/64"}});
   const std::string file = folder.write("config.yaml", print_settings(s));
   EXPECT_EQ(print_settings(load_settings({.config = file})), print_settings(s));
-  EXPECT_EQ(print_settings(load_settings({.config = "moe-nano", .scale = "1"})),
+  EXPECT_EQ(print_settings(load_settings({.config = "moe-nano", .overrides = {"run.scale=1"}})),
             print_settings(load_settings({.config = "moe-nano"})));
 }
 

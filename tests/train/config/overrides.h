@@ -14,15 +14,8 @@ inline Overrides operator+(Overrides a, const Overrides& b) {
   return a;
 }
 
-// moe-pico with these; of two for a key the later holds.
 inline Settings pico_settings(const Overrides& overrides) {
-  Overrides all;
-  for (const std::string& one : overrides) {
-    const std::string key = one.substr(0, one.find('=') + 1);
-    std::erase_if(all, [&](const std::string& before) { return before.starts_with(key); });
-    all.push_back(one);
-  }
-  return load_settings({.config = "moe-pico", .overrides = all});
+  return load_settings({.config = "moe-pico", .overrides = overrides});
 }
 
 inline std::string text_of(const Overrides& overrides) {

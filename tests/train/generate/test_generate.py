@@ -156,7 +156,7 @@ def test_mistakes(bytes_run, tmp_path):
     assert "the prompt is empty" in mistake(*source, "--prompt", "")
     assert "--prompt" in mistake(*source, "--prompt", "a", "--prompt-file", "b")
     assert "cannot read nowhere.txt" in mistake(*source, "--prompt-file", "nowhere.txt")
-    assert f"--from {tmp_path}: no checkpoint there" in mistake("--from", tmp_path, "--prompt", "a")
+    assert f"{tmp_path}: no checkpoint there" in mistake("--from", tmp_path, "--prompt", "a")
     assert "no checkpoint there" in mistake("--from", tmp_path / "nowhere", "--prompt", "a")
     assert "no checkpoint there" in mistake("--from", bytes_run / "config.yaml", "--prompt", "a")
     assert "did you mean --top-k?" in mistake(*source, "--top-j", 4, "--prompt", "a")

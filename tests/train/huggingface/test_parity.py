@@ -192,5 +192,5 @@ def test_another_model_is_named(moelab, shards, tmp_path, change):
                        f"train.init={tmp_path / start}", change)
         key, value = change.split("=")
         assert result.returncode == 2 and result.stderr.count("\n") == 1, result
-        assert f"train.init={tmp_path / start}: another model" in result.stderr and f" {key}=" in result.stderr
-        assert result.stderr.count("here") == 1 and value in result.stderr
+        assert f"train.init={tmp_path / start}: another model: it has {key}=" in result.stderr
+        assert result.stderr.count("command line: ") == 1 and value in result.stderr

@@ -73,7 +73,7 @@ class Program(unittest.TestCase):
         self.expect_mistake(["train", "--confg=moe-nano"], "unknown option --confg; did you mean --config?")
         self.expect_mistake(["eval", "--resume", "latest"], "unknown option --resume")
         self.expect_mistake(["train", "--config"], "--config")
-        self.expect_mistake(["train", "--config", "a", "--config", "b"], "--config")
+        self.expect_mistake(["train", "--config", "moe-nano", "--config", "b"], "--config b: neither a model")
         self.expect_mistake(["train", "eval"], "eval: expected key=value")
         self.expect_mistake(["train", "moe-nano"], "a name goes after --config")
         self.expect_mistake(["train", "--config", "moe-nan"], "did you mean moe-nano?")
@@ -81,6 +81,37 @@ class Program(unittest.TestCase):
         self.expect_mistake(["train", "--device", "gpu"], "expected one of auto, cpu, cuda, got gpu")
         self.expect_mistake(["estimate", "--scale", "2"], "run.scale: expected a number")
         self.expect_mistake(["estimate", "--ranks", "0"], "--ranks")
+        self.expect_mistake(["plan", "--memory", "8GB", "run.device=cuda"], "run.device=cuda: a plan is for the device")
+
+    def test_of_two_values_the_later_wins(self):
+        def printed(*arguments):
+            result = self.run_program("train", *arguments, "--print-config")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            return result.stdout
+
+        self.assertEqual(printed("train.steps=5", "train.seed=2", "train.steps=7"),
+                         printed("train.seed=2", "train.steps=7"))
+        self.assertEqual(printed("--config", "moe-nano", "--preset", "gpu-8gb", "--config=moe-pico", "--preset=gpu-24gb"),
+                         printed("--config", "moe-pico", "--preset", "gpu-24gb"))
+        # an option that is short for a setting is one more value of it
+        self.assertIn("  device: cpu\n", printed("--device", "cuda", "run.device=cpu"))
+        self.assertIn("  device: cuda\n", printed("run.device=cpu", "--device", "cuda"))
+        self.assertIn("  device: cuda\n", printed("--device=cpu", "train.steps=5", "--device", "cuda"))
+        self.assertEqual(printed("run.scale=1/4", "--scale", "1/64"), printed("--scale=1/64"))
+        self.assertEqual(printed("--scale", "1/64", "train.steps=5", "run.scale=1/4"),
+                         printed("run.scale=0.25", "train.steps=5"))
+        plan = self.run_program("plan", "--memory", "1MB", "--model", "moe-pico", "memory.limit=1GiB")
+        self.assertIn("; 1.0 GiB on cpu", plan.stdout)
+        for command in COMMANDS:
+            self.assertIn("the later wins", " ".join(self.run_program(command, "--help").stdout.split()))
+
+    def test_a_key_twice_in_a_file_is_a_mistake(self):
+        path = os.path.join(self.folder.name, "twice.yaml")
+        with open(path, "w") as file:
+            file.write("train:\n  steps: 5\n  steps: 5\n")
+        result = self.run_program("train", "--config", "twice.yaml", "train.steps=5")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, "moelab: twice.yaml:3: train.steps: given twice, first on line 2\n")
 
     def test_estimate_fits_by_what_a_gpu_reserves(self):
         model = ["estimate", "--config", "moe-pico", "--device", "cuda"]

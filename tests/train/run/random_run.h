@@ -28,17 +28,6 @@ inline Settings small_settings() {
   return resolve(s);
 }
 
-// Overrides of settings, key=value each, of which those of `more` win.
-inline std::vector<std::string> overridden(std::vector<std::string> overrides,
-                                           const std::vector<std::string>& more) {
-  const auto key = [](const std::string& one) { return one.substr(0, one.find('=')); };
-  for (const std::string& one : more) {
-    std::erase_if(overrides, [&](const std::string& other) { return key(other) == key(one); });
-    overrides.push_back(one);
-  }
-  return overrides;
-}
-
 // Places of a packed row that are padding.
 inline int64_t random_padding(const Settings& s, int64_t step, int64_t row) {
   return (7 * step + 5 * row) % (s.train.row() / 3);

@@ -16,12 +16,13 @@ using Overrides = std::vector<std::string>;
 const c10::Device kGpu(c10::kCUDA, 0);
 
 Settings settings_with(const Overrides& overrides) {
-  const Overrides all = {"model.vocab=64",      "model.d_model=64",
-                         "model.layers=3",      "model.heads=4",
-                         "model.d_expert=64",   "train.steps=8",
-                         "train.sequence=32",   "optim.warmup=1",
-                         "train.micro_batch=4", "placement.nvme_block=16KiB"};
-  return load_settings({.config = "moe-pico", .overrides = test::overridden(all, overrides)});
+  Overrides all = {"model.vocab=64",      "model.d_model=64",
+                   "model.layers=3",      "model.heads=4",
+                   "model.d_expert=64",   "train.steps=8",
+                   "train.sequence=32",   "optim.warmup=1",
+                   "train.micro_batch=4", "placement.nvme_block=16KiB"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_settings({.config = "moe-pico", .overrides = all});
 }
 
 struct Result {

@@ -20,11 +20,11 @@ namespace {
 using Overrides = std::vector<std::string>;
 
 Settings settings_with(const Overrides& overrides, CudaGraphs graphs) {
-  const Overrides all = {"model.vocab=64",    "model.d_model=64",       "model.layers=3",
-                         "model.heads=4",     "model.d_expert=64",      "train.steps=10",
-                         "train.sequence=32", "optim.warmup=3",         "train.micro_batch=4",
-                         "optim.lr=1e-2",     "model.dispatch=capacity"};
-  Settings s = load_settings({.config = "moe-pico", .overrides = test::overridden(all, overrides)});
+  Overrides all = {"model.vocab=64",      "model.d_model=64", "model.layers=3",         "model.heads=4",
+                   "model.d_expert=64",   "train.steps=10",   "train.sequence=32",      "optim.warmup=3",
+                   "train.micro_batch=4", "optim.lr=1e-2",    "model.dispatch=capacity"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  Settings s = load_settings({.config = "moe-pico", .overrides = all});
   s.memory.cuda_graphs = graphs;  // refused on the CPU
   return s;
 }

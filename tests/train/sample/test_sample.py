@@ -26,13 +26,9 @@ def data(tmp_path_factory) -> pathlib.Path:
 
 
 def run(data, folder, *settings, command="train") -> subprocess.CompletedProcess:
-    """Of two values for one setting the later counts."""
     usual = [f"data.path={data}/shards", f"run.dir={folder}", "model.layers=2", "train.sequence=64",
              "train.micro_batch=2", "train.steps=6", "eval.batches=2", "run.threads=1", "run.log_every=0"]  # fmt: skip
-    given = [word for word in settings if "=" in str(word)]
-    chosen = {word.split("=")[0]: word for word in [*usual, *given]}
-    words = [PROGRAM, command, "--config", "moe-pico", *chosen.values(),
-             *(word for word in settings if word not in given)]  # fmt: skip
+    words = [PROGRAM, command, "--config", "moe-pico", *usual, *settings]
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
 
 

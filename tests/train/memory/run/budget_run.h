@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -59,23 +58,14 @@ class BudgetRunTest : public ::testing::Test {
   // `before_step` as TrainOptions'; of two values for one setting the later counts.
   BudgetRun run(const std::string& name, const std::vector<std::string>& settings,
                 const std::function<void(int64_t)>& before_step = {}, const std::string& resume = "") {
-    std::vector<std::string> all = {"model.vocab=256",
-                                    "model.d_model=64",
-                                    "model.heads=2",
-                                    "model.layers=3",
-                                    "model.d_expert=96",
-                                    "train.sequence=64",
-                                    "run.threads=1",
-                                    "run.log_every=0",
-                                    "eval.batches=2",
-                                    "data.path=" + data_.string(),
-                                    "run.dir=" + (runs_ / name).string()};
+    std::vector<std::string> all = {"model.vocab=256",   "model.d_model=64",
+                                    "model.heads=2",     "model.layers=3",
+                                    "model.d_expert=96", "train.sequence=64",
+                                    "run.threads=1",     "run.log_every=0",
+                                    "eval.batches=2",    "data.path=" + data_.string(),
+                                    "run.device=cpu",    "run.dir=" + (runs_ / name).string()};
     all.insert(all.end(), settings.begin(), settings.end());
-    std::map<std::string, std::string> last;
-    for (const std::string& setting : all) last[setting.substr(0, setting.find('='))] = setting;
-    std::vector<std::string> overrides;
-    for (const auto& [key, setting] : last) overrides.push_back(setting);
-    const Settings loaded = load_settings({.config = "moe-pico", .overrides = overrides, .device = "cpu"});
+    const Settings loaded = load_settings({.config = "moe-pico", .overrides = all});
     BudgetRun result;
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
