@@ -9,6 +9,8 @@ Every side starts with the same weights. Before times are taken, all compute the
 disagrees nothing is measured, and an opponent that disagrees, fails or takes too long is left out with the reason.
 After the first round only the fastest opponents of each precision go on.
 
+torch.compile needs a C++ compiler and Python's headers (Debian: g++ python3-dev).
+
 Each measurement is a process of its own. Steps that compile are warm-up. Peak memory is the kernel's, once of the whole
 process and once of the steps after warm-up. torch.compile's cache is empty in the first round.
 
@@ -22,6 +24,7 @@ example: bench/peers/hf_mixtral.py --moelab build/dev/bin/moelab --rounds 3
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -74,7 +77,7 @@ def measured(command, environment=None, watch=lambda process: None):
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             errors.seek(0)
-            why = f"not done after {LIMIT} s" if late else errors.read()[-2000:]
+            why = f"not done after {LIMIT} s" if late else errors.read()[-20000:]
             raise Failed(f"{' '.join(map(str, command))}\nended with {process.returncode}:\n{why}")
         out.seek(0)
         return out.read(), usage.ru_maxrss * 1024
@@ -204,8 +207,11 @@ class Rounds:
 
 
 def reason_of(error):
-    """The last line of what a process said: a Python program's exception."""
-    return str(error).strip().splitlines()[-1][:300]
+    """The line that says why a process failed: a compiler's error, the last exception, or the last line."""
+    lines = str(error).strip().splitlines()
+    found = [next((line for line in reversed(lines) if re.search(pattern, line)), None)
+             for pattern in (r"fatal error: ", r"^[\w.]*(Error|Exception): ", r"")]
+    return next(line for line in found if line)[:300]
 
 
 def write_models(folder):

@@ -116,6 +116,16 @@ def test_opponents_that_fail_or_disagree_are_named_and_the_fastest_go_on(monkeyp
                               "wrong bf16": "loss 5.0300000 on the common batch, not 5.0000000"}
 
 
+@pytest.mark.parametrize("why", [
+    "torch._inductor.exc.InductorError: CppCompileError: C++ compile error\n\nOutput:\nx.cpp:1:10: fatal error: Python.h",
+    "Traceback\nKeyError: 'a'\n\ntorch._inductor.exc.InductorError: no sizes\n\nSet TORCHDYNAMO_VERBOSE=1 for more",
+    "moelab: bad\ndouble free"])
+def test_the_reason_is_the_line_that_names_it(why):
+    wanted = {"Output": "x.cpp:1:10: fatal error: Python.h", "KeyErr": "torch._inductor.exc.InductorError: no sizes"}
+    assert hf_mixtral.reason_of(hf_mixtral.Failed(f"step_peer.py\nended with 1:\n{why}\n")) == \
+        next((line for key, line in wanted.items() if key in why), "double free")
+
+
 def test_opponents_with_emulated_products_are_left_out_with_the_rates():
     every, none = hf_mixtral.opponents(["fp32", "bf16"], {"fp32": 140.0, "bf16": 500.0})
     assert len(every) == 18 and none == {} and len({side.name for side in every}) == 18
