@@ -45,9 +45,9 @@ def limited_files(size: int) -> dict:
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))}
 
 
-def start_and_take_a_step(command: list[str], folder: pathlib.Path) -> subprocess.Popen:
+def start_and_take_a_step(command: list[str], folder: pathlib.Path, **how) -> subprocess.Popen:
     """Returns when the first step of the training is in the metrics of its folder."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, **how)
     metrics_file, until = folder / "metrics.jsonl", time.monotonic() + 60
     while not (metrics_file.exists() and metrics_file.stat().st_size) and time.monotonic() < until:
         time.sleep(0.01)

@@ -16,22 +16,16 @@ namespace {
 
 constexpr double kPatience = 60;  // seconds
 
-Json gpu_name() {
-  std::error_code none;
-  for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", none))
-    if (const std::string name = proc_value(gpu.path() / "information", "Model"); !name.empty()) return name;
-  return nullptr;
-}
-
 Json machine() {
   // In whole GiB: what the kernel keeps for itself differs from boot to boot, and the machine is the same.
   constexpr int64_t gib = int64_t{1} << 30;
   const int64_t usable = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const int64_t memory = (usable + gib / 2) / gib * gib;
+  const std::string gpu = first_gpu_name();
   return {{"cpu", cpu_name()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory_bytes", memory},
-          {"gpu", gpu_name()}};
+          {"gpu", gpu.empty() ? Json(nullptr) : Json(gpu)}};
 }
 
 }  // namespace

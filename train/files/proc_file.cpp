@@ -1,6 +1,7 @@
 #include "train/files/proc_file.h"
 
 #include <fstream>
+#include <map>
 
 namespace moelab {
 
@@ -18,6 +19,15 @@ std::string proc_value(const std::filesystem::path& file, const std::string& key
 std::string cpu_name() {
   const std::string name = proc_value("/proc/cpuinfo", "model name");
   return name.empty() ? "unknown" : name;
+}
+
+std::string first_gpu_name(const std::filesystem::path& gpus) {
+  std::error_code none;
+  std::map<std::filesystem::path, std::string> names;  // by bus address, as CUDA's order by PCI bus
+  for (const auto& gpu : std::filesystem::directory_iterator(gpus, none))
+    if (std::string name = proc_value(gpu.path() / "information", "Model"); !name.empty())
+      names[gpu.path()] = std::move(name);
+  return names.empty() ? "" : names.begin()->second;
 }
 
 }  // namespace moelab

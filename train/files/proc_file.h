@@ -11,4 +11,8 @@ std::string proc_value(const std::filesystem::path& file, const std::string& key
 // The processor's name, or "unknown".
 std::string cpu_name();
 
+// The name of the first NVIDIA GPU below `gpus`, the driver's folder with a folder for each; empty where
+// there is none.
+std::string first_gpu_name(const std::filesystem::path& gpus = "/proc/driver/nvidia/gpus");
+
 }  // namespace moelab

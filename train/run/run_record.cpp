@@ -19,6 +19,7 @@
 #include "train/profile/inspector.h"
 #include "train/run/build_commit.h"
 #include "train/run/flops.h"
+#include "train/run/gpu_name.h"
 #include "train/watch/metric_scalars.h"
 
 namespace moelab {
@@ -34,9 +35,32 @@ void write_whole(const fs::path& path, const std::string& text) {
   std::ofstream out(temporary, std::ios::binary);
   out << text;
   out.close();
-  if (!out)
-    throw UserError("cannot write " + temporary.string() + ": is the disk full or the folder read-only?");
-  fs::rename(temporary, path);
+  std::error_code failed, unknown;
+  if (out) fs::rename(temporary, path, failed);
+  if (out && !failed) return;
+  fs::remove(temporary, unknown);
+  throw UserError("cannot write " + path.string() + ": is the disk full or the folder read-only?");
+}
+
+constexpr int64_t kSummaryRoom = int64_t{64} << 10;  // bytes, several times a summary's
+
+std::optional<UnnamedFile> set_aside(const fs::path& folder) {
+  try {
+    UnnamedFile room(folder);
+    room.allocate(0, kSummaryRoom);
+    return room;
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+Json machine(c10::Device device) {
+  const std::string gpu = gpu_name(device);
+  return {{"cpu", cpu_name()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"threads", at::get_num_threads()},
+          {"gpu", gpu.empty() ? Json(nullptr) : Json(gpu)},
+          {"torch", TORCH_VERSION}};
 }
 
 // An object, empty where there is none that can be read.
@@ -112,12 +136,14 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
   fs::create_directories(folder_, error);
   if (error)
     throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
+  fs::remove(folder_ / "summary.json", error);  // where that fails, replacing it will say so
   write_whole(folder_ / "config.yaml", print_settings(settings));
   const std::string kept = first_step > 0 ? json_lines_up_to(folder_ / "metrics.jsonl", first_step) : "";
   write_whole(folder_ / "metrics.jsonl", kept);
   metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
   if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
   events_.emplace(folder_, first_step);
+  room_ = set_aside(folder_);
   if (first_step > 0) timeline_.continue_from(read_json(folder_ / "memory.json"), first_step);
 }
 
@@ -185,14 +211,10 @@ Json RunRecord::summary(const Ending& e) const {
   const bool cuda = device_.is_cuda();
   return {{"schema", 1},
           {"status", e.status},
+          {"reason", e.reason.empty() ? Json(nullptr) : Json(e.reason)},
           {"commit", build_commit()},
           {"command", command_line_},
-          {"machine",
-           {{"cpu", cpu_name()},
-            {"cores", std::thread::hardware_concurrency()},
-            {"threads", at::get_num_threads()},
-            {"gpu", nullptr},
-            {"torch", TORCH_VERSION}}},
+          {"machine", machine(device_)},
           {"device", cuda ? "cuda" : "cpu"},
           {"model",
            {{"preset", settings_.model.preset},
@@ -234,7 +256,7 @@ Json RunRecord::summary(const Ending& e) const {
           {"fraction_of_gemm_peak", e.gemm_rate > 0 ? number(flops / e.gemm_rate) : Json(nullptr)}};
 }
 
-void RunRecord::finish(const Ending& ending) {
+void RunRecord::write_memory(const Ending& ending) const {
   Json memory = {{"schema", 1},
                  {"peak_bytes_by_phase", phases(ending.peaks.by_phase)},
                  {"peak_bytes_by_kind", kinds(ending.peaks.by_kind)},
@@ -243,8 +265,13 @@ void RunRecord::finish(const Ending& ending) {
                  {"last_step_bytes_by_phase", held_kinds_by_phase(last_.by_phase)},
                  {"monitor", monitor_answers(last_, ending)}};
   memory.update(timeline_json());
-  write_whole(folder_ / "summary.json", summary(ending).dump(2) + "\n");
   write_whole(folder_ / "memory.json", memory.dump(1) + "\n");
+}
+
+void RunRecord::write_summary(const Ending& ending) {
+  const std::string text = summary(ending).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  room_.reset();
+  write_whole(folder_ / "summary.json", text);
 }
 
 }  // namespace moelab

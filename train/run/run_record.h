@@ -11,6 +11,7 @@
 
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/settings.h"
+#include "train/files/unnamed_file.h"
 #include "train/memory/monitor.h"
 #include "train/memory/savings.h"
 #include "train/profile/memory_timeline.h"
@@ -25,9 +26,9 @@ namespace moelab {
 // Numbers that are not finite are written as null.
 class RunRecord {
  public:
-  // Creates the folder and writes config.yaml. `resumed`: metrics.jsonl is cut back to the steps before
-  // `first_step` and continued, and so is memory.json; else they start anew. Throws UserError when the folder
-  // can't be written.
+  // Creates the folder, writes config.yaml and deletes the summary of a run before. With first_step > 0 the
+  // run resumes after that step: metrics.jsonl and memory.json are cut back to it and continued; else they
+  // start anew. Throws UserError when the folder can't be written.
   RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
             int64_t first_step);
 
@@ -47,6 +48,7 @@ class RunRecord {
 
   struct Ending {
     std::string status = "ok";  // ok, oom, error
+    std::string reason;         // the error's message, or the signal that stopped the run; empty: neither
     double held_out_loss = std::numeric_limits<double>::quiet_NaN();
     DryRun predicted;
     RunPeaks peaks;
@@ -59,8 +61,10 @@ class RunRecord {
     int64_t recoveries = 0;          // times that memory ran out and the run went on
     std::vector<std::string> leaks;  // what the monitor said of them
   };
-  // Writes memory.json and summary.json, each by a temporary file and a rename.
-  void finish(const Ending& ending);
+  // Each writes its file by a temporary one and a rename, and throws UserError when that fails. For
+  // summary.json room was set aside at the start: a disk that filled up meanwhile still takes it.
+  void write_memory(const Ending& ending) const;
+  void write_summary(const Ending& ending);
 
   // Medians so far, warm-up left out.
   double median_step_ms() const;
@@ -74,6 +78,7 @@ class RunRecord {
   c10::Device device_;
   std::string command_line_;
   std::filesystem::path folder_;
+  std::optional<UnnamedFile> room_;  // for summary.json; none where the folder or the disk had none to spare
   std::ofstream metrics_;
   std::optional<EventFile> events_;
   MemoryTimeline timeline_;

@@ -14,15 +14,10 @@ void note(int signal) {
 
 }  // namespace
 
-StopSignal::StopSignal() {
+void StopSignal::listen() {
   received_signal = 0;
   std::signal(SIGINT, note);
   std::signal(SIGTERM, note);
-}
-
-StopSignal::~StopSignal() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
 }
 
 const char* StopSignal::received() {

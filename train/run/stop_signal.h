@@ -2,14 +2,12 @@
 
 namespace moelab {
 
-// Turns SIGINT and SIGTERM into a flag that the training loop polls between micro-batches. A second signal
-// ends the program at once, as it would have without this. One may live at a time.
+// SIGINT and SIGTERM as a request to stop: a flag that training polls between micro-batches.
 class StopSignal {
  public:
-  StopSignal();
-  ~StopSignal();
-  StopSignal(const StopSignal&) = delete;
-  StopSignal& operator=(const StopSignal&) = delete;
+  // Clears the flag and takes both signals from now until the process ends: one that comes while the program
+  // exits must not turn its success into a death. A second signal ends the program at once.
+  static void listen();
 
   // The signal's name ("SIGINT"), or null while none came.
   static const char* received();

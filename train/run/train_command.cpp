@@ -26,6 +26,7 @@
 #include "train/run/held_out.h"
 #include "train/run/open_run.h"
 #include "train/run/progress.h"
+#include "train/run/run_failure.h"
 #include "train/run/run_record.h"
 #include "train/run/run_state.h"
 #include "train/run/stop_signal.h"
@@ -79,8 +80,9 @@ class TrainRun {
     try {
       open();
       whole_ = true;
-    } catch (const c10::OutOfMemoryError&) {
-      out_of_memory_ = true;
+    } catch (const std::exception& error) {
+      failure_.note(error);
+      if (!failure_.out_of_memory()) throw;
     }
     record_.emplace(settings, device_, command_line, first_step_);
     samples_.go_on_after(first_step_);
@@ -91,10 +93,8 @@ class TrainRun {
     try {
       if (whole_) train();
       if (whole_ && !stopped()) ending_.held_out_loss = evaluate_if_due(step_, true);
-    } catch (const c10::OutOfMemoryError&) {
-      out_of_memory_ = true;
-    } catch (const UserError&) {
-      failure_ = std::current_exception();
+    } catch (const std::exception& error) {
+      failure_.note(error);
     }
     return finish();
   }
@@ -172,14 +172,19 @@ class TrainRun {
     } catch (const c10::OutOfMemoryError&) {
       if (!recover()) throw;
       return false;
-    } catch (const UserError&) {  // a drive that failed
-      whole_ = trainer_->abandon_step();
+    } catch (const std::exception&) {  // a drive that failed, a defect
+      abandon_step();
       throw;
     }
   }
 
-  bool recover() {
+  void abandon_step() {
+    whole_ = false;  // also where abandoning fails
     whole_ = trainer_->abandon_step();
+  }
+
+  bool recover() {
+    abandon_step();
     const Reading reading = note_refusal(step_ + 1);
     if (!settings_.memory.recover) return false;
     if (!whole_) return go_back(reading);
@@ -206,7 +211,7 @@ class TrainRun {
     take(load_checkpoint(*last_checkpoint_));
     step_ = first_step_;
     record_->save_timeline();
-    record_.emplace(settings_, device_, command_line_, first_step_);
+    record_ = RunRecord(settings_, device_, command_line_, first_step_);
     samples_.go_on_after(first_step_);
     whole_ = true;
     return true;
@@ -300,56 +305,73 @@ class TrainRun {
     last_checkpoint_ = std::filesystem::path(settings_.checkpoint.dir) / step_name(step_);
   }
 
+  // Each part of the end is tried whatever became of the others; the run's first failure is the one that the
+  // exit code and the summary tell.
   int finish() {
-    if (out_of_memory_ || last_status_ != MemoryStatus::normal)
-      ending_.advice = advise(settings_now(), predict_peak, device_memory(device_).limit);
-    if (out_of_memory_) {
-      explain_refusal();
-      set_limit(device_, 0);
+    const bool out_of_memory = failure_.out_of_memory();
+    if (out_of_memory || last_status_ != MemoryStatus::normal) failure_.attempt([&] { seek_advice(); });
+    if (out_of_memory) failure_.attempt([&] { explain_refusal(); });
+    save_last();
+    failure_.attempt([&] { inspector_.finish(); });
+    failure_.attempt([&] { describe_end(); });
+    failure_.attempt([&] { record_->write_memory(ending_); });
+    write_summary();
+    if (failure_.out_of_memory()) {
+      print_oom_end();
+      return 3;
     }
-    const bool worth_saving = out_of_memory_ ? step_ > first_step_ : step_ > 0 || stopped();
-    if (whole_ && worth_saving) attempt([&] { save(); });
-    attempt([&] {
+    failure_.rethrow();
+    print_end(settings_, step_, ending_, record_->median_tokens_per_second());
+    return 0;
+  }
+
+  void seek_advice() { ending_.advice = advise(settings_now(), predict_peak, device_memory(device_).limit); }
+
+  void save_last() {
+    const bool out_of_memory = failure_.out_of_memory();
+    const bool worth_saving = out_of_memory ? step_ > first_step_ : step_ > 0 || stopped();
+    const std::string lost = failure_.attempt([&] {
+      if (whole_ && worth_saving) save();
       if (writer_) writer_->wait();
     });
+    if (!lost.empty()) saved_step_ = -1;
+    if (!lost.empty() && out_of_memory) std::cerr << "moelab: " << lost << "\n";
     if (writer_) ending_.saves = writer_->costs();
-    attempt([&] { inspector_.finish(); });
+  }
+
+  void describe_end() {
     // what the run's end itself held (evaluation, or the refused step) counts as well
     monitor_.observe(step_);
-    ending_.status = failure_ ? "error" : out_of_memory_ ? "oom" : "ok";
     ending_.peaks = monitor_.run_peaks();
     ending_.predicted = predicted_;
     if (trainer_) ending_.state = trainer_->state_bytes();
     ending_.host_bytes = cpu_ledger(Home::host).peak();
-    ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
-    ending_.savings = technique_savings(settings_now(), predict_peak);
     ending_.recoveries = recoveries_;
     ending_.leaks = leaks_.found();
-    attempt([&] { record_->finish(ending_); });
-    if (failure_) std::rethrow_exception(failure_);
-    if (out_of_memory_) print_oom_end();
-    if (!out_of_memory_) print_end(settings_, step_, ending_, record_->median_tokens_per_second());
-    return out_of_memory_ ? 3 : 0;
+    ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
+    ending_.savings = technique_savings(settings_now(), predict_peak);
   }
 
-  // One part of the run's end, which must not keep the others from theirs; the first failure is the one told.
-  template <class Part>
-  void attempt(Part part) {
-    try {
-      part();
-    } catch (const UserError&) {
-      if (!failure_) failure_ = std::current_exception();
-    }
+  void write_summary() {
+    if (!failure_.reason().empty()) ending_.status = failure_.out_of_memory() ? "oom" : "error";
+    ending_.reason = failure_.reason();
+    if (ending_.reason.empty() && stopped()) ending_.reason = StopSignal::received();
+    const std::string lost = failure_.attempt([&] { record_->write_summary(ending_); });
+    if (!lost.empty() && lost != failure_.reason())
+      std::cerr << "moelab: no summary of this run: " << lost << "\n";
   }
 
   void explain_refusal() {
+    set_limit(device_, 0);                // what the run's end needs is small
     if (!refusal_ && device_.is_cpu()) {  // when the run began
       refusal_ = cpu_ledger().refusal();
-      attempt([&] { inspector_.refused(refusal_); });
+      inspector_.refused(refusal_);
     }
-    const Refusal refusal = refusal_.value_or(Refusal{.limit = settings_.memory.limit.count});
+    const Refusal refusal = last_refusal();
     std::cerr << refusal_message(refusal, ending_.advice, likely_cause(settings_now(), refusal, symptom_));
   }
+
+  Refusal last_refusal() const { return refusal_.value_or(Refusal{.limit = settings_.memory.limit.count}); }
 
   // With batches as they are cut by now.
   Settings settings_now() const {
@@ -366,9 +388,12 @@ class TrainRun {
                 << " was half done, and there is no checkpoint to go back to\n";
     }
     const char* saved = saved_step_ == step_ ? "; --resume latest goes on from there" : "";
-    std::cerr << "moelab: the memory budget of " << human_bytes(settings_.memory.limit.count)
-              << " cannot be met after step " << step_ << saved << "; summary in " << settings_.run.dir
-              << "\n";
+    const int64_t limit = last_refusal().limit;
+    const std::string cause =
+        limit > 0 ? "the memory budget of " + human_bytes(limit) + " cannot be met"
+                  : std::string(device_.is_cuda() ? "the GPU" : "the machine") + " has no more memory";
+    std::cerr << "moelab: " << cause << " after step " << step_ << saved << "; summary in "
+              << settings_.run.dir << "\n";
   }
 
   Settings settings_;
@@ -390,21 +415,20 @@ class TrainRun {
   RunRecord::Ending ending_;
   int64_t first_step_ = 0, step_ = 0, tokens_ = 0, saved_step_ = -1;
   bool whole_ = false;  // the model stands after step_, and no half-done update is in it
-  bool out_of_memory_ = false;
   MemoryStatus last_status_ = MemoryStatus::normal;
   std::optional<Refusal> refusal_;  // the last
   Symptom symptom_;
   int64_t recoveries_ = 0;
   int64_t repeated_ = -1;  // the steps taken when one was repeated as it was
   std::optional<std::filesystem::path> last_checkpoint_, went_back_to_;  // of this run, or resumed from
-  std::exception_ptr failure_;  // a user's, once the run was under way
+  RunFailure failure_;
 };
 
 }  // namespace
 
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line) {
-  // From the very start: a signal while the run opens leaves a checkpoint too.
-  const StopSignal signals;
+  // From the very start: a signal while the run opens leaves a checkpoint and a summary too.
+  StopSignal::listen();
   use_threads(settings);
   const DryRun predicted = dry_run(settings);
   if (const std::string reason = too_small_limit(settings, predicted); !reason.empty()) {

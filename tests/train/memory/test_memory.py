@@ -3,6 +3,7 @@ left behind."""
 
 import json
 import pathlib
+import resource
 import subprocess
 
 import numpy as np
@@ -182,6 +183,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_summary(shards, tmp_path
     assert "cannot write" in done.stderr and "File too large" in done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["status"] == "error" and 0 < summary["steps"] < 40
+    assert done.stderr == f"moelab: {summary['reason']}\n"
     assert len(metrics(tmp_path, "step")) == summary["steps"]
     assert (tmp_path / "memory.json").exists()
 
@@ -191,4 +193,83 @@ def test_metrics_that_cannot_be_written_end_the_run(shards, tmp_path):
     done = train(shards, tmp_path, "train.steps=60", "checkpoint.keep=0", "eval.batches=0", **limited_files(20_000))
     assert done.returncode == 2, done
     assert f"moelab: cannot write {tmp_path}/metrics.jsonl: is the disk full?\n" == done.stderr
-    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "error"
+    assert ending(tmp_path) == ("error", f"cannot write {tmp_path}/metrics.jsonl: is the disk full?")
+
+
+def ending(run: pathlib.Path) -> tuple[str, str]:
+    summary = json.loads((run / "summary.json").read_text())
+    return summary["status"], summary["reason"]
+
+
+def test_samples_that_cannot_be_written_end_the_run(shards, tmp_path):
+    (tmp_path / "prompts").write_text("some text\n" * 100)
+    done = train(shards, tmp_path, "sample.every=1", f"sample.prompt=@{tmp_path}/prompts", "train.steps=60",
+                 "checkpoint.keep=0", "eval.batches=0", **limited_files(20_000))  # fmt: skip
+    assert done.returncode == 2, done
+    reason = f"cannot write {tmp_path}/samples.jsonl: is the disk full?"
+    assert done.stderr == f"moelab: {reason}\n" and ending(tmp_path) == ("error", reason)
+
+
+def test_a_timeline_that_cannot_be_written_ends_the_run(shards, tmp_path):
+    in_the_way = tmp_path / "memory.json.tmp"
+    in_the_way.mkdir()
+    (in_the_way / "file").touch()
+    done = train(shards, tmp_path, "checkpoint.every=2")
+    assert done.returncode == 2, done
+    reason = f"cannot write {tmp_path}/memory.json: is the disk full or the folder read-only?"
+    assert done.stderr == f"moelab: {reason}\n" and ending(tmp_path) == ("error", reason)
+    assert max(metrics(tmp_path, "step")) == 2
+
+
+def test_a_summary_that_cannot_be_written_is_told(shards, tmp_path):
+    assert train(shards, tmp_path).returncode == 0
+    in_the_way = tmp_path / "summary.json.tmp"
+    in_the_way.mkdir()
+    (in_the_way / "file").touch()
+    reason = f"cannot write {tmp_path}/summary.json: is the disk full or the folder read-only?"
+    done = train(shards, tmp_path)
+    assert done.returncode == 2 and done.stderr == f"moelab: {reason}\n", done
+    assert not (tmp_path / "summary.json").exists()  # that of the run before
+    metrics_too = train(shards, tmp_path, "train.steps=60", "checkpoint.keep=0", **limited_files(20_000))
+    assert metrics_too.returncode == 2 and metrics_too.stderr == (
+        f"moelab: no summary of this run: {reason}\nmoelab: cannot write {tmp_path}/metrics.jsonl: is the disk full?\n")
+
+
+def test_a_disk_that_fills_up_still_takes_the_summary(shards, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", disk], capture_output=True).returncode != 0:
+        pytest.skip("mounting a small tmpfs is not permitted here")
+    try:
+        settings = {"data.path": shards, "run.dir": disk / "run", "train.sequence": 64, "train.steps": 100_000,
+                    "checkpoint.keep": 0, "eval.batches": 0, "run.threads": 1, "run.log_every": 0}  # fmt: skip
+        command = programs.train_command(settings, "--device", "cpu")
+        process = programs.start_and_take_a_step(command, disk / "run", stderr=subprocess.PIPE, text=True)
+        fill(disk)
+        _, said = process.communicate(timeout=120)
+        reason = f"cannot write {disk}/run/metrics.jsonl: is the disk full?"
+        assert process.returncode == 2 and said == f"moelab: {reason}\n"
+        assert ending(disk / "run") == ("error", reason)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def fill(disk: pathlib.Path) -> None:
+    """Takes all space that is left on the disk."""
+    with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+        while True:
+            filler.write(bytes(4096))
+
+
+def test_a_machine_without_memory_ends_the_run(shards, tmp_path):
+    """The system refuses, at a step in the middle; there is no memory.limit."""
+    settings = {"data.path": shards, "run.dir": tmp_path, "train.sequence": 64, "train.steps": 100_000,
+                "run.threads": 1, "run.log_every": 0, "memory.recover": "false"}  # fmt: skip
+    command = programs.train_command(settings, "--device", "cpu")
+    process = programs.start_and_take_a_step(command, tmp_path, stderr=subprocess.PIPE, text=True)
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))  # less than it has
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 3, said
+    status, reason = ending(tmp_path)
+    assert status == "oom" and reason.startswith("out of memory") and reason.endswith("the system has no more"), reason
+    assert "moelab: the machine has no more memory after step " in said

@@ -1,9 +1,10 @@
-"""moelab train interrupted from outside: by SIGTERM in every phase, a limit on file sizes, a damaged checkpoint,
+"""moelab train interrupted from outside: by SIGTERM or SIGINT in every phase, a limit on file sizes, a damaged checkpoint,
 changed settings. What a run resumed after that leaves is compared with an uninterrupted one, bit by bit."""
 
 import json
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,8 +16,11 @@ STEPS = 12
 
 
 @pytest.fixture(scope="session")
-def shards(make_shards) -> pathlib.Path:
-    return make_shards(20_000, 380_000)
+def shards(make_shards, tmp_path_factory) -> pathlib.Path:
+    """With a tokenizer, for samples; the ids themselves are random."""
+    shards = make_shards(20_000, 380_000)
+    shutil.copy(programs.prepare_bytes(tmp_path_factory.mktemp("text"), "text\n" * 100) / "tokenizer.json", shards)
+    return shards
 
 
 def command(shards: pathlib.Path, run: pathlib.Path, *arguments) -> list[str]:
@@ -65,6 +69,12 @@ def has_started(process, run) -> bool:
     return (run / "metrics.jsonl").exists() and (time.sleep(1.5) or True)
 
 
+def takes_samples(process, run) -> bool:
+    """The first step is in the metrics: what follows are its samples."""
+    metrics = run / "metrics.jsonl"
+    return metrics.exists() and metrics.stat().st_size > 0 and (time.sleep(0.5) or True)
+
+
 PHASES = {
     "start": ([], lambda process, run: catches_sigterm(process)),
     "first step": ([], lambda process, run: (run / "metrics.jsonl").exists()),
@@ -72,25 +82,74 @@ PHASES = {
     # Long enough (11 875 batches) that it can't be over when the signal comes.
     "evaluation": (["eval.every=1", "eval.batches=100000", "eval.micro_batch=1"], has_started),
     "saving": (["checkpoint.every=1"], lambda process, run: any((run / "checkpoints").glob("step-*.tmp-*"))),
+    # One prompt of 3000 at a time: minutes.
+    "sampling": (["sample.every=1", "sample.prompt=@PROMPTS", "sample.max_sequences=1"], takes_samples),
 }
 
 
+def summary(run: pathlib.Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
+
+
 @pytest.mark.parametrize("phase", PHASES)
-def test_sigterm_leaves_a_checkpoint(shards, tmp_path, uninterrupted, phase):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint_and_a_summary(shards, tmp_path, uninterrupted, phase, number):
     arguments, reached = PHASES[phase]
+    (tmp_path / "prompts").write_text("text\n" * 3000)
+    arguments = [argument.replace("PROMPTS", str(tmp_path / "prompts")) for argument in arguments]
     process = subprocess.Popen(command(shards, tmp_path, *arguments), stdout=subprocess.PIPE, text=True)
     while not reached(process, tmp_path):
         assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    stopped = int(re.search(r"SIGTERM: stopped after step (\d+); --resume latest", said)[1])
+    stopped = int(re.search(rf"{number.name}: stopped after step (\d+); --resume latest", said)[1])
     assert stopped < STEPS and checkpoints(tmp_path)[-1] == stopped
+    told = summary(tmp_path)
+    assert (told["status"], told["reason"], told["steps"]) == ("ok", number.name, stopped)
     if phase == "evaluation":
         assert stopped == 1 and "held-out" not in said
+    if phase == "sampling":
+        assert stopped == 1 and "samples after step" not in said
     resumed = train(shards, tmp_path, "--resume", "latest")
     assert resumed.returncode == 0 and f"after step {stopped}\n" in resumed.stdout, resumed
     assert result(tmp_path) == uninterrupted
+
+
+MOMENTS = 16
+
+
+def test_a_signal_at_any_moment_ends_the_run_or_comes_before_it(shards, tmp_path):
+    """Spread over the life of a process: until it takes signals there is no file; from then on it ends as a success."""
+    begin = time.monotonic()
+    assert train(shards, tmp_path / "whole", "train.steps=2").returncode == 0
+    life = time.monotonic() - begin
+    codes = set()
+    for moment in range(MOMENTS):
+        run = tmp_path / str(moment)
+        process = subprocess.Popen(command(shards, run, "train.steps=2"), stdout=subprocess.PIPE, text=True)
+        time.sleep(life * moment / MOMENTS)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        codes.add(process.returncode)
+        if process.returncode == 0:
+            assert summary(run)["status"] == "ok"
+        else:
+            assert process.returncode == -signal.SIGTERM and not run.exists()
+    assert codes == {0, -signal.SIGTERM}
+
+
+def test_a_signal_while_the_program_exits_changes_nothing(shards, tmp_path):
+    """At the end of its output a run is over, and the process is not yet."""
+    for trial in range(5):
+        words = command(shards, tmp_path / str(trial), "train.steps=2")
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        while "files in" not in process.stdout.readline():
+            assert process.poll() is None
+        time.sleep(0.002 * trial)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0 and summary(tmp_path / str(trial))["reason"] is None
 
 
 def test_file_size_limit_is_a_clean_error(shards, tmp_path):

@@ -135,6 +135,8 @@ TEST_F(BudgetRunTest, GivesUpWithTheWorkSaved) {
     const BudgetRun stopped = run(recover, own, limit_at);
     EXPECT_EQ(stopped.code, 3);
     EXPECT_EQ(stopped.summary["status"], "oom");
+    EXPECT_TRUE(stopped.summary["reason"].get<std::string>().starts_with("out of memory on the device: "))
+        << stopped.summary["reason"];
     EXPECT_EQ(stopped.summary["steps"], 3);
     EXPECT_NE(stopped.error.find("cannot be met after step 3; --resume latest goes on from there"),
               std::string::npos)
