@@ -122,8 +122,10 @@ def test_the_tokenizer_belongs_to_the_model(moelab, shards, folders, tmp_path):
     # shards that say nothing are taken to be of the model's
     bare = shutil.copytree(shards, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer.json"))
     succeed(moelab("train", *given, f"data.path={bare}", f"run.dir={tmp_path}/bare-run"))
-    saved = tmp_path / "bare-run/checkpoints/step-2/tokenizer.json"
-    assert saved.read_bytes() == (hub / "tokenizer.json").read_bytes()
+    saved = "checkpoints/step-2/tokenizer.json"
+    assert (tmp_path / "bare-run" / saved).read_bytes() == (hub / "tokenizer.json").read_bytes()
+    succeed(moelab("train", f"train.init={folders['run']}", *USUAL, f"data.path={bare}", f"run.dir={tmp_path}/from-run"))
+    assert (tmp_path / "from-run" / saved).read_bytes() == (shards / "tokenizer.json").read_bytes()
     ids = tokenizer["model"]["vocab"]
     first, second = list(ids)[:2]
     ids[first], ids[second] = ids[second], ids[first]
