@@ -17,6 +17,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
+#include "kernels/product.h"
 #ifdef MOELAB_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif
@@ -48,6 +49,7 @@ bool is_cuda_flash(const Tensor& q) {
 // Whether the library's kernel for the device takes the heads: on CUDA those of whole 16 bytes, flash up to
 // 256 wide.
 bool library_takes(const Tensor& qkv) {
+  if (multiplies_as_fp32(qkv)) return false;
   const int64_t hd = qkv.size(3);
   const bool whole = hd * static_cast<int64_t>(qkv.element_size()) % 16 == 0;
   return !on_cuda(qkv) || (whole && (!is_cuda_flash(qkv) || hd <= 256));
@@ -241,14 +243,18 @@ Tensor materialised_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads
     return group == 1 ? x.transpose(1, 2) : x.repeat_interleave(group, 2).transpose(1, 2);
   };
   const Tensor hidden = at::ones({S, S}, qkv.options().dtype(at::kBool)).triu(1);
-  const Tensor scores_BHSS = at::matmul(in.q.transpose(1, 2), by_head(in.k).transpose(2, 3)) / std::sqrt(hd);
+  const Tensor scores_BHSS =
+      matrix_product(in.q.transpose(1, 2), by_head(in.k).transpose(2, 3)) / std::sqrt(hd);
   const Tensor masked_BHSS = scores_BHSS.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   const Tensor weights_BHSS = at::softmax(masked_BHSS, -1, at::kFloat).to(qkv.scalar_type());
-  return at::matmul(weights_BHSS, by_head(in.v)).transpose(1, 2).reshape({B, S, heads * hd});
+  return matrix_product(weights_BHSS, by_head(in.v)).transpose(1, 2).reshape({B, S, heads * hd});
 }
 
 // q (B, S, H, hd), kv (B, T, 2K, hd) -> (B, S, H * hd); mask (S, T) bool: what is seen.
 Tensor library_attention(const Tensor& q, const Tensor& kv, const std::optional<Tensor>& mask, bool causal) {
+  if (multiplies_as_fp32(q)) {
+    return library_attention(q.to(at::kFloat), kv.to(at::kFloat), mask, causal).to(q.scalar_type());
+  }
   const int64_t kv_heads = kv.size(2) / 2;
   const Tensor k = kv.narrow(2, 0, kv_heads).transpose(1, 2);
   const Tensor v = kv.narrow(2, kv_heads, kv_heads).transpose(1, 2);

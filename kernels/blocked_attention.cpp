@@ -24,12 +24,11 @@
 namespace moelab {
 namespace {
 
-using at::BFloat16;
 using at::Tensor;
 
 // Queries of a block, and keys: one shape of product for all but the last keys. In a short sequence most
 // blocks lie on the diagonal, where half of a wide one is computed for nothing.
-int64_t block_of(int64_t S) { return S <= 256 && !uses_matrix_unit<BFloat16>() ? 64 : 128; }
+int64_t block_of(int64_t S) { return S <= 256 && !uses_matrix_unit<at::BFloat16>() ? 64 : 128; }
 
 struct Shape {
   int64_t B, S, H, K, hd, M, N;
@@ -102,15 +101,19 @@ Vec weight(const Sight& sight, const float* score, int64_t n, float scale, const
   return all ? seen : seen & sight.lanes(n);
 }
 
-// Pieces that both passes want for a block of queries.
+// Pieces that both passes want for a block of queries. Words are (terms / kInWord, width); T is the type of
+// qkv.
+template <class T>
 struct QueryBlock {
-  int32_t* q_transposed;  // (hd / 2, M) words
+  int32_t* q_transposed;  // (hd, M) as words
+  Term<T>* keys;          // (N, hd): a block of keys or values, where they have to be converted
   float* scores;          // (N, M)
   float* result;          // (hd, M): the sum over keys
   float* rows;            // (M, hd)
   float* first;           // (M): Sight's
   QueryBlock(Arena& arena, const Shape& s)
-      : q_transposed(arena.take<int32_t>(s.hd / 2 * s.M)),
+      : q_transposed(arena.take<int32_t>(s.hd / kInWord<T> * s.M)),
+        keys(kConverts<T> ? arena.take<Term<T>>(s.N * s.hd) : nullptr),
         scores(arena.take<float>(s.N * s.M)),
         result(arena.take<float>(s.hd * s.M)),
         rows(arena.take<float>(s.M * s.hd)),
@@ -121,30 +124,38 @@ struct QueryBlock {
 };
 
 // Where a task finds its sequence, key/value head, and heads.
+template <class T>
 struct Task {
   const Shape& s;
   int64_t b, g;
-  const BFloat16* qkv;
+  const T* qkv;
   Task(const Shape& s, int64_t index, const Tensor& qkv)
-      : s(s), b(index / s.K), g(index % s.K), qkv(qkv.const_data_ptr<BFloat16>() + b * s.S * s.stride) {}
+      : s(s), b(index / s.K), g(index % s.K), qkv(qkv.const_data_ptr<T>() + b * s.S * s.stride) {}
   int64_t first_head() const { return g * (s.H / s.K); }
   int64_t end_head() const { return first_head() + s.H / s.K; }
-  const BFloat16* query(int64_t h, int64_t position) const { return qkv + position * s.stride + h * s.hd; }
-  const BFloat16* key(int64_t position) const { return query(s.H + g, position); }
-  const BFloat16* value(int64_t position) const { return query(s.H + s.K + g, position); }
+  const T* query(int64_t h, int64_t position) const { return qkv + position * s.stride + h * s.hd; }
+  const T* key(int64_t position) const { return query(s.H + g, position); }
+  const T* value(int64_t position) const { return query(s.H + s.K + g, position); }
   int64_t row(int64_t h, int64_t position) const { return (b * s.H + h) * s.S + position; }  // of (B, H, S)
   // of a tensor (B, S, H * hd)
   int64_t result_offset(int64_t h, int64_t position) const { return ((b * s.S + position) * s.H + h) * s.hd; }
 };
 
-// scores (N, M) = rows (N, hd) by words (hd / 2, M); rows past the sequence are zeros.
-void multiply_keys(const Shape& s, const BFloat16* rows, int64_t count, const int32_t* words, float* scores) {
-  multiply_words(count, s.M, s.hd, false, rows, s.stride, words, scores);
+// scores (N, M) = `count` rows (N, hd) of qkv by `words` (hd, M); rows past the sequence are zeros.
+template <class T>
+void multiply_keys(const Shape& s, const QueryBlock<T>& f, const T* rows, int64_t count, const int32_t* words,
+                   float* scores) {
+  if constexpr (kConverts<T>) {
+    for (int64_t n = 0; n < count; ++n) widen(rows + n * s.stride, s.hd, f.keys + n * s.hd);
+    multiply_words(count, s.M, s.hd, false, f.keys, s.hd, words, scores);
+  } else {
+    multiply_words(count, s.M, s.hd, false, rows, s.stride, words, scores);
+  }
   std::fill(scores + count * s.M, scores + s.N * s.M, 0.0f);
 }
 
 // run(scratch, task) for each sequence and key/value head; lanes take them as they come.
-template <class Scratch, class Run>
+template <class T, class Scratch, class Run>
 void for_tasks(const Tensor& qkv, const Shape& s, const Run& run) {
   Arena counted(nullptr);
   Scratch{counted, s};
@@ -156,20 +167,21 @@ void for_tasks(const Tensor& qkv, const Shape& s, const Run& run) {
     for (int64_t lane = begin; lane < end; ++lane) {
       Arena arena(static_cast<std::byte*>(memory.mutable_data_ptr()) + lane * counted.used());
       Scratch scratch(arena, s);
-      for (int64_t i; (i = next.fetch_add(1)) < tasks;) run(scratch, Task(s, i, qkv));
+      for (int64_t i; (i = next.fetch_add(1)) < tasks;) run(scratch, Task<T>(s, i, qkv));
     }
     release_words();
   });
 }
 
-struct ForwardScratch : QueryBlock {
-  BFloat16* v_transposed;      // (hd, padded)
-  int32_t* weights;            // (N / 2, M) words
+template <class T>
+struct ForwardScratch : QueryBlock<T> {
+  Term<T>* v_transposed;       // (hd, padded)
+  int32_t* weights;            // (N, M) as words
   float *maximum, *sum, *fix;  // (M): of a query's scores so far; what the last block changes the result by
   ForwardScratch(Arena& arena, const Shape& s)
-      : QueryBlock(arena, s),
-        v_transposed(arena.take<BFloat16>(s.hd * s.padded)),
-        weights(arena.take<int32_t>(s.N / 2 * s.M)),
+      : QueryBlock<T>(arena, s),
+        v_transposed(arena.take<Term<T>>(s.hd * s.padded)),
+        weights(arena.take<int32_t>(s.N / kInWord<T> * s.M)),
         maximum(arena.take<float>(s.M)),
         sum(arena.take<float>(s.M)),
         fix(arena.take<float>(s.M)) {}
@@ -188,7 +200,8 @@ Vec highest(const Shape& s, const Sight& sight, const float* scores, const Vec& 
 }
 
 // scores -> weights of one block, against the maximum so far.
-void online_softmax(const Shape& s, const ForwardScratch& f, int64_t ahead) {
+template <class T>
+void online_softmax(const Shape& s, const ForwardScratch<T>& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {
     const Sight sight(f.first, ahead, m, s.N);
     const Vec before = Vec::loadu(f.maximum + m), maximum = highest(s, sight, f.scores + m, before);
@@ -199,9 +212,11 @@ void online_softmax(const Shape& s, const ForwardScratch& f, int64_t ahead) {
       };
       const Vec even = row(n), odd = row(n + 1);
       sum = sum + (even + odd);
-      store_words(f.weights + n / 2 * s.M + m, even, odd);
+      store_words<T>(f.weights + n / kInWord<T> * s.M + m, s.M, even, odd);
     });
-    sight.for_unseen_pairs(s.N, [&](int64_t n) { VecWord(0).store(f.weights + n / 2 * s.M + m); });
+    sight.for_unseen_pairs(s.N, [&](int64_t n) {
+      store_words<T>(f.weights + n / kInWord<T> * s.M + m, s.M, Vec(0.0f), Vec(0.0f));
+    });
     const Vec fix = (before - maximum).exp_u20();
     fix.store(f.fix + m);
     (Vec::loadu(f.sum + m) * fix + sum).store(f.sum + m);
@@ -217,8 +232,8 @@ void multiply_columns(float* matrix, int64_t rows, int64_t columns, const float*
   }
 }
 
-void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t i, BFloat16* out,
-                     float* lse) {
+template <class T>
+void forward_queries(const ForwardScratch<T>& f, const Task<T>& t, int64_t h, int64_t i, T* out, float* lse) {
   const Shape& s = t.s;
   const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(t.b, i);
   f.look_from(s, t.b, i);
@@ -226,7 +241,7 @@ void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t 
   std::fill_n(f.maximum, s.M, -std::numeric_limits<float>::max());
   std::fill_n(f.sum, s.M, 0.0f);
   for (int64_t j = begin; j < end; j += s.N) {
-    multiply_keys(s, t.key(j), std::min(s.N, s.S - j), f.q_transposed, f.scores);
+    multiply_keys<T>(s, f, t.key(j), std::min(s.N, s.S - j), f.q_transposed, f.scores);
     online_softmax(s, f, j - i);
     if (j > begin) multiply_columns(f.result, s.hd, s.M, f.fix);
     multiply_words(s.hd, s.M, s.N, j > begin, f.v_transposed + j, s.padded, f.weights, f.result);
@@ -236,32 +251,36 @@ void forward_queries(const ForwardScratch& f, const Task& t, int64_t h, int64_t 
   for (int64_t m = 0; m < queries; ++m) lse[t.row(h, i + m)] = f.maximum[m] + std::log(f.sum[m]);
 }
 
-struct BackwardScratch : QueryBlock {
-  BFloat16* k_transposed;                           // (hd, padded)
+template <class T>
+struct BackwardScratch : QueryBlock<T> {
+  Term<T>* k_transposed;                            // (hd, padded)
   float *dk, *dv;                                   // (S, hd), over the queries of a group
-  int32_t *q_pairs, *dout_transposed, *dout_pairs;  // words (M / 2, hd), (hd / 2, M), (M / 2, hd)
+  int32_t *q_words, *dout_transposed, *dout_words;  // (M, hd), (hd, M), (M, hd) as words
   float *lse, *delta;                               // (M)
   float* dweights;                                  // (N, M)
-  BFloat16 *weights, *dscores;                      // (N, M)
-  int32_t* dscores_pairs;                           // (N / 2, M) words
+  Term<T>*weights, *dscores;                        // (N, M)
+  int32_t* dscores_words;                           // (N, M) as words
   BackwardScratch(Arena& arena, const Shape& s)
-      : QueryBlock(arena, s),
-        k_transposed(arena.take<BFloat16>(s.hd * s.padded)),
+      : QueryBlock<T>(arena, s),
+        k_transposed(arena.take<Term<T>>(s.hd * s.padded)),
         dk(arena.take<float>(s.S * s.hd)),
         dv(arena.take<float>(s.S * s.hd)),
-        q_pairs(arena.take<int32_t>(s.M / 2 * s.hd)),
-        dout_transposed(arena.take<int32_t>(s.hd / 2 * s.M)),
-        dout_pairs(arena.take<int32_t>(s.M / 2 * s.hd)),
+        q_words(arena.take<int32_t>(s.M / kInWord<T> * s.hd)),
+        dout_transposed(arena.take<int32_t>(s.hd / kInWord<T> * s.M)),
+        dout_words(arena.take<int32_t>(s.M / kInWord<T> * s.hd)),
         lse(arena.take<float>(s.M)),
         delta(arena.take<float>(s.M)),
         dweights(arena.take<float>(s.N * s.M)),
-        weights(arena.take<BFloat16>(s.N * s.M)),
-        dscores(arena.take<BFloat16>(s.N * s.M)),
-        dscores_pairs(arena.take<int32_t>(s.N / 2 * s.M)) {}
+        weights(arena.take<Term<T>>(s.N * s.M)),
+        dscores(arena.take<Term<T>>(s.N * s.M)),
+        // rows of floats are words as they lie
+        dscores_words(kInWord<T> == 1 ? reinterpret_cast<int32_t*>(dscores)
+                                      : arena.take<int32_t>(s.N / kInWord<T> * s.M)) {}
 };
 
 // weights from scores, and the gradient of the scores (but for the scale): weight · (dweight - delta).
-void softmax_backward(const Shape& s, const BackwardScratch& f, int64_t ahead) {
+template <class T>
+void softmax_backward(const Shape& s, const BackwardScratch<T>& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {
     const Sight sight(f.first, ahead, m, s.N);
     const Vec lse = Vec::loadu(f.lse + m), delta = Vec::loadu(f.delta + m);
@@ -275,34 +294,37 @@ void softmax_backward(const Shape& s, const BackwardScratch& f, int64_t ahead) {
     };
     sight.for_pairs([&](int64_t n, auto all) {
       const Vec even = row(n, all), odd = row(n + 1, all);
-      store_words(f.dscores_pairs + n / 2 * s.M + m, even, odd);
+      if constexpr (kInWord<T> == 2) store_words<T>(f.dscores_words + n / 2 * s.M + m, s.M, even, odd);
     });
     sight.for_unseen_pairs(s.N, [&](int64_t pair) {
       for (const int64_t n : {pair, pair + 1}) {
         store_float(f.weights + n * s.M + m, Vec(0.0f));
         store_float(f.dscores + n * s.M + m, Vec(0.0f));
       }
-      VecWord(0).store(f.dscores_pairs + pair / 2 * s.M + m);
+      if constexpr (kInWord<T> == 2)
+        store_words<T>(f.dscores_words + pair / 2 * s.M + m, s.M, Vec(0.0f), Vec(0.0f));
     });
   }
 }
 
+template <class T>
 struct Inputs {
-  const BFloat16 *grad, *out;
+  const T *grad, *out;
   const float* lse;
 };
 
 // What the block's queries bring. Columns past the sequence are zeros, with a logsumexp of zero: their
 // weights are one, and everything that these are multiplied by is zero.
-void load_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int64_t h, int64_t i,
+template <class T>
+void load_queries(const BackwardScratch<T>& f, const Task<T>& t, const Inputs<T>& in, int64_t h, int64_t i,
                   int64_t queries) {
   const Shape& s = t.s;
   const int64_t stride = s.H * s.hd;
-  const BFloat16 *grad = in.grad + t.result_offset(h, i), *out = in.out + t.result_offset(h, i);
+  const T *grad = in.grad + t.result_offset(h, i), *out = in.out + t.result_offset(h, i);
   pack_transposed(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_transposed, s.M);
-  pack_rows(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_pairs);
+  pack_rows(t.query(h, i), s.stride, queries, s.M, s.hd, f.q_words);
   pack_transposed(grad, stride, queries, s.M, s.hd, f.dout_transposed, s.M);
-  pack_rows(grad, stride, queries, s.M, s.hd, f.dout_pairs);
+  pack_rows(grad, stride, queries, s.M, s.hd, f.dout_words);
   std::fill_n(f.lse, s.M, 0.0f);
   std::fill_n(f.delta, s.M, 0.0f);
   for (int64_t m = 0; m < queries; ++m) {
@@ -315,26 +337,28 @@ void load_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int
   }
 }
 
-void backward_queries(const BackwardScratch& f, const Task& t, const Inputs& in, int64_t h, int64_t i,
-                      BFloat16* dq) {
+template <class T>
+void backward_queries(const BackwardScratch<T>& f, const Task<T>& t, const Inputs<T>& in, int64_t h,
+                      int64_t i, T* dq) {
   const Shape& s = t.s;
   const int64_t queries = std::min(s.M, s.S - i), end = i + queries, begin = s.first_key(t.b, i);
   f.look_from(s, t.b, i);
   load_queries(f, t, in, h, i, queries);
   for (int64_t j = begin; j < end; j += s.N) {
     const int64_t keys = std::min(s.N, s.S - j);
-    multiply_keys(s, t.key(j), keys, f.q_transposed, f.scores);
-    multiply_keys(s, t.value(j), keys, f.dout_transposed, f.dweights);
+    multiply_keys<T>(s, f, t.key(j), keys, f.q_transposed, f.scores);
+    multiply_keys<T>(s, f, t.value(j), keys, f.dout_transposed, f.dweights);
     softmax_backward(s, f, j - i);
-    multiply_words(keys, s.hd, s.M, true, f.weights, s.M, f.dout_pairs, f.dv + j * s.hd);
-    multiply_words(keys, s.hd, s.M, true, f.dscores, s.M, f.q_pairs, f.dk + j * s.hd);
-    multiply_words(s.hd, s.M, s.N, j > begin, f.k_transposed + j, s.padded, f.dscores_pairs, f.result);
+    multiply_words(keys, s.hd, s.M, true, f.weights, s.M, f.dout_words, f.dv + j * s.hd);
+    multiply_words(keys, s.hd, s.M, true, f.dscores, s.M, f.q_words, f.dk + j * s.hd);
+    multiply_words(s.hd, s.M, s.N, j > begin, f.k_transposed + j, s.padded, f.dscores_words, f.result);
   }
   const auto scale = [&](int64_t) { return s.scale; };
   store_transposed(f.result, s.M, queries, s.hd, f.rows, scale, dq, s.stride);
 }
 
-void store_rows(const float* from, const Shape& s, float factor, BFloat16* to) {
+template <class T>
+void store_rows(const float* from, const Shape& s, float factor, T* to) {
   for (int64_t r = 0; r < s.S; ++r) {
     for (int64_t c = 0; c < s.hd; c += kLanes) {
       store_float(to + r * s.stride + c, load_float(from + r * s.hd + c) * Vec(factor));
@@ -342,12 +366,13 @@ void store_rows(const float* from, const Shape& s, float factor, BFloat16* to) {
   }
 }
 
-void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BFloat16* dqkv) {
+template <class T>
+void backward_task(const BackwardScratch<T>& f, const Task<T>& t, const Inputs<T>& in, T* dqkv) {
   const Shape& s = t.s;
   transpose_rows(t.key(0), s.stride, s.S, s.padded, s.hd, f.k_transposed, s.padded);
   std::fill_n(f.dk, s.S * s.hd, 0.0f);
   std::fill_n(f.dv, s.S * s.hd, 0.0f);
-  const auto gradient_of = [&](const BFloat16* part) {
+  const auto gradient_of = [&](const T* part) {
     return dqkv + (part - t.query(0, 0)) + t.b * s.S * s.stride;
   };
   for (int64_t h = t.first_head(); h < t.end_head(); ++h) {
@@ -357,12 +382,21 @@ void backward_task(const BackwardScratch& f, const Task& t, const Inputs& in, BF
   store_rows(f.dv, s, 1, gradient_of(t.value(0)));
 }
 
+// f(a zero of the type), of the two that have blocked attention.
+template <class F>
+void with_half_type(const Tensor& qkv, const F& f) {
+  if (qkv.scalar_type() == at::kBFloat16) {
+    f(at::BFloat16(0));
+  } else {
+    f(at::Half(0));
+  }
+}
+
 }  // namespace
 
 bool has_blocked_attention(const Tensor& qkv) {
   const bool on_cpu = qkv.is_cpu() || (qkv.is_meta() && !meta_is_cuda());
-  return on_cpu && qkv.scalar_type() == at::kBFloat16 && qkv.size(3) % kTile == 0 &&
-         has_word_product<BFloat16>();
+  return on_cpu && qkv.element_size() == 2 && qkv.size(3) % kTile == 0;
 }
 
 std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads,
@@ -371,13 +405,16 @@ std::tuple<Tensor, Tensor> blocked_attention_forward(const Tensor& qkv, int64_t 
   Tensor out = at::empty({s.B, s.S, s.H * s.hd}, qkv.options());
   Tensor lse = at::empty({s.B, s.H, s.S}, qkv.options().dtype(at::kFloat));
   if (qkv.is_meta() || qkv.numel() == 0) return {out, lse};
-  auto* to = out.mutable_data_ptr<BFloat16>();
-  auto* lse_to = lse.mutable_data_ptr<float>();
-  for_tasks<ForwardScratch>(qkv, s, [&](const ForwardScratch& f, const Task& t) {
-    transpose_rows(t.value(0), s.stride, s.S, s.padded, s.hd, f.v_transposed, s.padded);
-    for (int64_t h = t.first_head(); h < t.end_head(); ++h) {
-      for (int64_t i = 0; i < s.S; i += s.M) forward_queries(f, t, h, i, to, lse_to);
-    }
+  with_half_type(qkv, [&](auto zero) {
+    using T = decltype(zero);
+    auto* to = out.mutable_data_ptr<T>();
+    auto* lse_to = lse.mutable_data_ptr<float>();
+    for_tasks<T, ForwardScratch<T>>(qkv, s, [&](const ForwardScratch<T>& f, const Task<T>& t) {
+      transpose_rows(t.value(0), s.stride, s.S, s.padded, s.hd, f.v_transposed, s.padded);
+      for (int64_t h = t.first_head(); h < t.end_head(); ++h) {
+        for (int64_t i = 0; i < s.S; i += s.M) forward_queries(f, t, h, i, to, lse_to);
+      }
+    });
   });
   return {out, lse};
 }
@@ -390,11 +427,13 @@ Tensor blocked_attention_backward(const Tensor& grad, const Tensor& qkv, const T
   if (qkv.is_meta() || qkv.numel() == 0) return dqkv;
   TORCH_CHECK(grad.is_contiguous() && out.is_contiguous() && lse.is_contiguous(),
               "blocked_attention_backward: contiguous tensors");
-  const Inputs in{grad.const_data_ptr<BFloat16>(), out.const_data_ptr<BFloat16>(),
-                  lse.const_data_ptr<float>()};
-  auto* to = dqkv.mutable_data_ptr<BFloat16>();
-  for_tasks<BackwardScratch>(qkv, s,
-                             [&](const BackwardScratch& f, const Task& t) { backward_task(f, t, in, to); });
+  with_half_type(qkv, [&](auto zero) {
+    using T = decltype(zero);
+    const Inputs<T> in{grad.const_data_ptr<T>(), out.const_data_ptr<T>(), lse.const_data_ptr<float>()};
+    auto* to = dqkv.mutable_data_ptr<T>();
+    for_tasks<T, BackwardScratch<T>>(
+        qkv, s, [&](const BackwardScratch<T>& f, const Task<T>& t) { backward_task(f, t, in, to); });
+  });
   return dqkv;
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
+#include "kernels/product.h"
 
 // Axes: T tokens, D width, F hidden width.
 namespace moelab {
@@ -43,7 +44,7 @@ constexpr auto kRow = Fp8Scale::by_row, kColumn = Fp8Scale::by_column;
 
 Tensor pre_activation(const Tensor& x, const Tensor& w13, bool fp8) {
   Tensor h = hidden(x, w13.size(0));
-  at::mm_out(h, factor(x, fp8, kForward, kRow), factor(w13, fp8, kForward, kRow).t());
+  product_out(h, factor(x, fp8, kForward, kRow), factor(w13, fp8, kForward, kRow).t());
   return h;
 }
 
@@ -58,7 +59,7 @@ std::tuple<Tensor, Tensor> block_forward(const Tensor& x, const Tensor& w13, con
       swiglu_rows(h.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), x.size(0), F);
     });
   }
-  at::mm_out(y, factor(act, fp8, kForward, kRow), factor(w2, fp8, kForward, kRow).t());
+  product_out(y, factor(act, fp8, kForward, kRow), factor(w2, fp8, kForward, kRow).t());
   return {y, h};
 }
 
@@ -77,7 +78,7 @@ std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor
   auto gradients = allocate_gradients(x, w13, w2);
   auto& [dx, dw13, dw2] = gradients;
   Tensor act = hidden(x, F);
-  at::mm_out(act, factor(dy, fp8, kGradient, kRow), factor(w2, fp8, kForward, kColumn));
+  product_out(act, factor(dy, fp8, kGradient, kRow), factor(w2, fp8, kForward, kColumn));
   if (!x.is_meta()) {
     with_element_type(x.scalar_type(), [&](auto zero) {
       using scalar_t = decltype(zero);
@@ -85,9 +86,9 @@ std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor
                            x.size(0), F);
     });
   }
-  at::mm_out(dw2, factor(dy, fp8, kGradient, kColumn).t(), factor(act, fp8, kForward, kColumn));
-  at::mm_out(dw13, factor(h, fp8, kGradient, kColumn).t(), factor(x, fp8, kForward, kColumn));
-  at::mm_out(dx, factor(h, fp8, kGradient, kRow), factor(w13, fp8, kForward, kColumn));
+  product_out(dw2, factor(dy, fp8, kGradient, kColumn).t(), factor(act, fp8, kForward, kColumn));
+  product_out(dw13, factor(h, fp8, kGradient, kColumn).t(), factor(x, fp8, kForward, kColumn));
+  product_out(dx, factor(h, fp8, kGradient, kRow), factor(w13, fp8, kForward, kColumn));
   return gradients;
 }
 

@@ -53,18 +53,27 @@ void invert_routes(const Tensor& row_TK, const Tensor& route_R) {
   }
 }
 
+// rows_MD: of source_TD's type, or fp32.
 void gather_rows(const Tensor& source_TD, const int32_t* route, int64_t n, int64_t K, const Tensor& rows_MD) {
-  const size_t bytes = source_TD.size(1) * source_TD.element_size();
-  const char* from = static_cast<const char*>(source_TD.const_data_ptr());
-  char* to = static_cast<char*>(rows_MD.mutable_data_ptr());
-  at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (route[i] < 0) {
-        std::memset(to + i * bytes, 0, bytes);
-      } else {
-        std::memcpy(to + i * bytes, from + route[i] / K * bytes, bytes);
+  with_element_type(source_TD.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const int64_t D = source_TD.size(1);
+    const bool converts = rows_MD.scalar_type() != source_TD.scalar_type();
+    const size_t bytes = D * rows_MD.element_size();
+    const T* from = source_TD.const_data_ptr<T>();
+    char* to = static_cast<char*>(rows_MD.mutable_data_ptr());
+    at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* row = from + route[i] / K * D;
+        if (route[i] < 0) {
+          std::memset(to + i * bytes, 0, bytes);
+        } else if (converts) {
+          widen(row, D, reinterpret_cast<float*>(to + i * bytes));
+        } else {
+          std::memcpy(to + i * bytes, row, bytes);
+        }
       }
-    }
+    });
   });
 }
 
@@ -151,7 +160,7 @@ void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const
 
 template <class T>
 BlockedExpert<T> blocked_expert(const Shape& s, const Scratch::Lane& lane) {
-  const auto elements = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr<T>() : nullptr; };
+  const auto elements = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr<Term<T>>() : nullptr; };
   return {s.D,
           s.F,
           elements(lane.rows_MD),
@@ -169,7 +178,7 @@ void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, 
   const Tensor in = lane.rows_MD.narrow(0, 0, n);
   gather_rows(x, route, n, s.K, in);
   if (lane.workers.defined()) {
-    with_blocked_type(x.scalar_type(), [&](auto zero) {
+    with_element_type(x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
       blocked_expert<T>(s, lane).hidden(n, w13_e.const_data_ptr<T>(), pre.mutable_data_ptr<T>(), read);
     });
@@ -186,7 +195,7 @@ Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, co
   const Tensor out = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
   pre_activation(x, w13_e, route, s, lane, pre, read);
   if (lane.workers.defined()) {
-    with_blocked_type(x.scalar_type(), [&](auto zero) {
+    with_element_type(x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
       blocked_expert<T>(s, lane).output(n, w2_e.const_data_ptr<T>());
     });
@@ -225,7 +234,7 @@ Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, con
                      const Tensor& dw13_e, const Tensor& dw2_e) {
   if (lane.workers.defined()) {
     Tensor dx_rows;
-    with_blocked_type(x.scalar_type(), [&](auto zero) {
+    with_element_type(x.scalar_type(), [&](auto zero) {
       dx_rows = blocked_backward_rows<decltype(zero)>(dy, x, w13_e, w2_e, route, s, lane, pre, dw13_e, dw2_e);
     });
     return dx_rows;

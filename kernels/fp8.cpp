@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "kernels/meta/stands_for.h"
+#include "kernels/product.h"
 #ifdef MOELAB_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif
@@ -193,7 +194,7 @@ Tensor fp8_mm(const Tensor& a, Fp8Format format, const Tensor& b) {
     return x.is_contiguous() ? fp8_rounded(x, of, scale) : fp8_rounded(x.t(), of, across).t();
   };
   constexpr auto row = Fp8Scale::by_row, column = Fp8Scale::by_column;
-  return at::mm(rounded(a, format, row, column), rounded(b, Fp8Format::e4m3, column, row));
+  return matrix_product(rounded(a, format, row, column), rounded(b, Fp8Format::e4m3, column, row));
 }
 
 Tensor fp8_linear(const Tensor& x, const Tensor& weight) { return Fp8Linear::apply(x, weight); }

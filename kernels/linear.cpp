@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <tuple>
+#include <vector>
 
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
+#include "kernels/product.h"
 
 // Axes: T rows, K width of x, N width of the result.
 namespace moelab {
@@ -23,7 +25,7 @@ using at::Tensor;
 Tensor linear_forward(const Tensor& x_TK, const Tensor& w) {
   const int64_t T = x_TK.size(0), N = w.size(0), K = w.size(1);
   Tensor y = at::empty({T, N}, x_TK.options());
-  with_blocked_type(x_TK.scalar_type(), [&](auto zero) {
+  with_element_type(x_TK.scalar_type(), [&](auto zero) {
     using Element = decltype(zero);
     const KindScope scope(Kind::activations);
     const Tensor workers = BlockedProducts<Element>::make_workers(x_TK, 0, K);
@@ -44,7 +46,7 @@ std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_
     KindScope scope(Kind::gradients);
     dw = at::empty_like(w);
   }
-  with_blocked_type(x_TK.scalar_type(), [&](auto zero) {
+  with_element_type(x_TK.scalar_type(), [&](auto zero) {
     using Element = decltype(zero);
     const KindScope scope(Kind::activations);
     const Tensor workers = BlockedProducts<Element>::make_workers(x_TK, K, N);
@@ -78,6 +80,12 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 };
 
+std::vector<int64_t> shape_of(const Tensor& x, const Tensor& w) {
+  auto shape = x.sizes().vec();
+  shape.back() = w.size(0);
+  return shape;
+}
+
 bool is_blocked(const Tensor& x, const Tensor& w) {
   const bool on_cpu = x.is_cpu() || (x.is_meta() && !meta_is_cuda());
   const bool packed = x.is_contiguous() && w.is_contiguous();
@@ -102,10 +110,11 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& w) {
-  if (!is_blocked(x, w)) return at::linear(x, w);
-  auto shape = x.sizes().vec();
-  shape.back() = w.size(0);
-  return at::_unsafe_view(LinearFunction::apply(x.flatten(0, -2), w), shape);
+  if (!is_blocked(x, w)) {
+    return multiplies_as_fp32(x) ? matrix_product(x.flatten(0, -2), w.t()).view(shape_of(x, w))
+                                 : at::linear(x, w);
+  }
+  return at::_unsafe_view(LinearFunction::apply(x.flatten(0, -2), w), shape_of(x, w));
 }
 
 }  // namespace moelab

@@ -15,6 +15,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
+#include "kernels/product.h"
 #include "kernels/vec.h"
 #ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
@@ -211,7 +212,7 @@ void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tens
   Tensor dw = b.dw;
   if (!b.slab.defined()) {
     if (first) {
-      at::mm_out(dw, gradient_VR, x_RD);
+      product_out(dw, gradient_VR, x_RD);
     } else {
       dw.addmm_(gradient_VR, x_RD);
     }
@@ -220,7 +221,7 @@ void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tens
   for (int64_t v = 0; v < b.V; v += b.slab.size(0)) {
     const int64_t rows = std::min(b.slab.size(0), b.V - v);
     Tensor slab = b.slab.narrow(0, 0, rows);
-    at::mm_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
+    product_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
     Backend::accumulate(split_floats(dw, b.dw_lower).from(v * b.D), slab, first);
   }
 }
@@ -241,23 +242,37 @@ Results forward(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
     const int64_t R = std::min(b.chunk, b.T - first);
     const Tensor x_RD = x.narrow(0, first, R);
     Tensor logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
-    at::mm_out(logits_VR, weight, x_RD.t());
+    product_out(logits_VR, weight, x_RD.t());
     CrossEntropyChunk chunk = chunk_of(b, logits_VR, targets, first, needs_dx || needs_dw, gradient_factor);
     if (reference.given()) {
       Tensor other_VR = b.other_logits.narrow(0, 0, b.V * R).view({b.V, R});
-      at::mm_out(other_VR, *reference.weight, reference.x->narrow(0, first, R).t());
+      product_out(other_VR, *reference.weight, reference.x->narrow(0, first, R).t());
       chunk.reference = reference_chunk_of(b, other_VR, first, reference.divergence_weight);
     }
     Backend::softmax(chunk);
     if (needs_dx) {
       Tensor dx_RD = b.dx.narrow(0, first, R);
-      at::mm_out(dx_RD, logits_VR.t(), weight);
+      product_out(dx_RD, logits_VR.t(), weight);
     }
     if (needs_dw) add_weight_gradient<Backend>(b, logits_VR, x_RD, first == 0);
   }
   Backend::average(b.row_loss, b.inverse_count, b.loss);
   if (reference.given()) Backend::average(b.row_divergence, b.inverse_count, b.divergence);
   return b.results();
+}
+
+struct MetaBackend {
+  static void accumulate(const SplitFloats&, const Tensor&, bool) {}
+};
+
+// What the products of forward's first chunk, the largest, allocate and free.
+void count_products(const Buffers& b, const Tensor& x, const Tensor& weight, const Reference& reference) {
+  const int64_t R = std::min(b.chunk, b.T);
+  const Tensor x_RD = x.narrow(0, 0, R), logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
+  product_out(logits_VR, weight, x_RD.t());
+  if (reference.given()) product_out(logits_VR, *reference.weight, reference.x->narrow(0, 0, R).t());
+  if (b.dx.defined()) product_out(b.dx.narrow(0, 0, R), logits_VR.t(), weight);
+  if (b.dw.defined()) add_weight_gradient<MetaBackend>(b, logits_VR, x_RD, true);
 }
 
 Results forward_meta(const Tensor& x, const Tensor& weight, const Tensor& targets, bool needs_dx,
@@ -268,7 +283,9 @@ Results forward_meta(const Tensor& x, const Tensor& weight, const Tensor& target
   const Reference reference{reference_x, reference_weight, divergence_weight};
   check(x, weight, targets, gradient_scale);
   reference.check(x, weight);
-  return Buffers(x, weight, needs_dx, needs_dw, reference.given()).results();
+  const Buffers b(x, weight, needs_dx, needs_dw, reference.given());
+  if (b.T > 0 && multiplies_as_fp32(x)) count_products(b, x, weight, reference);
+  return b.results();
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/product.h"
 
 // Axes: B sequences of S tokens (T = B*S), D width, K choices a token, E experts, C capacity, G = E*C, F
 // expert width. Products are bmm over contiguous operands: einsum's strides make LibTorch copy an operand in
@@ -29,7 +30,7 @@ at::Tensor onehot_experts(const at::Tensor& x_TD, const at::Tensor& weights_TK, 
   at::Tensor rows_ERD;
   {
     KindScope kind(Kind::capacity_buffers);
-    rows_ERD = at::bmm(dispatch_BSG.transpose(1, 2), x_BSD)
+    rows_ERD = matrix_product(dispatch_BSG.transpose(1, 2), x_BSD)
                    .view({B, E, C, D})
                    .transpose(0, 1)
                    .reshape({E, B * C, D});
@@ -37,12 +38,12 @@ at::Tensor onehot_experts(const at::Tensor& x_TD, const at::Tensor& weights_TK, 
   at::Tensor out_ERD;
   {
     KindScope kind(Kind::activation_experts);
-    const at::Tensor hidden = at::bmm(rows_ERD, w13_E2FD.transpose(1, 2));
+    const at::Tensor hidden = matrix_product(rows_ERD, w13_E2FD.transpose(1, 2));
     const at::Tensor gate = hidden.narrow(2, 0, F), up = hidden.narrow(2, F, F);
-    out_ERD = at::bmm(at::silu(gate) * up, w2_EDF.transpose(1, 2));
+    out_ERD = matrix_product(at::silu(gate) * up, w2_EDF.transpose(1, 2));
   }
   const at::Tensor out_BGD = out_ERD.view({E, B, C, D}).transpose(0, 1).reshape({B, E * C, D});
-  return at::bmm(combine_BSG, out_BGD).view({T, D});
+  return matrix_product(combine_BSG, out_BGD).view({T, D});
 }
 
 }  // namespace moelab

@@ -12,10 +12,10 @@ namespace moelab {
 template <class T>
 struct BlockedExpert {
   int64_t D, F;
-  T* rows;        // (n, D)
-  T* act;         // (n, F); in backward words
-  T* across;      // backward: (D, n + kTile), or words (n / kInWord, D)
-  float* dscale;  // backward: (panels of F, n)
+  Term<T>* rows;    // (n, D)
+  Term<T>* act;     // (n, F); in backward words
+  Term<T>* across;  // backward: (D, n + kTile), or words (n / kInWord, D)
+  float* dscale;    // backward: (panels of F, n)
   BlockedProducts<T> products;
 
   // h (n, 2F) = rows by w13 (2F, D) transposed, and act = swiglu(h). `read`: when h is, again.
@@ -41,20 +41,30 @@ struct BlockedExpert {
 
 namespace detail {
 
+template <class T>
+C10_ALWAYS_INLINE void store_terms(Term<T>* to, const Line<T>& line) {
+  if constexpr (kConverts<T>) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < Line<T>::kVecs; ++v) store_float(to + v * kLanes, line.v[v]);
+  } else {
+    store_line(to, line);
+  }
+}
+
 // Rows of [gate | up] of `pair` features as fp32 -> h, rounded, and its activation.
 template <class T>
-void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, Read read, T* act) {
+void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, Read read, Term<T>* act) {
   for (int64_t i = 0; i < n; ++i, c += 2 * pair, h += 2 * F, act += F) {
     for (int64_t j = 0; j < pair; j += Line<T>::kSize) {
       const Line<T> gate = rounded(line_of<T>(c + j)), up = rounded(line_of<T>(c + pair + j));
       store_line(h + j, gate, read);
       store_line(h + F + j, up, read);
       Line<T> product;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int64_t v = 0; v < Line<T>::kVecs; ++v) {
         product.v[v] = gate.v[v] * sigmoid<T>(gate.v[v]) * up.v[v];
       }
-      store_line(act + j, product);
+      store_terms(act + j, product);
     }
   }
 }
@@ -66,12 +76,12 @@ C10_ALWAYS_INLINE void swiglu_backward_word(const float* c, int64_t width, int64
   Vec along[rows] = {};
   for (int64_t j = 0; j < width; j += Line<T>::kSize) {
     Line<T> act[kInWord<T>] = {};
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t r = 0; r < rows; ++r) {
       T* const at = h + r * 2 * F + j;
       Line<T> gate = load_line(at), up = load_line(at + F);
       const Line<T> grad = line_of<T>(c + r * width + j);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int64_t v = 0; v < Line<T>::kVecs; ++v) {
         const SwigluGradient<T> gradient(gate.v[v], up.v[v], grad.v[v], Vec(scale[r]));
         gate.v[v] = gradient.gate;
@@ -83,11 +93,11 @@ C10_ALWAYS_INLINE void swiglu_backward_word(const float* c, int64_t width, int64
       store_line(at + F, up);
     }
     if constexpr (kInWord<T> == 1) {
-      store_line(reinterpret_cast<float*>(words) + j, act[0]);
+      store_terms(reinterpret_cast<Term<T>*>(words) + j, act[0]);
     } else {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int64_t v = 0; v < Line<T>::kVecs; ++v) {
-        store_words(words + j + v * kLanes, act[0].v[v], act[1].v[v]);
+        store_words<T>(words + j + v * kLanes, width, act[0].v[v], act[1].v[v]);
       }
     }
   }

@@ -28,16 +28,7 @@ bool has_blocked_product(int64_t width, int64_t other = kTile) {
 
 inline bool has_blocked_product(at::ScalarType type, int64_t width, int64_t other = kTile) {
   return type == at::kFloat ? has_blocked_product<float>(width, other)
-                            : type == at::kBFloat16 && has_blocked_product<at::BFloat16>(width, other);
-}
-// f(a zero of the type), of the types that have such products.
-template <class F>
-void with_blocked_type(at::ScalarType type, const F& f) {
-  if (type == at::kFloat) {
-    f(0.0f);
-  } else {
-    f(at::BFloat16(0));
-  }
+                            : has_blocked_product<at::BFloat16>(width, other);
 }
 
 // The right operand (K, N) of a product, in panels of columns one behind the other, each as words (K /
@@ -60,7 +51,7 @@ int64_t block_rows(int64_t n) {
 // c (M, columns of the panel at `first`), fp32, = a (M, depth) by the rows [from, from + depth) of `right`,
 // or that added to c.
 template <class T>
-void multiply_block(int64_t M, const T* a, int64_t stride, const PackedRight<T>& right, int64_t first,
+void multiply_block(int64_t M, const Term<T>* a, int64_t stride, const PackedRight<T>& right, int64_t first,
                     int64_t from, int64_t depth, bool add, float* c) {
   const int64_t N = right.columns(first);
   multiply_words(M, N, depth, add, a, stride, right.panel(first) + from / kInWord<T> * N, c);
@@ -122,13 +113,13 @@ class BlockedProducts {
   // What one core needs: blocks of results, one of a left operand, panels of a right one.
   struct Worker {
     float* c;        // (kPanel, widest), and two panels of kPanel rows at least
-    T* left;         // (kPanel, kDepth)
+    Term<T>* left;   // (kPanel, kDepth)
     int32_t* words;  // kPanelBytes, or kFewPanels of the deepest
   };
   // `widest`: columns of the widest transposed product; `deepest`: the most terms of a product by a
   // transpose, half of those of another.
   static int64_t worker_bytes(int64_t widest, int64_t deepest) {
-    return results_bytes(widest) + kPanel * kDepth * sizeof(T) +
+    return results_bytes(widest) + kPanel * kDepth * sizeof(Term<T>) +
            std::max(kPanelBytes, kFewPanels * panel_bytes(deepest));
   }
 
@@ -163,8 +154,9 @@ class BlockedProducts {
     for_blocks(n, step, run, [](const Worker&) {});
   }
 
-  // right = rows (count, N), zeros up to K.
-  void pack(const PackedRight<T>& right, const T* rows, int64_t count) const {
+  // right = rows (count, N), zeros up to K. Here and below, A: T, or the type of its terms.
+  template <class A>
+  void pack(const PackedRight<T>& right, const A* rows, int64_t count) const {
     for_blocks(right.N, kPanel, [&](const Worker&, int64_t c) {
       pack_rows(rows + c, right.N, count, right.K, right.columns(c), right.panel(c));
     });
@@ -172,8 +164,8 @@ class BlockedProducts {
 
   // a (n, K) by (K, N), a core some panels of columns; pack(first, width, words) lays out the columns from
   // `first` on.
-  template <class Pack, class Results>
-  void multiply(int64_t n, const T* a, int64_t K, int64_t N, const Pack& pack, const Results& results) const {
+  template <class A, class Pack, class Results>
+  void multiply(int64_t n, const A* a, int64_t K, int64_t N, const Pack& pack, const Results& results) const {
     const int64_t per_core = at::divup(at::divup(N, kPanel), cores_),
                   most = std::clamp<int64_t>(kPanelBytes / panel_bytes(K), 1, kMostPanels),
                   group = at::divup(per_core, at::divup(per_core, most)) * kPanel,
@@ -187,13 +179,7 @@ class BlockedProducts {
         const int64_t count = std::min(kRowBlock, n - i), M = block_rows<T>(count);
         for (int64_t k = 0; k < K; k += kDepth) {
           const int64_t depth = std::min(kDepth, K - k);
-          const T* left = a + i * K + k;
-          int64_t stride = K;
-          if (M > count) {  // rows that a need not have
-            for (int64_t r = 0; r < count; ++r) std::copy_n(left + r * K, depth, w.left + r * kDepth);
-            left = w.left;
-            stride = kDepth;
-          }
+          const auto [left, stride] = left_block(a + i * K + k, K, count, M, depth, w.left);
           for (int64_t c = 0; c < right.N; c += kPanel) {
             float* const block = K <= kDepth ? w.c : w.c + c * kRowBlock;
             const int64_t width = right.columns(c);
@@ -208,8 +194,8 @@ class BlockedProducts {
 
   // The same by the transpose of a matrix (N, K): the columns first, …, first + width of the right operand
   // are half(first, width, 0), width / 2 rows of K, and half(first, width, 1), as many more.
-  template <class Half, class Results>
-  void multiply_by_transpose(int64_t n, const T* a, int64_t K, int64_t N, const Half& half,
+  template <class A, class Half, class Results>
+  void multiply_by_transpose(int64_t n, const A* a, int64_t K, int64_t N, const Half& half,
                              const Results& results) const {
     if (n <= few_rows(K)) return multiply_few(n, a, K, N, half, results);
     const auto pack = [&](int64_t first, int64_t width, int32_t* words) {
@@ -221,8 +207,8 @@ class BlockedProducts {
   }
 
   // a (n, width) transposed by right (K, N), n <= K, to store as that of Results.
-  template <class Store>
-  void multiply_transpose(int64_t n, const T* a, int64_t width, const PackedRight<T>& right,
+  template <class A, class Store>
+  void multiply_transpose(int64_t n, const A* a, int64_t width, const PackedRight<T>& right,
                           const Store& store) const {
     const int64_t step = even_step(width);
     for_blocks(width, step, [&](const Worker& w, int64_t first) {
@@ -244,7 +230,9 @@ class BlockedProducts {
   static constexpr int64_t kMostPanels = 2, kFewPanels = 2;
   static constexpr int64_t kTaskRows = 512;  // laying out a panel again for so many costs little
 
-  static int64_t panel_bytes(int64_t K) { return kPanel * K * static_cast<int64_t>(sizeof(T)); }
+  static constexpr int64_t panel_bytes(int64_t K) {
+    return kPanel * K * static_cast<int64_t>(sizeof(Term<T>));
+  }
   static int64_t results_bytes(int64_t widest) {
     static_assert(kRowBlock * kMostPanels <= 2 * kPanel && kFewPanels >= 2);
     return 4 * kPanel * std::max(widest, 2 * kPanel);
@@ -254,8 +242,8 @@ class BlockedProducts {
   static int64_t few_rows(int64_t K) { return std::min(kFewPanels * kPanel, K / 4); }
 
   // As multiply_by_transpose: the matrix is the left operand, as it lies, and a the right one, laid out once.
-  template <class Half, class Results>
-  void multiply_few(int64_t n, const T* a, int64_t K, int64_t N, const Half& half,
+  template <class A, class Half, class Results>
+  void multiply_few(int64_t n, const A* a, int64_t K, int64_t N, const Half& half,
                     const Results& results) const {
     const auto right = [&](const Worker& w) { return PackedRight<T>{w.words, K, round_up(n, kTile)}; };
     const auto prepare = [&](const Worker& w) {
@@ -264,6 +252,8 @@ class BlockedProducts {
         pack_transposed(a + i * K, K, std::min(kPanel, n - i), columns, K, right(w).panel(i), columns);
       }
     };
+    static_assert(!kConverts<T> ||
+                  kPanel / 2 * kPanelBytes <= kPanel * kDepth * panel_bytes(1));  // converted, it has room
     const auto run = [&](const Worker& w, int64_t first) {
       const int64_t width = std::min(kPanel, N - first), deep = kPanelBytes / panel_bytes(1);
       float *const c = w.c, *const transposed = c + kPanel * kPanel;
@@ -271,9 +261,12 @@ class BlockedProducts {
         const int64_t columns = right(w).columns(i);
         results.prefetch(i, std::min(kPanel, n - i), first, width);
         for (int64_t k = 0; k < K; k += deep) {
+          const int64_t depth = std::min(deep, K - k);
           for (const int64_t h : {0, 1}) {
-            multiply_block(width / 2, half(first, width, h) + k, K, right(w), i, k, std::min(deep, K - k),
-                           k > 0, c + h * width / 2 * columns);
+            const auto [left, stride] =
+                left_block(half(first, width, h) + k, K, width / 2, width / 2, depth, w.left);
+            multiply_block(width / 2, left, stride, right(w), i, k, depth, k > 0,
+                           c + h * width / 2 * columns);
           }
         }
         transpose_words(c, columns, width, columns, transposed, width);
@@ -281,6 +274,28 @@ class BlockedProducts {
       }
     };
     for_blocks(N, kPanel, run, prepare);
+  }
+
+  struct Left {
+    const Term<T>* rows;
+    int64_t stride;
+  };
+  // `count` rows of `depth` elements as the left operand of a block of M rows: where they lie, or in `copy`
+  // when they have to be converted or the block has rows that a need not have.
+  template <class A>
+  static Left left_block(const A* a, int64_t stride, int64_t count, int64_t M, int64_t depth, Term<T>* copy) {
+    constexpr bool converts = !std::is_same_v<A, Term<T>>;
+    if constexpr (!converts) {
+      if (M == count) return {a, stride};
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      if constexpr (converts) {
+        widen(a + r * stride, depth, copy + r * depth);
+      } else {
+        std::copy_n(a + r * stride, depth, copy + r * depth);
+      }
+    }
+    return {copy, depth};
   }
 
   // Of blocks that few cores share out: the width that leaves the busiest the least.
@@ -295,7 +310,7 @@ class BlockedProducts {
 
   Worker worker() const {
     std::byte* at = memory_ + (cores_ == 1 ? 0 : at::get_thread_num() * worker_bytes_);
-    auto* const left = reinterpret_cast<T*>(at + results_bytes_);
+    auto* const left = reinterpret_cast<Term<T>*>(at + results_bytes_);
     return {reinterpret_cast<float*>(at), left, reinterpret_cast<int32_t*>(left + kPanel * kDepth)};
   }
 

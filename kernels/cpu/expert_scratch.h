@@ -90,6 +90,11 @@ struct Scratch {
     KindScope scope(kind);
     return at::empty({rows, width}, x.options());
   }
+  // Rows as terms of a product: fp32 where the CPU has no products of 16 bits.
+  static Tensor terms_buffer(const Tensor& x, int64_t rows, int64_t width, Kind kind) {
+    KindScope scope(kind);
+    return at::empty({rows, width}, x.options().dtype(term_type(x.scalar_type())));
+  }
 
   static Lane lane(const Tensor& x, const Shape& s, int64_t widest, Pass pass, bool fp8) {
     const bool backward = is_backward(pass);
@@ -117,9 +122,9 @@ struct Scratch {
     const bool backward = is_backward(pass);
     const int64_t rows = round_up(widest, kRowBlock);
     Lane lane;
-    lane.rows_MD = rows_buffer(x, rows, s.D, Kind::capacity_buffers);
-    if (backward) lane.across = rows_buffer(x, rows + kTile, s.D, Kind::capacity_buffers);
-    lane.act_MF = rows_buffer(x, rows, s.F, Kind::activation_experts);
+    lane.rows_MD = terms_buffer(x, rows, s.D, Kind::capacity_buffers);
+    if (backward) lane.across = terms_buffer(x, rows + kTile, s.D, Kind::capacity_buffers);
+    lane.act_MF = terms_buffer(x, rows, s.F, Kind::activation_experts);
     if (!keeps_hidden(pass)) lane.h_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
     lane.workers = std::move(workers);
     make_scales(lane, x, widest, backward ? at::divup(s.F, kPanel) : 0);
@@ -136,7 +141,7 @@ struct Scratch {
   // All cores work from the first lane's on.
   static Tensor make_workers(const Tensor& x, const Shape& s) {
     Tensor workers;
-    with_blocked_type(x.scalar_type(), [&](auto zero) {
+    with_element_type(x.scalar_type(), [&](auto zero) {
       workers = BlockedProducts<decltype(zero)>::make_workers(x, s.D, std::max(s.D, s.F));
     });
     return workers;

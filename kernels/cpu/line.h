@@ -49,7 +49,7 @@ C10_ALWAYS_INLINE Line<T> load_line(const T* from) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) return detail::line_of_bits(_mm512_loadu_si512(from));
 #endif
   Line<T> line;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int64_t i = 0; i < Line<T>::kVecs; ++i) line.v[i] = load_float(from + i * kLanes);
   return line;
 }
@@ -58,7 +58,7 @@ C10_ALWAYS_INLINE Line<T> load_line(const T* from) {
 template <class T>
 C10_ALWAYS_INLINE Line<T> line_of(const float* from) {
   Line<T> line;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int64_t i = 0; i < Line<T>::kVecs; ++i) line.v[i] = Vec::loadu(from + i * kLanes);
   return line;
 }
@@ -69,13 +69,16 @@ C10_ALWAYS_INLINE Line<T> rounded(const Line<T>& line) {
 #ifdef MOELAB_NATIVE_BF16
   if constexpr (std::is_same_v<T, c10::BFloat16>) return detail::line_of_bits(detail::bits_of(line));
 #endif
-  if constexpr (std::is_same_v<T, float>) return line;
-  Line<T> result;
-#pragma GCC unroll 2
-  for (int64_t i = 0; i < Line<T>::kVecs; ++i) {
-    result.v[i] = at::vec::convert<float>(at::vec::convert<T>(line.v[i]));
+  if constexpr (std::is_same_v<T, float>) {
+    return line;
+  } else {
+    Line<T> result;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < Line<T>::kVecs; ++i) {
+      result.v[i] = detail::widened(T(), detail::narrowed(T(), line.v[i]));
+    }
+    return result;
   }
-  return result;
 }
 
 template <class T>
@@ -87,7 +90,7 @@ C10_ALWAYS_INLINE void store_line(T* to, const Line<T>& line, [[maybe_unused]] R
     return _mm512_storeu_si512(to, bits);
   }
 #endif
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int64_t i = 0; i < Line<T>::kVecs; ++i) store_float(to + i * kLanes, line.v[i]);
 }
 

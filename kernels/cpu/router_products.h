@@ -32,8 +32,7 @@ struct RouterScratch {
 
   // For `tasks` side by side. One alone has all cores in each of its products.
   RouterScratch(const at::Tensor& x, const at::Tensor& w, int64_t tasks, bool backward)
-      : blocked(has_blocked_product<float>(w.size(1)) && 2 * w.size(0) >= kTile &&
-                x.scalar_type() != at::kHalf),
+      : blocked(has_blocked_product<float>(w.size(1)) && 2 * w.size(0) >= kTile),
         E(w.size(0)),
         padded_E(blocked ? round_up(E, kTile) : E),
         weight_ED(w) {
@@ -84,7 +83,7 @@ class ChunkProducts {
   // Of gradient(): dx (n, D), and what x adds to dw (E, D).
   void backward(const at::Tensor& x, at::Tensor dx, at::Tensor dw) const {
     if (scratch_.blocked) {
-      return with_blocked_type(x.scalar_type(), [&](auto zero) {
+      return with_element_type(x.scalar_type(), [&](auto zero) {
         using T = decltype(zero);
         blocked_backward(x.size(0), x.const_data_ptr<T>(), dx.mutable_data_ptr<T>(),
                          dw.mutable_data_ptr<float>());

@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include "kernels/product.h"
+
 // Products of matrices whose number of rows differs from call to call.
 namespace moelab {
 
@@ -13,7 +15,7 @@ struct RowBlocks {
 
   explicit RowBlocks(const at::Tensor& rows) : whole(rows.size(0)) {
     const int64_t n = whole;
-    if (rows.scalar_type() == at::kFloat || n <= kHalf) return;
+    if (rows.scalar_type() == at::kFloat || multiplies_as_fp32(rows) || n <= kHalf) return;
     whole = n < kBlock ? kHalf : n / kBlock * kBlock;
     if (whole < n) tail = n - whole <= kHalf ? kHalf : kBlock;
   }
@@ -24,7 +26,7 @@ inline void multiply_rows(at::Tensor out, const at::Tensor& rows, const at::Tens
   const RowBlocks blocks(rows);
   const auto multiply = [&](int64_t first, int64_t n) {
     at::Tensor part = out.narrow(0, first, n);
-    at::mm_out(part, rows.narrow(0, first, n), weights);
+    product_out(part, rows.narrow(0, first, n), weights);
   };
   multiply(0, blocks.whole);
   if (blocks.tail > 0) multiply(rows.size(0) - blocks.tail, blocks.tail);
@@ -43,7 +45,7 @@ inline at::Tensor padded_rows(const at::Tensor& rows, int64_t first, int64_t n, 
 inline void multiply_transposed(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
                                 const at::Tensor& scratch_a, const at::Tensor& scratch_b) {
   const RowBlocks blocks(a);
-  at::mm_out(out, a.narrow(0, 0, blocks.whole).t(), b.narrow(0, 0, blocks.whole));
+  product_out(out, a.narrow(0, 0, blocks.whole).t(), b.narrow(0, 0, blocks.whole));
   if (blocks.tail == 0) return;
   at::addmm_out(out, out, padded_rows(a, blocks.whole, blocks.tail, scratch_a).t(),
                 padded_rows(b, blocks.whole, blocks.tail, scratch_b));

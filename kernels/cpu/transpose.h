@@ -47,13 +47,13 @@ C10_ALWAYS_INLINE void transpose_registers(__m512i (&row)[16]) {
   }
 }
 
-// to (16, rows) = from (rows, 16) of words, transposed; rows <= 16.
-inline void transpose_word_block(const float* from, int64_t stride, int64_t rows, float* to,
-                                 int64_t to_stride) {
+// to (16, rows) = from (rows, 16) transposed, as floats; rows <= 16.
+template <class T>
+void transpose_word_block(const T* from, int64_t stride, int64_t rows, float* to, int64_t to_stride) {
   __m512i row[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    row[i] = i < rows ? _mm512_loadu_si512(from + i * stride) : _mm512_setzero_si512();
+    row[i] = i < rows ? _mm512_castps_si512(load_float(from + i * stride)) : _mm512_setzero_si512();
   }
   transpose_registers(row);
   const auto lanes = static_cast<__mmask16>((1u << rows) - 1);
@@ -83,17 +83,53 @@ inline void transpose_half_block(const uint16_t* from, int64_t stride, int64_t r
   half([](__m512i a, __m512i b) { return _mm512_unpackhi_epi16(a, b); }, to + 4 * to_stride);
 }
 #else
-inline void transpose_word_block(const float* from, int64_t stride, int64_t rows, float* to,
-                                 int64_t to_stride) {
-  at::vec::transpose_mxn<float>(from, stride, to, to_stride, static_cast<int>(rows), kWordBlock);
+// Eight rows of eight words.
+C10_ALWAYS_INLINE void transpose_registers(__m256 (&row)[8]) {
+  __m256 pair[8], four[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+    pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    four[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
+    four[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xee);
+    four[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
+    four[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    row[i] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x20);
+    row[i + 4] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x31);
+  }
+}
+
+// to (16, rows) = from (rows, 16) transposed, as floats; rows <= 16.
+template <class T>
+void transpose_word_block(const T* from, int64_t stride, int64_t rows, float* to, int64_t to_stride) {
+  for (int64_t r = 0; r < rows; r += 8) {
+    const int64_t count = std::min<int64_t>(8, rows - r);
+    for (int64_t c = 0; c < kWordBlock; c += 8) {
+      __m256 row[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        row[i] = i < count ? load_float(from + (r + i) * stride + c) : Vec(0.0f);
+      }
+      transpose_registers(row);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) store_float(to + (c + i) * to_stride + r, row[i], count);
+    }
+  }
 }
 #endif
 
 }  // namespace detail
 
-// to (columns, rows) = from (rows, columns) transposed; columns a multiple of kWordBlock.
-inline void transpose_words(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
-                            int64_t to_stride) {
+// to (columns, rows) = from (rows, columns) transposed, as floats; columns a multiple of kWordBlock.
+template <class T>
+void transpose_words(const T* from, int64_t stride, int64_t rows, int64_t columns, float* to,
+                     int64_t to_stride) {
   for (int64_t r = 0; r < rows; r += kWordBlock) {
     for (int64_t c = 0; c < columns; c += kWordBlock) {
       detail::transpose_word_block(from + r * stride + c, stride, std::min(kWordBlock, rows - r),
@@ -102,17 +138,16 @@ inline void transpose_words(const float* from, int64_t stride, int64_t rows, int
   }
 }
 
-// to (kTile, rows) = from (rows, kTile) transposed; rows <= kTile.
-template <class T>
-void transpose_tile(const T* from, int64_t stride, int64_t rows, T* to, int64_t to_stride) {
-  if constexpr (std::is_same_v<T, float>) {
+// to (kTile, rows) = from (rows, kTile) transposed; rows <= kTile. To: T, or float.
+template <class T, class To>
+void transpose_tile(const T* from, int64_t stride, int64_t rows, To* to, int64_t to_stride) {
+  if constexpr (std::is_same_v<To, float>) {
     transpose_words(from, stride, rows, kTile, to, to_stride);
   } else {
-#ifdef CPU_CAPABILITY_AVX512
+    static_assert(std::is_same_v<T, To> && sizeof(T) == sizeof(uint16_t));
+#ifdef MOELAB_NATIVE_BF16
     detail::transpose_half_block(reinterpret_cast<const uint16_t*>(from), stride, rows,
                                  reinterpret_cast<uint16_t*>(to), to_stride);
-#else
-    at::vec::transpose_mxn<T>(from, stride, to, to_stride, static_cast<int>(rows), kTile);
 #endif
   }
 }

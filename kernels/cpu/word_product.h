@@ -10,63 +10,87 @@
 #include <type_traits>
 #include <utility>
 
-// The product that all blocked ones are made of: rows of bf16 or fp32 by words (kernels/cpu/words.h), summed
-// in fp32. Of bf16 on AMX it is LibTorch's, which compiles a kernel for each shape; elsewhere the one below.
+// The product that all blocked ones are made of: rows of terms, bf16 or fp32, by words (kernels/cpu/words.h),
+// summed in fp32. Of bf16 on AMX it is LibTorch's, which compiles a kernel for each shape; elsewhere the one
+// below.
 namespace moelab {
 
 // Whether the library multiplies bf16 block by block: on AMX alone.
 inline bool has_matrix_unit() { return at::native::cpublas::could_pack(at::kBFloat16); }
+// Whether elements of T are multiplied by it.
 template <class T>
 bool uses_matrix_unit() {
-  return std::is_same_v<T, at::BFloat16> && has_matrix_unit();
+  return std::is_same_v<T, at::BFloat16> && !kConverts<T> && has_matrix_unit();
 }
 
 namespace detail {
 
-#ifdef CPU_CAPABILITY_AVX512
-// sum + left · right, lane by lane; the first argument names the type of the terms.
-C10_ALWAYS_INLINE __m512 add_product(float, __m512 sum, __m512i left, __m512i right) {
-  return _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sum);
-}
+// A register of words of the right operand, a word of the left one in all lanes, and sum + left · right.
+template <class Term>
+struct Terms;
+
+template <>
+struct Terms<float> {
+  using Register = Vec;
+  static C10_ALWAYS_INLINE Vec load(const int32_t* words) { return Vec::loadu(words); }
+  static C10_ALWAYS_INLINE Vec broadcast(const float* a) { return Vec(*a); }
+  static C10_ALWAYS_INLINE Vec add_product(const Vec& sum, const Vec& left, const Vec& right) {
+    return at::vec::fmadd(left, right, sum);
+  }
+};
 #ifdef MOELAB_NATIVE_BF16
-C10_ALWAYS_INLINE __m512 add_product(at::BFloat16, __m512 sum, __m512i left, __m512i right) {
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(left), reinterpret_cast<__m512bh>(right));
-}
+template <>
+struct Terms<at::BFloat16> {
+  using Register = __m512i;
+  static C10_ALWAYS_INLINE __m512i load(const int32_t* words) { return _mm512_loadu_si512(words); }
+  static C10_ALWAYS_INLINE __m512i broadcast(const at::BFloat16* a) {
+    int32_t word;
+    std::memcpy(&word, a, sizeof(word));
+    return _mm512_set1_epi32(word);
+  }
+  static C10_ALWAYS_INLINE Vec add_product(const Vec& sum, __m512i left, __m512i right) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(left), reinterpret_cast<__m512bh>(right));
+  }
+};
 #endif
 
-// c (rows, 16 · vectors) = a (rows, K) by words (K / kInWord, 16 · vectors), or that added to c. Sums stay in
-// registers: six rows of four are 24 of 32, and two instructions a cycle want more than a dozen under way.
+// Sums stay in registers: six rows of four vectors are 24 of AVX-512's 32, six of two 12 of AVX2's 16. Two
+// instructions a cycle want about ten under way.
+inline constexpr int64_t kTileRows = 6;
+#ifdef CPU_CAPABILITY_AVX512
+inline constexpr int kTileVectors = 4;
+#else
+inline constexpr int kTileVectors = 2;
+#endif
+static_assert(kTile % (2 * kLanes) == 0);
+
+// c (rows, kLanes · vectors) = a (rows, K) by words (K / kInWord, kLanes · vectors), or that added to c. T:
+// of terms.
 template <class T, int rows, int vectors>
 void word_tile(int64_t K, bool add, const T* a, int64_t stride, const int32_t* words, int64_t N, float* c) {
-  __m512 sum[rows][vectors];
+  Vec sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) {
-      sum[r][v] = add ? _mm512_loadu_ps(c + r * N + v * kLanes) : _mm512_setzero_ps();
-    }
+    for (int v = 0; v < vectors; ++v) sum[r][v] = add ? Vec::loadu(c + r * N + v * kLanes) : Vec(0.0f);
   }
   for (int64_t k = 0; k < K; k += kInWord<T>, words += N) {
-    __m512i right[vectors];
+    typename Terms<T>::Register right[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) right[v] = _mm512_loadu_si512(words + v * kLanes);
+    for (int v = 0; v < vectors; ++v) right[v] = Terms<T>::load(words + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-      int32_t word;
-      std::memcpy(&word, a + r * stride + k, sizeof(word));
-      const __m512i left = _mm512_set1_epi32(word);
+      const auto left = Terms<T>::broadcast(a + r * stride + k);
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) sum[r][v] = add_product(T(), sum[r][v], left, right[v]);
+      for (int v = 0; v < vectors; ++v) sum[r][v] = Terms<T>::add_product(sum[r][v], left, right[v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) _mm512_storeu_ps(c + r * N + v * kLanes, sum[r][v]);
+    for (int v = 0; v < vectors; ++v) sum[r][v].store(c + r * N + v * kLanes);
   }
 }
-
-inline constexpr int64_t kTileRows = 6;
 
 // As word_tile, of any number of rows, in tiles that differ by a row at most.
 template <class T, int vectors, size_t... index>
@@ -80,51 +104,35 @@ void word_columns(int64_t M, int64_t K, bool add, const T* a, int64_t stride, co
   }
 }
 
+// As multiply_words, by the tiles of this file.
 template <class T>
-void multiply_words_avx512(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
-                           const int32_t* words, float* c) {
+void multiply_tiles(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
+                    const int32_t* words, float* c) {
   constexpr auto tiles = std::make_index_sequence<kTileRows>();
   int64_t column = 0;
-  for (; column + 4 * kLanes <= N; column += 4 * kLanes) {
-    word_columns<T, 4>(M, K, add, a, stride, words + column, N, c + column, tiles);
+  for (; column + kTileVectors * kLanes <= N; column += kTileVectors * kLanes) {
+    word_columns<T, kTileVectors>(M, K, add, a, stride, words + column, N, c + column, tiles);
   }
   if (column < N) word_columns<T, 2>(M, K, add, a, stride, words + column, N, c + column, tiles);
 }
-#else
-// There is none to be called: kHasTiles.
-template <class T>
-void multiply_words_avx512(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
-                           const int32_t* words, float* c);
-#endif
 
 }  // namespace detail
 
-// Whether the product below is made of tiles of this file.
-#if defined(MOELAB_NATIVE_BF16)
-template <class T>
-inline constexpr bool kHasTiles = true;
-#elif defined(CPU_CAPABILITY_AVX512)
-template <class T>
-inline constexpr bool kHasTiles = std::is_same_v<T, float>;
-#else
-template <class T>
-inline constexpr bool kHasTiles = false;
-#endif
-
-// Whether there is such a product here and it beats LibTorch's matmul; what a dry run counts follows it too.
-// Of fp32 it does where MKL leaves AVX-512 alone, on CPUs that are not Intel's: there it takes half the time.
+// Whether blocked products of T beat LibTorch's matmul; what a dry run counts follows it too. In 16 bits they
+// always do. In fp32 they do where MKL leaves AVX-512 alone, on CPUs that are not Intel's: there it takes
+// half the time.
 template <class T>
 bool has_word_product() {
-  if constexpr (!std::is_same_v<T, float>) return kHasTiles<T> || uses_matrix_unit<T>();
+  if constexpr (!std::is_same_v<T, float>) return true;
 #ifdef CPU_CAPABILITY_AVX512
   return !__builtin_cpu_is("intel");
 #else
-  return false;
+  return true;
 #endif
 }
 
-// c (M, N) = a (M, K) by words (K / kInWord, N), or that added to c; N and K multiples of kTile. `stride`:
-// from a row of a to the next. Each element sums its terms in one order, whatever M and N.
+// c (M, N) = a (M, K) by words (K / kInWord, N), or that added to c; N and K multiples of kTile. T: of terms.
+// `stride`: from a row of a to the next. Each element sums its terms in one order, whatever M and N.
 template <class T>
 void multiply_words(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
                     const int32_t* words, float* c) {
@@ -132,7 +140,7 @@ void multiply_words(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64
     at::native::cpublas::brgemm(M, N, K, stride, N, N, add, a, reinterpret_cast<const T*>(words), c);
     return;
   }
-  if constexpr (kHasTiles<T>) detail::multiply_words_avx512(M, N, K, add, a, stride, words, c);
+  detail::multiply_tiles(M, N, K, add, a, stride, words, c);
 }
 
 // After a thread's last product: the library leaves a matrix unit set up.

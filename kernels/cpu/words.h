@@ -8,15 +8,29 @@
 #include <cstdint>
 #include <cstring>
 
-// Matrices as blocked products want them: the right operand in words of four bytes, of fp32 its elements, of
-// bf16 (rows / 2, columns) pairs of rows 2r and 2r + 1. Widths are multiples of kTile.
+// Operands as blocked products want them. The right operand is laid out in words of four bytes: floats, or
+// pairs of bf16 from rows 2r and 2r + 1, (rows / 2, columns). Widths are multiples of kTile.
 namespace moelab {
 
+// The type in which elements of T are multiplied. A CPU without products of bf16 multiplies floats; products
+// of fp16 are floats everywhere. Elements are converted when an operand is laid out, and the result is
+// rounded once.
+#ifdef MOELAB_NATIVE_BF16
 template <class T>
-inline constexpr int64_t kInWord = sizeof(int32_t) / sizeof(T);  // terms in a word
-inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+using Term = std::conditional_t<std::is_same_v<T, at::BFloat16>, at::BFloat16, float>;
+#else
+template <class T>
+using Term = float;
+#endif
+template <class T>
+inline constexpr bool kConverts = !std::is_same_v<T, Term<T>>;
+inline at::ScalarType term_type(at::ScalarType type) {
+  return type == at::kBFloat16 ? c10::CppTypeToScalarType<Term<at::BFloat16>>::value : at::kFloat;
+}
 
-using VecWord = at::vec::Vectorized<int32_t>;
+template <class T>
+inline constexpr int64_t kInWord = sizeof(int32_t) / sizeof(Term<T>);  // terms in a word
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Asks for rows that are read or written next, at strides that no hardware foresees.
 template <class T>
@@ -24,6 +38,12 @@ inline void prefetch_rows(const T* rows, int64_t stride, int64_t n, int64_t widt
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < width; j += 64 / sizeof(T)) __builtin_prefetch(rows + i * stride + j, 0, 2);
   }
+}
+
+// to (count) = from, as floats; count a multiple of kTile.
+template <class T>
+inline void widen(const T* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; i += kLanes) store_float(to + i, load_float(from + i));
 }
 
 // words (rows / kInWord, width) of `count` rows of `width`, zeros up to `rows`.
@@ -36,7 +56,7 @@ inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows
     if (r >= count) {
       std::fill_n(words, width, 0);
     } else if constexpr (kInWord<T> == 1) {
-      std::memcpy(words, from + r * stride, width * sizeof(T));
+      widen(from + r * stride, width, reinterpret_cast<float*>(words));
     } else {
       const auto* even = reinterpret_cast<const uint16_t*>(from + r * stride);
       if (r + 1 == count) {
@@ -55,6 +75,7 @@ inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows
 template <class T>
 inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
                             int32_t* words, int64_t to_stride) {
+  using Word = std::conditional_t<kInWord<T> == 1, T, float>;  // a pair travels as a float
   const int64_t height = width / kInWord<T>;
   for (int64_t r = 0; count < rows && r < height; ++r) {
     std::fill_n(words + r * to_stride + count, rows - count, 0);
@@ -65,18 +86,18 @@ inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_
     for (int64_t c = 0; c < width; c += kColumns) {
       prefetch_rows(rows + kWordBlock * stride + c, stride, std::min(kWordBlock, count - r - kWordBlock),
                     kColumns);
-      transpose_words(reinterpret_cast<const float*>(rows + c), stride / kInWord<T>,
+      transpose_words(reinterpret_cast<const Word*>(rows + c), stride / kInWord<T>,
                       std::min(kWordBlock, count - r), kWordBlock,
                       reinterpret_cast<float*>(words + c / kInWord<T> * to_stride + r), to_stride);
     }
   }
 }
 
-// to (width, padded), of S rows of `width`, zeros up to `padded`.
-template <class T>
-inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t padded, int64_t width, T* to,
+// to (width, padded), of S rows of `width`, zeros up to `padded`. To: the type of the terms.
+template <class T, class To>
+inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t padded, int64_t width, To* to,
                            int64_t to_stride) {
-  for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, T(0));
+  for (int64_t c = 0; c < width; ++c) std::fill_n(to + c * to_stride + S, padded - S, To(0));
   prefetch_rows(from, stride, std::min(kTile, S), width);
   for (int64_t s = 0; s < S; s += kTile) {
     for (int64_t c = 0; c < width; c += kTile) {
@@ -88,9 +109,9 @@ inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t pad
 }
 
 // to (count, width) = from (width, M) transposed, row r times factor(r); `rows` (M, width) is scratch.
-template <class F>
+template <class T, class F>
 inline void store_transposed(const float* from, int64_t M, int64_t count, int64_t width, float* rows,
-                             const F& factor, at::BFloat16* to, int64_t stride) {
+                             const F& factor, T* to, int64_t stride) {
   transpose_words(from, M, width, M, rows, width);
   for (int64_t r = 0; r < count; ++r) {
     const Vec f(factor(r));
@@ -100,24 +121,22 @@ inline void store_transposed(const float* from, int64_t M, int64_t count, int64_
   }
 }
 
-// Two rows, rounded to bf16, as words.
-inline void store_words(int32_t* to, const Vec& even, const Vec& odd) {
+// Lanes of the rows `even` and `odd` of a right operand: one row of pairs, or two of floats `width` apart.
+template <class T>
+C10_ALWAYS_INLINE void store_words(int32_t* to, [[maybe_unused]] int64_t width, const Vec& even,
+                                   const Vec& odd) {
+  if constexpr (kInWord<T> == 1) {
+    even.store(to);
+    odd.store(to + width);
+  } else {
 #ifdef MOELAB_NATIVE_BF16
-  const __m512 low = even, high = odd;
-  const __m512i rows = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)),
-                order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                                         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, rows));
-#else
-  // bf16 in the upper half of each lane, to nearest even; the NaN of arithmetic stay what they are
-  const auto rounded_bits = [](const Vec& v) {
-    const VecWord bits = at::vec::cast<int32_t>(v);
-    const VecWord odd = (bits >> VecWord(16)) & VecWord(1);
-    return bits + VecWord(0x7fff) + odd;
-  };
-  const VecWord low = (rounded_bits(even) >> VecWord(16)) & VecWord(0xffff);
-  (low | (rounded_bits(odd) & VecWord(static_cast<int32_t>(0xffff0000)))).store(to);
+    const __m512 low = even, high = odd;
+    const __m512i rows = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)),
+                  order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, rows));
 #endif
+  }
 }
 
 }  // namespace moelab

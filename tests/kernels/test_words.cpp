@@ -9,8 +9,9 @@
 
 #include "kernels/cpu/line.h"
 
-// The layouts that blocked products read, and the lines that they store, against LibTorch's own transposes
-// and roundings, bit for bit. What lies beside an operand is NaN, what lies beside a result stays as it is.
+// The layouts that blocked products read, and the lines that they store, against LibTorch's own transposes,
+// conversions and roundings, bit for bit. What lies beside an operand is NaN, what lies beside a result stays
+// as it is.
 namespace moelab {
 namespace {
 
@@ -20,7 +21,8 @@ constexpr double kMark = -77;
 template <class T>
 class Words : public ::testing::Test {
  protected:
-  static constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value;
+  static constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value,
+                                  kTerm = c10::CppTypeToScalarType<Term<T>>::value;
 
   // (rows, width) of distinct values, NaN behind each row and the last.
   static at::Tensor among_nan(int64_t rows, int64_t width) {
@@ -32,19 +34,21 @@ class Words : public ::testing::Test {
                  (128 + at::arange(width, at::kDouble) % 127));
     return matrix;
   }
-  static at::Tensor marked(int64_t rows, int64_t width) { return at::full({rows, width}, kMark, kType); }
+  static at::Tensor marked(int64_t rows, int64_t width, at::ScalarType type = kTerm) {
+    return at::full({rows, width}, kMark, type);
+  }
   static void expect_untouched(const at::Tensor& t) { EXPECT_TRUE(t.eq(kMark).all().template item<bool>()); }
 };
 
-using Types = ::testing::Types<float, at::BFloat16>;
+using Types = ::testing::Types<float, at::BFloat16, at::Half>;
 TYPED_TEST_SUITE(Words, Types);
 
 TYPED_TEST(Words, TransposesTilesOfAnyNumberOfRows) {
   for (int64_t rows = 1; rows <= 32; ++rows) {
     const at::Tensor from = this->among_nan(rows, 32), to = this->marked(32, 40);
-    transpose_tile(from.const_data_ptr<TypeParam>(), from.stride(0), rows, to.mutable_data_ptr<TypeParam>(),
-                   40);
-    EXPECT_TRUE(to.narrow(1, 0, rows).equal(from.t())) << rows;
+    transpose_tile(from.const_data_ptr<TypeParam>(), from.stride(0), rows,
+                   to.mutable_data_ptr<Term<TypeParam>>(), 40);
+    EXPECT_TRUE(to.narrow(1, 0, rows).equal(from.t().to(this->kTerm))) << rows;
     this->expect_untouched(to.narrow(1, rows, 40 - rows));
   }
 }
@@ -55,8 +59,8 @@ TYPED_TEST(Words, TransposesRowsWithZerosUpToThePadding) {
       const int64_t padded = round_up(rows, kTile), stride = padded + 8;
       const at::Tensor from = this->among_nan(rows, width), to = this->marked(width, stride);
       transpose_rows(from.const_data_ptr<TypeParam>(), from.stride(0), rows, padded, width,
-                     to.mutable_data_ptr<TypeParam>(), stride);
-      EXPECT_TRUE(to.narrow(1, 0, rows).equal(from.t())) << rows << ", " << width;
+                     to.mutable_data_ptr<Term<TypeParam>>(), stride);
+      EXPECT_TRUE(to.narrow(1, 0, rows).equal(from.t().to(this->kTerm))) << rows << ", " << width;
       EXPECT_TRUE(to.narrow(1, rows, padded - rows).eq(0).all().template item<bool>());
       this->expect_untouched(to.narrow(1, padded, 8));
     }
@@ -74,7 +78,8 @@ TYPED_TEST(Words, PacksTransposesInWholeWords) {
                                 .view({width / in_word, stride, in_word});
       pack_transposed(from.const_data_ptr<TypeParam>(), from.stride(0), rows, padded, width,
                       static_cast<int32_t*>(to.mutable_data_ptr()), stride);
-      const at::Tensor expected = from.contiguous().view({rows, width / in_word, in_word}).transpose(0, 1);
+      const at::Tensor expected =
+          from.to(this->kTerm).contiguous().view({rows, width / in_word, in_word}).transpose(0, 1);
       EXPECT_TRUE(to.narrow(1, 0, rows).equal(expected)) << rows << ", " << width;
       EXPECT_TRUE(to.narrow(1, rows, padded - rows).eq(0).all().template item<bool>());
       this->expect_untouched(to.narrow(1, padded, 8));
@@ -106,7 +111,7 @@ TYPED_TEST(Words, StoresLinesRounded) {
   constexpr int64_t size = Line<TypeParam>::kSize;
   const at::Tensor x = hard_to_round(4 * size), expected = x.to(this->kType);
   for (const Read read : {Read::soon, Read::late}) {
-    const at::Tensor stored = this->marked(1, 6 * size)[0], again = at::empty({4 * size});
+    const at::Tensor stored = this->marked(1, 6 * size, this->kType)[0], again = at::empty({4 * size});
     for (int64_t i = 0; i < 4 * size; i += size) {
       const Line<TypeParam> line = line_of<TypeParam>(x.const_data_ptr<float>() + i);
       store_line(stored.mutable_data_ptr<TypeParam>() + size + i, line, read);
@@ -126,15 +131,22 @@ TYPED_TEST(Words, StoresLinesRounded) {
   }
 }
 
-TEST(WordsOfRows, AreTwoRowsRounded) {
-  const at::Tensor rows = hard_to_round(2 * kLanes).view({2, kLanes}),
-                   words = at::empty({kLanes, 2}, at::kBFloat16);
+TYPED_TEST(Words, OfTwoRowsArePairsOrTwoRowsOfFloats) {
+  constexpr bool pairs = kInWord<TypeParam> == 2;
+  const at::Tensor rows = hard_to_round(2 * kLanes).view({2, kLanes}), words = this->marked(2, kLanes + 3);
+  const auto store = [&](const Vec& even, const Vec& odd) {
+    store_words<TypeParam>(static_cast<int32_t*>(words.mutable_data_ptr()), kLanes + 3, even, odd);
+  };
+  const auto stored = [&] {
+    return pairs ? words.flatten().narrow(0, 0, 2 * kLanes).view({kLanes, 2}).t()
+                 : words.narrow(1, 0, kLanes);
+  };
   const float* p = rows.const_data_ptr<float>();
-  store_words(static_cast<int32_t*>(words.mutable_data_ptr()), Vec::loadu(p), Vec::loadu(p + kLanes));
-  EXPECT_TRUE(words.equal(rows.t().to(at::kBFloat16)));
+  store(Vec::loadu(p), Vec::loadu(p + kLanes));
+  EXPECT_TRUE(stored().equal(rows.to(this->kTerm)));
   const Vec nan(std::numeric_limits<float>::quiet_NaN());
-  store_words(static_cast<int32_t*>(words.mutable_data_ptr()), nan, nan);
-  EXPECT_TRUE(words.isnan().all().item<bool>());
+  store(nan, nan);
+  EXPECT_TRUE(stored().isnan().all().template item<bool>());
 }
 
 }  // namespace
