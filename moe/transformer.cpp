@@ -208,14 +208,14 @@ ReferenceHead Transformer::reference(const at::Tensor& tokens_BS, BlockRunner& r
 }
 
 at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {
-  return linear(hidden(tokens_BS, false, runner).x_BSD, head_VD_);
+  return moelab::linear(hidden(tokens_BS, false, runner).x_BSD, head_VD_);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText text{&cache, tokens_BS.size(1)};
   const at::Tensor x_BSD = hidden(tokens_BS, false, runner, {&text, 1}).x_BSD;
-  return linear(x_BSD.select(1, x_BSD.size(1) - 1), head_VD_);
+  return moelab::linear(x_BSD.select(1, x_BSD.size(1) - 1), head_VD_);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts,
@@ -226,14 +226,14 @@ at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const
   int64_t end = 0;
   for (const CachedText& text : texts) last.push_back(x_SD.select(0, (end += text.tokens) - 1));
   TORCH_CHECK(end == x_SD.size(0), "next_logits: ", x_SD.size(0), " tokens for texts of ", end);
-  return linear(at::stack(last), head_VD_);
+  return moelab::linear(at::stack(last), head_VD_);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const Places& places, KvCache& cache,
                                     BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText all{&cache, tokens_B.size(0)};
-  return linear(hidden(tokens_B.unsqueeze(0), false, runner, {&all, 1}, {}, places).x_BSD[0], head_VD_);
+  return moelab::linear(hidden(tokens_B.unsqueeze(0), false, runner, {&all, 1}, {}, places).x_BSD[0], head_VD_);
 }
 
 at::Tensor Transformer::objective(const LossParts& parts) const {
