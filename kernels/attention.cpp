@@ -263,6 +263,17 @@ Tensor library_attention(const Tensor& q, const Tensor& kv, const std::optional<
   return out_BHSd.transpose(1, 2).flatten(2);
 }
 
+// What library_attention allocates: the result, and fp32 copies where products run in fp32.
+Tensor meta_attention(const Tensor& q, const Tensor& kv) {
+  Tensor wide_q, wide_kv, wide_out;
+  if (multiplies_as_fp32(q)) {
+    wide_q = q.to(at::kFloat);
+    wide_kv = kv.to(at::kFloat);
+    wide_out = at::empty_like(wide_q);
+  }
+  return at::empty({q.size(0), q.size(1), q.size(2) * q.size(3)}, q.options());
+}
+
 }  // namespace
 
 Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
@@ -293,7 +304,7 @@ Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
   TORCH_CHECK(S <= T && q.size(2) % kv_heads == 0, "cached_attention: queries ", q.sizes(), " for ",
               kv.sizes());
   // for meta tensors the library would choose the kernel that makes the scores, which the CPU's does not
-  if (q.is_meta()) return at::empty({q.size(0), S, q.size(2) * q.size(3)}, q.options());
+  if (q.is_meta()) return meta_attention(q, kv);
   if (span.covers(T)) {
     std::optional<Tensor> mask;  // the library's causal one counts from the first key, not from the last
     if (S > 1 && S < T) mask = at::ones({S, T}, q.options().dtype(at::kBool)).tril_(T - S);
@@ -314,7 +325,7 @@ Tensor placed_attention(const Tensor& q, const Tensor& kv, const Tensor& positio
   const int64_t B = q.size(0), P = kv.size(1);
   TORCH_CHECK(q.size(1) == 1 && kv.size(0) == B && position_B.sizes() == at::IntArrayRef({B}),
               "placed_attention: queries ", q.sizes(), " at ", position_B.sizes(), " for ", kv.sizes());
-  if (q.is_meta()) return at::empty({B, 1, q.size(2) * q.size(3)}, q.options());
+  if (q.is_meta()) return meta_attention(q, kv);
   const Tensor key_P = at::arange(P, position_B.options()), query_B1 = position_B.unsqueeze(1);
   Tensor seen_BP = key_P <= query_B1;
   if (!span.covers(P))  // AttentionSpan::first; a number below 0 hides nothing

@@ -185,7 +185,7 @@ void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, 
     return;
   }
   lane.round(in, Fp8Format::e4m3, Fp8Scale::by_row);
-  multiply_rows(pre, in, lane.rounded(w13_e, Fp8Scale::by_row).t());
+  multiply_rows(pre, in, lane.rounded(w13_e, Fp8Scale::by_row).t(), lane.product);
 }
 
 // An expert's output, unscaled, in lane.rows_MD.
@@ -206,7 +206,7 @@ Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, co
     swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
   });
   lane.round(act, Fp8Format::e4m3, Fp8Scale::by_row);
-  multiply_rows(out, act, lane.rounded(w2_e, Fp8Scale::by_row).t());
+  multiply_rows(out, act, lane.rounded(w2_e, Fp8Scale::by_row).t(), lane.product);
   return out;
 }
 
@@ -244,7 +244,7 @@ Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, con
                act = lane.act_MF.narrow(0, 0, n);
   gather_rows(dy, route, n, s.K, out);
   lane.round(out, Fp8Format::e5m2, Fp8Scale::by_row);
-  multiply_rows(act, out, lane.rounded(w2_e, Fp8Scale::by_column));  // dA'
+  multiply_rows(act, out, lane.rounded(w2_e, Fp8Scale::by_column), lane.product);  // dA'
   with_element_type(x.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     swiglu_backward_rows(pre.mutable_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(),
@@ -254,12 +254,12 @@ Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, con
   if (lane.fp8) gather_rows(dy, route, n, s.K, out);
   lane.round(out, Fp8Format::e5m2, Fp8Scale::by_column);
   lane.round(act, Fp8Format::e4m3, Fp8Scale::by_column);
-  multiply_transposed(dw2_e, out, act, lane.tail_a, lane.tail_b);
-  multiply_rows(out, lane.rounded_gradient(pre), lane.rounded(w13_e, Fp8Scale::by_column));
+  multiply_transposed(dw2_e, out, act, lane.tail_a, lane.tail_b, lane.product);
+  multiply_rows(out, lane.rounded_gradient(pre), lane.rounded(w13_e, Fp8Scale::by_column), lane.product);
   gather_rows(x, route, n, s.K, in);
   lane.round(pre, Fp8Format::e5m2, Fp8Scale::by_column);
   lane.round(in, Fp8Format::e4m3, Fp8Scale::by_column);
-  multiply_transposed(dw13_e, pre, in, lane.tail_a, lane.tail_b);
+  multiply_transposed(dw13_e, pre, in, lane.tail_a, lane.tail_b, lane.product);
   return out;
 }
 

@@ -65,16 +65,22 @@ struct Matrix {
 // How a product is cut into tasks, and what a core computes one in.
 struct Tasks {
   int64_t M, K, N, rows, columns;
-  Tasks(int64_t M, int64_t K, int64_t N) : M(M), K(K), N(N), columns(std::min(kColumns, round_up(N, kTile))) {
-    const int64_t across = at::divup(N, columns), wanted = at::divup(2 * at::get_num_threads(), across);
+  Tasks(int64_t M, int64_t K, int64_t N)
+      : M(M), K(K), N(N), columns(std::clamp(round_up(N, kTile), kTile, kColumns)) {
+    const int64_t across = std::max<int64_t>(1, at::divup(N, columns)),
+                  wanted = at::divup(2 * at::get_num_threads(), across);
     rows = std::clamp(round_up(at::divup(M, wanted), kRows), kRows, kMostRows);
   }
   int64_t count() const { return at::divup(M, rows) * at::divup(N, columns); }
-  int64_t cores() const { return std::min<int64_t>(at::get_num_threads(), count()); }
   int64_t depth() const { return std::min(K, kDepth); }
 };
 
 struct Scratch {
+  static int64_t bytes(const Tasks& t) {
+    Arena counted(nullptr);
+    Scratch{counted, t};
+    return counted.used();
+  }
   float *left, *result;
   int32_t* right;
   Scratch(Arena& arena, const Tasks& t)
@@ -135,15 +141,17 @@ void multiply_tasks(const Tensor& out, const Tensor& a, const Tensor& b, const T
                     const Tensor& memory) {
   const Matrix<T> left(a), right(b);
   std::atomic<int64_t> next{0};
-  at::parallel_for(0, t.cores(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t core = begin; core < end; ++core) {
-      Arena arena(static_cast<std::byte*>(memory[core].mutable_data_ptr()));
-      const Scratch scratch(arena, t);
-      for (int64_t i; (i = next.fetch_add(1)) < t.count();) {
-        run_task(t, i, scratch, left, right, out.mutable_data_ptr<T>(), out.stride(0));
-      }
-    }
-  });
+  const int64_t bytes = Scratch::bytes(t);
+  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), t.count()), 1,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t core = begin; core < end; ++core) {
+                       Arena arena(static_cast<std::byte*>(memory.mutable_data_ptr()) + core * bytes);
+                       const Scratch scratch(arena, t);
+                       for (int64_t i; (i = next.fetch_add(1)) < t.count();) {
+                         run_task(t, i, scratch, left, right, out.mutable_data_ptr<T>(), out.stride(0));
+                       }
+                     }
+                   });
 }
 
 // Calls f(i) for each matrix of the leading dimensions, given as views of a, b and c.
@@ -154,6 +162,8 @@ void for_matrices(const Tensor& a, const Tensor& b, const Tensor& c, const F& f)
 }
 
 Tensor product_of(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == b.dim() && a.sizes().slice(0, a.dim() - 2) == b.sizes().slice(0, b.dim() - 2),
+              "product: ", a.sizes(), " by ", b.sizes(), " have other leading dimensions");
   auto shape = a.sizes().vec();
   shape.back() = b.size(-1);
   const Tensor out = at::empty(shape, a.options());
@@ -188,7 +198,11 @@ bool multiplies_as_fp32(const Tensor& x) {
   return on_cpu && x.element_size() == 2 && term_type(x.scalar_type()) == at::kFloat;
 }
 
-void product_out(Tensor out, const Tensor& a, const Tensor& b) {
+int64_t product_bytes(int64_t M, int64_t K, int64_t N) {
+  return at::get_num_threads() * Scratch::bytes(Tasks(M, K, N));
+}
+
+void product_out(Tensor out, const Tensor& a, const Tensor& b, const Tensor& given) {
   if (!multiplies_as_fp32(out)) {
     at::mm_out(out, a, b);
     return;
@@ -204,12 +218,9 @@ void product_out(Tensor out, const Tensor& a, const Tensor& b) {
     return;
   }
   const bool few = tasks.M <= kFewRows && a.stride(1) == 1 && b.stride(0) == 1;
-  Tensor memory;
-  if (!few) {
-    Arena counted(nullptr);
-    Scratch{counted, tasks};
-    memory = at::empty({tasks.cores(), counted.used()}, out.options().dtype(at::kByte));
-  }
+  const int64_t bytes = product_bytes(tasks.M, tasks.K, tasks.N);
+  const Tensor memory = few || given.defined() ? given : at::empty({bytes}, out.options().dtype(at::kByte));
+  TORCH_CHECK(few || memory.numel() >= bytes, "product: ", memory.numel(), " bytes of memory for ", bytes);
   if (out.is_meta()) return;
   with_element_type(out.scalar_type(), [&](auto zero) {
     using T = decltype(zero);

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
 readonly DATA=data/python-stdlib RUN=runs/quickstart TRADEOFF=runs/quickstart-tradeoff
-readonly STEPS=500 ROUNDS=3 ROUND_STEPS=10
+readonly PROBE=runs/quickstart-probe
 readonly CASES=(flash_attention capacity bf16 recompute_full recommended)  # beside the baseline
 
 case ${1-} in
@@ -40,24 +40,33 @@ compute=bf16
 if ! grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo; then
   compute=fp32
 fi
+readonly TRAIN=("$MOELAB" train --config moe-micro --device "$device" "data.path=$DATA")
+readonly OURS=("precision.compute=$compute" memory.limit=4GiB train.micro_batch=8 run.name=quickstart)
+
+say "Timing a few steps on this machine"
+rm -rf "$PROBE"
+# probe FOLDER key=value…
+probe() {
+  quietly "$PROBE/$1.log" "${TRAIN[@]}" "${@:2}" train.steps=5 eval.batches=0 checkpoint.keep=0 "run.dir=$PROBE/$1"
+}
+probe training "${OURS[@]}" "$@"
+probe baseline precision.compute=fp32 attention.kernel=materialised model.dispatch=onehot
+plan=$(.venv/bin/python scripts/quickstart_plan.py "$PROBE/training" "$PROBE/baseline")
+# steps, model, rounds and case_steps
+declare $plan
 
 say "Training moe-micro on the $device, in $compute, under a budget of 4 GiB"
 rm -rf "$RUN"
-# A setting may be given once, so what the caller gives takes the place of ours.
-ours=()
-for setting in "precision.compute=$compute" memory.limit=4GiB "train.steps=$STEPS" train.micro_batch=8 \
-  run.name=quickstart "run.dir=$RUN"; do
-  [[ " $*" == *" ${setting%%=*}="* ]] || ours+=("$setting")
-done
-"$MOELAB" train --config moe-micro --device "$device" "data.path=$DATA" "${ours[@]}" "$@"
+# Of a setting given twice the later wins: the caller's.
+"${TRAIN[@]}" "${OURS[@]}" "train.steps=$steps" "$@" "run.dir=$RUN"
 
 say "Evaluating it on held-out text"
 "$MOELAB" eval --config "$RUN/config.yaml"
 
-say "Measuring $((${#CASES[@]} + 1)) ways to train the same model ($ROUNDS rounds of $ROUND_STEPS steps each)"
+say "Measuring $((${#CASES[@]} + 1)) ways to train $model ($rounds rounds of $case_steps steps each)"
 rm -rf "$TRADEOFF"
 build/quick/bin/bench_tradeoff --out "$TRADEOFF/records.jsonl" --only "$(IFS=, && echo "${CASES[*]}")" \
-  --rounds "$ROUNDS" --case-steps "$ROUND_STEPS" --extra-rounds 0 --model moe-micro \
+  --rounds "$rounds" --case-steps "$case_steps" --extra-rounds 0 --model "$model" \
   "run.device=$device" "data.path=$DATA"
 
 say "What they cost"

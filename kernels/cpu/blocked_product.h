@@ -28,7 +28,8 @@ bool has_blocked_product(int64_t width, int64_t other = kTile) {
 
 inline bool has_blocked_product(at::ScalarType type, int64_t width, int64_t other = kTile) {
   return type == at::kFloat ? has_blocked_product<float>(width, other)
-                            : has_blocked_product<at::BFloat16>(width, other);
+                            : (type == at::kBFloat16 || type == at::kHalf) &&
+                                  has_blocked_product<at::BFloat16>(width, other);
 }
 
 // The right operand (K, N) of a product, in panels of columns one behind the other, each as words (K /

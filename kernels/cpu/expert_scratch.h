@@ -10,6 +10,7 @@
 #include "kernels/cpu/row_products.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/product.h"
 
 // What the expert block computes in.
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows, M rows of the widest expert,
@@ -62,6 +63,7 @@ struct Scratch {
     Tensor weight;             // with fp8: room for the larger weight, rounded
     Tensor gradient_M2F;       // with fp8: room for the gradient of the pre-activation
     Tensor across, workers;    // of blocked products
+    Tensor product;            // of product_out
 
     bool fp8 = false;
 
@@ -113,6 +115,15 @@ struct Scratch {
     if (fp8) {
       lane.weight = rows_buffer(x, 2 * s.F, s.D, Kind::activation_experts).view({-1});
       if (backward) lane.gradient_M2F = rows_buffer(x, widest, 2 * s.F, Kind::activation_experts);
+    }
+    if (multiplies_as_fp32(x)) {
+      int64_t bytes = std::max(product_bytes(widest, s.D, 2 * s.F), product_bytes(widest, s.F, s.D));
+      if (backward) {
+        bytes = std::max({bytes, product_bytes(widest, 2 * s.F, s.D), product_bytes(widest, s.D, s.F),
+                          product_bytes(s.D, widest, s.F), product_bytes(2 * s.F, widest, s.D)});
+      }
+      const KindScope scope(Kind::activation_experts);
+      lane.product = at::empty({bytes}, x.options().dtype(at::kByte));
     }
     make_scales(lane, x, widest, backward ? 1 : 0);
     return lane;

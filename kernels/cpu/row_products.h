@@ -21,12 +21,14 @@ struct RowBlocks {
   }
 };
 
-// out (n, B) = rows (n, A) by weights (A, B). The last block overlaps the whole ones.
-inline void multiply_rows(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights) {
+// out (n, B) = rows (n, A) by weights (A, B). The last block overlaps the whole ones. `memory`:
+// product_out's.
+inline void multiply_rows(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights,
+                          const at::Tensor& memory) {
   const RowBlocks blocks(rows);
   const auto multiply = [&](int64_t first, int64_t n) {
     at::Tensor part = out.narrow(0, first, n);
-    product_out(part, rows.narrow(0, first, n), weights);
+    product_out(part, rows.narrow(0, first, n), weights, memory);
   };
   multiply(0, blocks.whole);
   if (blocks.tail > 0) multiply(rows.size(0) - blocks.tail, blocks.tail);
@@ -43,9 +45,10 @@ inline at::Tensor padded_rows(const at::Tensor& rows, int64_t first, int64_t n, 
 
 // out (A, B) = a (n, A) transposed by b (n, B); scratch for a block of rows of each.
 inline void multiply_transposed(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
-                                const at::Tensor& scratch_a, const at::Tensor& scratch_b) {
+                                const at::Tensor& scratch_a, const at::Tensor& scratch_b,
+                                const at::Tensor& memory) {
   const RowBlocks blocks(a);
-  product_out(out, a.narrow(0, 0, blocks.whole).t(), b.narrow(0, 0, blocks.whole));
+  product_out(out, a.narrow(0, 0, blocks.whole).t(), b.narrow(0, 0, blocks.whole), memory);
   if (blocks.tail == 0) return;
   at::addmm_out(out, out, padded_rows(a, blocks.whole, blocks.tail, scratch_a).t(),
                 padded_rows(b, blocks.whole, blocks.tail, scratch_b));

@@ -25,17 +25,24 @@ bool uses_matrix_unit() {
 
 namespace detail {
 
+// Sums are bare registers: GCC keeps an array of Vec, whose constructor writes zeros, in memory.
+#ifdef CPU_CAPABILITY_AVX512
+using Sum = __m512;
+#else
+using Sum = __m256;
+#endif
+
 // A register of words of the right operand, a word of the left one in all lanes, and sum + left · right.
 template <class Term>
 struct Terms;
 
 template <>
 struct Terms<float> {
-  using Register = Vec;
-  static C10_ALWAYS_INLINE Vec load(const int32_t* words) { return Vec::loadu(words); }
-  static C10_ALWAYS_INLINE Vec broadcast(const float* a) { return Vec(*a); }
-  static C10_ALWAYS_INLINE Vec add_product(const Vec& sum, const Vec& left, const Vec& right) {
-    return at::vec::fmadd(left, right, sum);
+  using Register = Sum;
+  static C10_ALWAYS_INLINE Sum load(const int32_t* words) { return Vec::loadu(words); }
+  static C10_ALWAYS_INLINE Sum broadcast(const float* a) { return Vec(*a); }
+  static C10_ALWAYS_INLINE Sum add_product(Sum sum, Sum left, Sum right) {
+    return at::vec::fmadd(Vec(left), Vec(right), Vec(sum));
   }
 };
 #ifdef MOELAB_NATIVE_BF16
@@ -48,7 +55,7 @@ struct Terms<at::BFloat16> {
     std::memcpy(&word, a, sizeof(word));
     return _mm512_set1_epi32(word);
   }
-  static C10_ALWAYS_INLINE Vec add_product(const Vec& sum, __m512i left, __m512i right) {
+  static C10_ALWAYS_INLINE Sum add_product(Sum sum, __m512i left, __m512i right) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(left), reinterpret_cast<__m512bh>(right));
   }
 };
@@ -68,11 +75,13 @@ static_assert(kTile % (2 * kLanes) == 0);
 // of terms.
 template <class T, int rows, int vectors>
 void word_tile(int64_t K, bool add, const T* a, int64_t stride, const int32_t* words, int64_t N, float* c) {
-  Vec sum[rows][vectors];
+  Sum sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) sum[r][v] = add ? Vec::loadu(c + r * N + v * kLanes) : Vec(0.0f);
+    for (int v = 0; v < vectors; ++v) {
+      sum[r][v] = add ? Vec::loadu(c + r * N + v * kLanes) : Vec(0.0f);
+    }
   }
   for (int64_t k = 0; k < K; k += kInWord<T>, words += N) {
     typename Terms<T>::Register right[vectors];
@@ -88,7 +97,7 @@ void word_tile(int64_t K, bool add, const T* a, int64_t stride, const int32_t* w
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) sum[r][v].store(c + r * N + v * kLanes);
+    for (int v = 0; v < vectors; ++v) Vec(sum[r][v]).store(c + r * N + v * kLanes);
   }
 }
 

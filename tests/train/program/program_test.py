@@ -1,6 +1,7 @@
 """Exit codes and messages of the built program: program_test.py PROGRAM."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,18 @@ class Program(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         for command in COMMANDS:
             self.assertIn(command, result.stderr)
+
+    def test_waiting_threads_spin_for_a_bounded_time(self):
+        """libgomp says what it took; what the user has set is left alone."""
+        def spins(**variables):
+            environment = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+            result = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True,
+                                    env=environment | {"OMP_DISPLAY_ENV": "verbose"} | variables)
+            return re.search(r"GOMP_SPINCOUNT = '(\w+)'", result.stderr)[1]
+        self.assertEqual(spins(), "10000")
+        self.assertEqual(spins(GOMP_SPINCOUNT="7"), "7")
+        self.assertEqual(spins(OMP_WAIT_POLICY="passive"), "0")
+        self.assertNotIn(spins(OMP_WAIT_POLICY="active"), ("0", "10000"))
 
     def test_help(self):
         result = self.run_program("--help")

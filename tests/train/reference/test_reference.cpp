@@ -211,7 +211,8 @@ TEST_F(Reference, TheDryRunKnowsIt) {
         Settings s = test::small_settings();
         s.model.d_model = 64;
         s.model.layers = 5;
-        s.precision = {.compute = compute, .store = store};
+        s.precision.compute = compute;
+        s.precision.store = store;
         s.reference = {save(s, "other", 7), 1, home};
         const auto measured = static_cast<double>(train(s, 2).peak);
         const DryRun predicted = dry_run(s);

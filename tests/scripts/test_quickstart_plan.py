@@ -1,0 +1,37 @@
+"""quickstart_plan.py: what it chooses for fast and slow machines, worked out by hand."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import quickstart_plan  # noqa: E402
+
+
+@pytest.mark.parametrize("seconds, steps", [(0.1, 500), (0.48, 500), (0.6, 400), (2.3, 100), (60, 20)])
+def test_training_takes_four_minutes_or_500_steps(seconds, steps):
+    assert quickstart_plan.training_steps(seconds) == steps
+
+
+# 18 runs of 13 steps and 3 s each in 240 s leave 0.79 s a step, 12 such runs 1.30 s, 12 of 9 steps 1.88 s.
+@pytest.mark.parametrize("seconds, choice", [
+    (0.1, ("moe-micro", 3, 10)), (0.79, ("moe-micro", 3, 10)),
+    (0.8, ("moe-micro", 2, 10)), (1.3, ("moe-micro", 2, 10)),
+    (1.35, ("moe-micro", 2, 6)), (1.85, ("moe-micro", 2, 6)),
+    (1.95, ("moe-pico", 3, 10)), (30, ("moe-pico", 3, 10)),
+])
+def test_comparison_gives_up_rounds_steps_and_the_model_in_that_order(seconds, choice):
+    assert quickstart_plan.comparison(seconds) == choice
+
+
+def test_reads_two_runs_and_prints_shell_assignments(tmp_path):
+    for name, milliseconds in (("training", 1200.0), ("baseline", 2500.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps({"step_ms": {"median": milliseconds}}))
+    done = subprocess.run([sys.executable, SCRIPTS / "quickstart_plan.py", tmp_path / "training", tmp_path / "baseline"],
+                          capture_output=True, text=True, check=True)
+    assert done.stdout == "steps=200 model=moe-pico rounds=3 case_steps=10\n"
+    assert "1.20 s" in done.stderr and "200 steps, about 4.0 minutes" in done.stderr
