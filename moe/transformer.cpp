@@ -233,7 +233,8 @@ at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const Places& pl
                                     BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText all{&cache, tokens_B.size(0)};
-  return moelab::linear(hidden(tokens_B.unsqueeze(0), false, runner, {&all, 1}, {}, places).x_BSD[0], head_VD_);
+  return moelab::linear(hidden(tokens_B.unsqueeze(0), false, runner, {&all, 1}, {}, places).x_BSD[0],
+                        head_VD_);
 }
 
 at::Tensor Transformer::objective(const LossParts& parts) const {
