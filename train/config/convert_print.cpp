@@ -8,6 +8,8 @@
 namespace moelab {
 namespace {
 
+using Kind = Value::Kind;
+
 template <class T>
 std::string list_text(const std::vector<T>& values) {
   std::string text = "[";
@@ -119,20 +121,20 @@ std::string one_of(const std::string_view* names, size_t count) {
 
 std::string describe(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::null:
+    case Kind::null:
       return "nothing (null)";
-    case Value::Kind::list: {
+    case Kind::list: {
       std::string text = "the list [";
       for (const Value& item : value.items)
         text += (&item == value.items.data() ? "" : ", ") + describe(item);
       return shortened(text) + "]";
     }
-    case Value::Kind::map:
+    case Kind::map:
       return "a group of keys";
-    case Value::Kind::quoted:
+    case Kind::quoted:
       return "the quoted text \"" + shortened(value.text) + "\"";
-    case Value::Kind::plain:
-    case Value::Kind::argument:
+    case Kind::plain:
+    case Kind::argument:
       break;
   }
   return value.text.empty() ? "nothing" : shortened(value.text);
