@@ -64,10 +64,12 @@ void gather_rows(const Tensor& source_TD, const int32_t* route, int64_t n, int64
     char* to = static_cast<char*>(rows_MD.mutable_data_ptr());
     at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const T* row = from + route[i] / K * D;
         if (route[i] < 0) {
           std::memset(to + i * bytes, 0, bytes);
-        } else if (converts) {
+          continue;
+        }
+        const T* row = from + route[i] / K * D;
+        if (converts) {
           widen(row, D, reinterpret_cast<float*>(to + i * bytes));
         } else {
           std::memcpy(to + i * bytes, row, bytes);
