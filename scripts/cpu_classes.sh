@@ -20,6 +20,10 @@ declare -rA LOWERED=(
   [avx512_bf16]="ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 MKL_ENABLE_INSTRUCTIONS=AVX512_E3"
   [amx]="-u ATEN_CPU_CAPABILITY -u ONEDNN_MAX_CPU_ISA -u MKL_ENABLE_INSTRUCTIONS")
 
+# Variable for tests with AVX2 alone on an Intel CPU: there the bits of MKL's products depend on the number of threads.
+# In MKL's strict mode they don't, so that tests over numbers of threads see our own code.
+readonly STRICT_MKL=MKL_CBWR=AVX2,STRICT
+
 # missing_flags CLASS: the flags that this machine's CPU lacks for it, on one line; an empty line when it has all.
 missing_flags() {
   local present flag missing=()
@@ -28,4 +32,9 @@ missing_flags() {
     [[ $present == *" $flag "* ]] || missing+=("$flag")
   done
   echo "${missing[*]}"
+}
+
+# Whether this machine's tests need STRICT_MKL.
+needs_strict_mkl() {
+  grep -q GenuineIntel /proc/cpuinfo && [[ -n $(missing_flags avx512) ]]
 }

@@ -32,6 +32,7 @@ run_class() {
   [[ $1 == amx ]] || filter=-$NEEDS_REAL_CPU
   shards=$(build_jobs)
   read -ra lowered <<<"${LOWERED[$1]}"
+  [[ $1 != avx2 ]] || lowered+=("$STRICT_MKL")
   rm -f "$folder"/tests-*.log
   for ((shard = 0; shard < shards; ++shard)); do
     env "${lowered[@]}" OMP_NUM_THREADS=1 GTEST_TOTAL_SHARDS="$shards" GTEST_SHARD_INDEX="$shard" \

@@ -21,7 +21,7 @@ echo "cmake $*" >>calls
 mkdir -p "$4/tests/kernels"
 cat >"$4/tests/kernels/test_kernels" <<'PROGRAM'
 #!/bin/bash
-echo "tests ISA=$ATEN_CPU_CAPABILITY,$ONEDNN_MAX_CPU_ISA,$MKL_ENABLE_INSTRUCTIONS THREADS=$OMP_NUM_THREADS $2" >>calls
+echo "tests ISA=$ATEN_CPU_CAPABILITY,$ONEDNN_MAX_CPU_ISA,$MKL_ENABLE_INSTRUCTIONS,$MKL_CBWR THREADS=$OMP_NUM_THREADS $2" >>calls
 echo '[  PASSED  ] 20 tests.'
 exit "${TESTS:-0}"
 PROGRAM
@@ -31,7 +31,7 @@ chmod +x "$4/tests/kernels/test_kernels"
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """run(FLAGS, ARGUMENT…, script=NAME): the finished script on a CPU with these flags and one core."""
+    """run(FLAGS, ARGUMENT…, script=NAME, vendor=NAME): the finished script on a CPU with these flags and one core."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "bin").mkdir()
     for name in ("lib.sh", "test_cpu_classes.sh", "test.sh"):
@@ -41,15 +41,16 @@ def run(tmp_path, monkeypatch):
     assert "/proc/cpuinfo" in text
     (tmp_path / "scripts/cpu_classes.sh").write_text(text.replace(" /proc/cpuinfo", f" {tmp_path}/cpuinfo"))
     programs = {"bin/cmake": CMAKE, "bin/nproc": "#!/bin/sh\necho 1\n",
-                "bin/ctest": '#!/bin/sh\necho "ctest $*" >>calls\nexit 3\n',
+                "bin/ctest": '#!/bin/sh\necho "ctest $* $MKL_CBWR" >>calls\nexit 3\n',
                 "scripts/setup.sh": "#!/bin/sh\necho setup >>calls\n"}
     for path, program in programs.items():
         (tmp_path / path).write_text(program)
         (tmp_path / path).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
 
-    def start(flags: str, *arguments: str, script: str = "test_cpu_classes.sh") -> subprocess.CompletedProcess:
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\nflags\t\t: {flags}\n")
+    def start(flags: str, *arguments: str, script: str = "test_cpu_classes.sh",
+              vendor: str = "AuthenticAMD") -> subprocess.CompletedProcess:
+        (tmp_path / "cpuinfo").write_text("\n".join(f"processor\t: {i}\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n" for i in (0, 1)))
         done = subprocess.run([tmp_path / "scripts" / script, *arguments], capture_output=True, text=True, timeout=60)
         calls = tmp_path / "calls"
         done.calls = calls.read_text().splitlines() if calls.exists() else []
@@ -84,10 +85,10 @@ def test_a_skipped_class_names_what_the_cpu_lacks(run):
 
 
 @pytest.mark.parametrize("name, march, libraries", [
-    ("avx2", "x86-64-v3", "avx2,AVX2,AVX2"),
-    ("avx512", "x86-64-v4", "avx512,AVX512_CORE,AVX512"),
-    ("avx512_bf16", "cooperlake", "avx512,AVX512_CORE_BF16,AVX512_E3"),
-    ("amx", "sapphirerapids", ",,"),
+    ("avx2", "x86-64-v3", "avx2,AVX2,AVX2,AVX2,STRICT"),
+    ("avx512", "x86-64-v4", "avx512,AVX512_CORE,AVX512,"),
+    ("avx512_bf16", "cooperlake", "avx512,AVX512_CORE_BF16,AVX512_E3,"),
+    ("amx", "sapphirerapids", ",,,"),
 ])
 def test_compiler_and_libraries_are_kept_to_the_class(run, monkeypatch, name, march, libraries):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")  # left over from something else
@@ -114,3 +115,31 @@ def test_help_and_mistakes(run):
     assert (done.returncode, done.stderr) == (
         2, "moelab: unknown class: sse (there are: avx2 avx512 avx512_bf16 amx)\n")
     assert not done.calls
+
+
+@pytest.mark.parametrize("flags, arguments, builds", [
+    (HASWELL, [], ["ci"]),
+    (SKYLAKE, [], ["class-avx2", "ci"]),
+    (SKYLAKE, ["-R", "moe"], ["ci"]),
+])
+def test_all_tests_cover_avx2_as_well_where_the_cpu_has_more(run, flags, arguments, builds):
+    done = run(flags, *arguments, script="test.sh")
+    assert done.calls[0] == "setup"
+    assert [call.split()[2] for call in done.calls if "--build" in call] == [f"build/{folder}" for folder in builds]
+    assert done.calls[-1] == " ".join(["ctest --test-dir build/ci --output-on-failure -j 1", *arguments, ""])
+    assert done.returncode == 3  # ctest's
+
+
+def test_all_tests_end_where_avx2_fails(run, monkeypatch):
+    monkeypatch.setenv("TESTS", "1")
+    done = run(SKYLAKE, script="test.sh")
+    assert done.returncode == 1 and not any("build/ci" in call for call in done.calls)
+
+
+@pytest.mark.parametrize("flags, vendor, mode", [
+    (HASWELL, "GenuineIntel", "AVX2,STRICT"),
+    (HASWELL, "AuthenticAMD", ""),
+    (SKYLAKE, "GenuineIntel", ""),
+])
+def test_mkl_is_strict_where_its_bits_would_depend_on_threads(run, flags, vendor, mode):
+    assert run(flags, script="test.sh", vendor=vendor).calls[-1].split(" ")[-1] == mode

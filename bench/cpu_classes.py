@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Each class of x86-64 CPU that this one can play: do its kernels' tests pass, and how fast does moelab train there?
+
+Runs scripts/test_cpu_classes.sh for each class, builds the program beside those tests, and trains with it in fp32, bf16
+and fp16; LibTorch, oneDNN and MKL are kept to the class as scripts/cpu_classes.sh says. Rounds take turns between all
+classes and precisions. Appends one JSON line to --out: the tests' outcome, median tokens/s, measured and predicted peak
+memory, every run, command, commit and machine. Run it on a quiet machine.
+
+example: .venv/bin/python bench/cpu_classes.py avx2 amx --out results/my-machine/cpu_classes.jsonl
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench/peers"))
+from peers import write_record  # noqa: E402
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+CLASSES = "source scripts/cpu_classes.sh; for class in ${CPU_CLASSES[@]}; do echo $class ${LOWERED[$class]}; done"
+
+
+def lowered():
+    """Arguments of env that keep the libraries to a class, by class."""
+    lines = subprocess.run(["bash", "-c", CLASSES], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {name: arguments for name, *arguments in map(str.split, lines)}
+
+
+def test(name):
+    """What test_cpu_classes.sh says of a class: [seconds of the build, outcome of the tests]. Builds the program too."""
+    done = subprocess.run(["scripts/test_cpu_classes.sh", name], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    _, seconds, outcome = next(line for line in done.stdout.splitlines() if line.split()[:1] == [name]).split(None, 2)
+    if seconds != "-":
+        subprocess.run(["cmake", "--build", f"build/class-{name}", "--target", "moelab", "bench_products", "-j2"], cwd=ROOT,
+                       check=True, stdout=subprocess.DEVNULL)
+    return [seconds, outcome]
+
+
+def train(environment, program, settings):
+    """One training run: the median of its steps' tokens/s after warm-up, and its peaks in bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["env", *environment, program, "train", *settings, f"run.dir={folder}/run"], check=True,
+                       stdout=subprocess.DEVNULL, cwd=ROOT)
+        summary = json.loads(Path(folder, "run/summary.json").read_text(encoding="utf-8"))
+    return {"tokens_per_second": summary["tokens_per_second"]["median"], "peak_bytes": summary["peak_bytes"],
+            "estimated_peak_bytes": summary["estimated_peak_bytes"]}
+
+
+def measure(environments, settings, rounds):
+    """The runs of each class and precision."""
+    runs = {name: {precision: [] for precision in PRECISIONS} for name in environments}
+    for _ in range(rounds):
+        for name, environment in environments.items():
+            for precision, done in runs[name].items():
+                done.append(train(environment, f"build/class-{name}/bin/moelab",
+                                  [*settings, f"precision.compute={precision}"]))
+    return runs
+
+
+def medians(runs):
+    """Of tokens/s, by class and precision."""
+    return {name: {precision: statistics.median(run["tokens_per_second"] for run in done)
+                   for precision, done in of_class.items()} for name, of_class in runs.items()}
+
+
+def main():
+    environments = lowered()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("classes", nargs="*", metavar="class", help=f"default: {' '.join(environments)}")
+    parser.add_argument("--model", default="moe-micro", help="default: moe-micro")
+    parser.add_argument("--data", default="data/python-stdlib", help="folder of tokens (default: data/python-stdlib)")
+    parser.add_argument("--steps", type=int, default=10, help="of each run; the first three are warm-up (default: 10)")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--out", required=True, help="file that takes the JSON line")
+    a = parser.parse_args()
+    if unknown := [name for name in a.classes if name not in environments]:
+        parser.error(f"unknown class: {unknown[0]} (there are: {' '.join(environments)})")
+    tests = {name: test(name) for name in a.classes or environments}
+    played = {name: environments[name] for name, (seconds, _) in tests.items() if seconds != "-"}
+    settings = ["--config", a.model, "--device", "cpu", f"data.path={a.data}", "eval.batches=0", "checkpoint.keep=0",
+                f"train.steps={a.steps}"]
+    runs = measure(played, settings, a.rounds)
+    found = medians(runs)
+    write_record(a.out, "cpu_classes", {"tests": tests, "environments": played, "train": settings,
+                                        "tokens_per_second": found, "runs": runs})
+    for name, rates in found.items():
+        print(f"{name:12}", *(f"{precision} {rate:7,.0f} tokens/s" for precision, rate in rates.items()))
+
+
+if __name__ == "__main__":
+    main()
