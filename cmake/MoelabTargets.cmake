@@ -41,9 +41,13 @@ function(moelab_use_pch target)
   target_precompile_headers(${target} REUSE_FROM moelab_pch)
 endfunction()
 
+# A program of the tests in this folder. Files named test_cuda_* or cuda_* are left out of a build without CUDA.
 function(moelab_test name)
   cmake_parse_arguments(ARG "PCH" "" "DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  if(NOT MOELAB_WITH_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/(test_)?cuda_[^/]*$")
+  endif()
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main)

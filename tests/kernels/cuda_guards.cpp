@@ -1,4 +1,3 @@
-#ifdef MOELAB_WITH_CUDA
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
@@ -70,4 +69,3 @@ TEST(CudaGuards, SeeAByteBehindABlock) {
 
 }  // namespace
 }  // namespace moelab
-#endif

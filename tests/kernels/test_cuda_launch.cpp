@@ -7,14 +7,12 @@
 #include <string>
 
 #include "kernels/cuda/cross_entropy.h"
-#include "kernels/cuda/launch.h"
-#include "tests/cuda_device.h"
-#ifdef MOELAB_WITH_CUDA
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rms_norm.h"
 #include "kernels/cuda/router.h"
 #include "kernels/cuda/update_rules.h"
-#endif
+#include "tests/cuda_device.h"
 
 // The functions from a shape to a launch, which need no GPU.
 namespace moelab::cuda {
@@ -69,7 +67,6 @@ TEST(CudaLaunch, CrossEntropyCoversTokensAndVocabulary) {
   }
 }
 
-#ifdef MOELAB_WITH_CUDA
 TEST(CudaLaunch, PartsOfTheNormsGradientDependOnTheRowsAlone) {
   EXPECT_EQ(rms_norm_parts(0), 0);
   for (const int64_t rows : kCounts) {
@@ -107,7 +104,6 @@ TEST(CudaLaunch, StripsCoverTheColumnsOfEachMatrix) {
     EXPECT_LT(shape.strips() / 3 * kFactoredStrip, columns + kFactoredStrip);
   }
 }
-#endif
 
 // Statistics of the caching allocator are no measure where a run of the tests puts another in its place, or
 // none: compute-sanitizer's of scripts/gpu_check.sh is one.

@@ -12,9 +12,7 @@
 #include "tests/kernels/cases/router.h"
 #include "tests/kernels/reference.h"
 
-#ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
-#endif
 
 // Router, dispatch and expert block on a GPU beside the CPU's, which their own tests hold against float64.
 namespace moelab {
@@ -27,12 +25,10 @@ const c10::Device kGpu(c10::kCUDA, 0);
 
 // What is held, exact in what was asked for.
 int64_t requested_bytes(c10::Device device) {
-#ifdef MOELAB_WITH_CUDA
   if (device.is_cuda()) {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
     return stats.requested_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
   }
-#endif
   return device_memory(device).allocated;
 }
 

@@ -17,7 +17,6 @@
 #include "tests/kernels/cases/update_rules.h"
 #include "tests/kernels/cuda_waits.h"
 
-#ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
@@ -134,4 +133,3 @@ TEST(CudaWaits, DroplessLayerHasNoneWithGroupedProducts) {
 
 }  // namespace
 }  // namespace moelab
-#endif
