@@ -9,16 +9,17 @@ import sys
 import pytest
 import torch
 
-PEERS = pathlib.Path(__file__).parents[2] / "bench/peers"
-sys.path.insert(0, str(PEERS))
+ROOT = pathlib.Path(__file__).parents[2]
+PEERS = ROOT / "bench/peers"
+sys.path[:0] = [str(PEERS), str(ROOT / "scripts")]
 
 import expert_sweep  # noqa: E402
 import hf_moe_layer  # noqa: E402
 import moe_layers  # noqa: E402
 import step_profile  # noqa: E402
-import table  # noqa: E402
 import tensor_files  # noqa: E402
 from peer_records import HEAD, SOURCE  # noqa: E402
+from report import peer_tables  # noqa: E402
 
 SHAPE = (torch.float32, 64, 32, 16, 4, 2)
 
@@ -92,7 +93,7 @@ def test_the_sweep_over_experts_has_a_table_of_its_own():
                      "median": {"moelab": 100.0, "eager": 200.0}}
     wide = sweep | {"E": 256, "median": {"moelab": 109.0, "eager": 900.0}, "spread": {"moelab": 0.12}}
     skewed = sweep | {"load": "zipf", "median": {"moelab": 50.0}}
-    lines = table.report([layer, sweep, wide, skewed]).splitlines()
+    lines = peer_tables.report([layer, sweep, wide, skewed]).splitlines()
     assert lines[4] == SOURCE
     assert lines[6] == "| MoE layer alone: T, d, F, E, k | moelab, ms | beside E = 4 | spread | eager, ms |"
     assert lines[8:11] == ["| float32 8, 4, 2, 4, 1 | 100 |  | 4% | 200 |",
@@ -111,7 +112,7 @@ def test_the_growth_of_a_step_is_of_the_same_round():
     assert [found[256][name] for name in ("growth", "least", "most")] == pytest.approx([0.18, 0.11, 0.25])
     record = HEAD | {"kind": "expert_sweep", "precision": "bf16", "table": {str(e): row for e, row in found.items()},
                      "settings": expert_sweep.SHAPE | {"train.micro_batch": 32}}
-    lines = table.report([record]).splitlines()
+    lines = peer_tables.report([record]).splitlines()
     assert lines[0] == "| training step: E | parameters | step, ms | beside E = 4 | peak resident |"
     assert lines[2:4] == ["| 4 | 1M | 150 |  | 3 MiB |", "| 256 | 60M | 112 | +18% (+11% to +25%) | 3 MiB |"]
     assert lines[5].startswith("Equal work a token: 32 × 512 tokens in bf16, 2 layers, d 256, F 512, k 4. The whole")
@@ -195,7 +196,7 @@ def test_profiles_before_and_after_stand_side_by_side():
 
     before = [record("before", precision, 0.58) for precision in ("bf16", "fp32")]
     after = [record("after", precision, 0.655, commit="fedcba9876543210", step_ms=350) for precision in ("bf16", "fp32")]
-    lines = table.report([*before, *after]).splitlines()
+    lines = peer_tables.report([*before, *after]).splitlines()
     assert lines[0] == ("| share of cores × time in a training step of moe-micro | before bf16 | after bf16 | before fp32 |"
                         " after fp32 |")
     assert lines[2] == "| products | 58.0% | 65.5% | 58.0% | 65.5% |"

@@ -15,8 +15,9 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tradeoff import claims, document, figures, pages, records  # noqa: E402
-from tradeoff.plots import course, dress, pareto  # noqa: E402
+from report import document, figures, pages, records  # noqa: E402
+from report.claims import findings  # noqa: E402
+from report.plots import pareto, run_curves, theme  # noqa: E402
 
 
 def sweep_of(tmp_path: pathlib.Path, rows: list[dict]) -> figures.Sweep:
@@ -228,13 +229,13 @@ def test_losses_after_other_tokens_have_no_colour(tmp_path):
 
 def test_curves_of_the_cases_that_end_farthest(tmp_path):
     rows = [made.record()] + [made.record(f"case {index}", loss_change=0.01 * index * (-1)**index) for index in range(20)]
-    names = [case.name for case in course.with_curves(sweep_of(tmp_path, rows))]
+    names = [case.name for case in run_curves.with_curves(sweep_of(tmp_path, rows))]
     assert names == ["baseline", *(f"case {index}" for index in range(9, 20))]
 
 
 def test_every_case_has_its_panel_of_memory(tmp_path):
     rows = [made.record(), *(made.record(f"case {index}") for index in range(50))]
-    assert len(course.with_memory(sweep_of(tmp_path, rows))) == 51
+    assert len(run_curves.with_memory(sweep_of(tmp_path, rows))) == 51
 
 
 # Claims.
@@ -256,19 +257,19 @@ def interval(low: float, high: float) -> figures.Interval:
     ((10, 20), (-200, 300), "partly"),  # knows next to nothing, so it refutes nothing
 ])
 def test_verdicts(claimed, measured, expected):
-    assert claims.verdict(*claimed, interval(*measured)) == expected
+    assert findings.verdict(*claimed, interval(*measured)) == expected
 
 
-def claim(**changes) -> claims.Claim:
-    return claims.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
+def claim(**changes) -> findings.Claim:
+    return findings.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
                            "high": 50, "of": "", "arithmetic": "", **changes})
 
 
 def test_direction_of_what_differs():
-    assert [claims.direction(claim(), interval(value, value)) for value in (45, 30, 60, -5)] == \
+    assert [findings.direction(claim(), interval(value, value)) for value in (45, 30, 60, -5)] == \
         ["", "less", "more", "the opposite"]
     faster = claim(low=-10, high=-10)
-    assert [claims.direction(faster, interval(value, value)) for value in (-10, -5, -30, 5)] == \
+    assert [findings.direction(faster, interval(value, value)) for value in (-10, -5, -30, 5)] == \
         ["", "less", "more", "the opposite"]
 
 
@@ -284,7 +285,7 @@ GUIDES = {"schema": 1, "guides": {"a": "A guide"}, "claims": [
 
 def test_claims_become_percentages_by_hand(tmp_path):
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(GUIDES, sort_keys=False))
-    read = claims.read_claims(tmp_path / "claims.yaml")
+    read = findings.read_claims(tmp_path / "claims.yaml")
     assert [(one.measure, one.low, one.high, one.of) for one in read[:-1]] == [
         ("memory saved", 50, 50, "activation memory"), ("memory saved", 50, 75, "activation memory"),
         ("added step time", 10, 20, ""), ("added step time", 100, 200, ""), ("added tokens/s", 200, 200, ""),
@@ -299,27 +300,27 @@ def test_claims_are_held_against_what_they_name(tmp_path):
     case = sweep.case("half")
     for changes, expected in (({}, 50), ({"of": "activation memory"}, 75), ({"of": "attention memory"}, 75),
                               ({"measure": "added step time"}, 25), ({"measure": "added tokens/s"}, -20)):
-        measured = claims.measure(claim(**changes), case)
+        measured = findings.measure(claim(**changes), case)
         assert measured.value == pytest.approx(expected), changes
         assert measured.low <= measured.value <= measured.high
-    assert claims.measure(claim(of="host memory"), case) is None
-    assert claims.measure(claim(), sweep.case("baseline")) is None
+    assert findings.measure(claim(of="host memory"), case) is None
+    assert findings.measure(claim(), sweep.case("baseline")) is None
 
 
 def test_which_case_measures_which_claim(tmp_path):
     rows = [made.record(), made.record("half"), made.record("both", techniques=["half", "other"]),
             made.record("three", techniques=["half", "other", "third"]), made.failed("other")]
-    techniques = [claims.Technique("half", [], ["a.half"]), claims.Technique("other", [], ["a.other"]),
-                  claims.Technique("all", ["other", "half"], ["a.all"])]
+    techniques = [findings.Technique("half", [], ["a.half"]), findings.Technique("other", [], ["a.other"]),
+                  findings.Technique("all", ["other", "half"], ["a.all"])]
     stated = [claim(id=f"a.{name}") for name in ("half", "other", "all", "none")]
-    found = claims.judge(stated, techniques, sweep_of(tmp_path, rows))
+    found = findings.judge(stated, techniques, sweep_of(tmp_path, rows))
     assert [(one.claim.id, one.case and one.case.name, one.verdict) for one in found] == [
         ("a.half", "half", "refuted"), ("a.other", "other", "not measured"), ("a.all", "both", "refuted"),
         ("a.none", None, "not measured")]
 
 
 def test_the_projects_claims_and_techniques_can_be_read(tmp_path):
-    read = claims.read_claims(ROOT / "bench" / "tradeoff" / "claims.yaml")
+    read = findings.read_claims(ROOT / "bench" / "tradeoff" / "claims.yaml")
     assert len(read) > 30 and all(math.isfinite(one.low) and one.low <= one.high for one in read)
 
 
@@ -416,7 +417,7 @@ def test_html_is_whole_and_needs_nothing_else(made_report):
 def test_pictures_take_the_colours_of_the_page(made_report):
     text = (made_report / "report.html").read_text()
     assert len(re.findall("<svg ", text)) == 6 and "var(--ink)" in text and "var(--front)" in text
-    assert not any(colour in text for colour in dress.STAND_INS)
+    assert not any(colour in text for colour in theme.STAND_INS)
 
 
 def test_both_pages_say_who_measured_what(made_report):

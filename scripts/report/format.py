@@ -1,8 +1,7 @@
 """How the figures of a sweep read."""
 import math
 
-from byte_units import human_bytes
-
+from .byte_units import human_bytes
 from .document import Point
 from .figures import Case, Interval, Sweep, flat
 

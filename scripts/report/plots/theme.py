@@ -15,6 +15,12 @@ from ..figures import Interval
 DPI = 180
 CASE_COLORS = ("#2b7fc4", "#d55e00", "#109c78", "#c2679a", "#b58900", "#3aa6dd", "#8a63c2", "#a0674b")
 DASHES = ("-", "--", ":", "-.")
+# The kinds of memory that add up to the whole, in the order in which they are stacked, and their colours.
+KINDS = {
+    "parameters": "#4c72b0", "master": "#8fa8d6", "gradients": "#dd8452", "optimizer": "#c44e52",
+    "activations": "#55a868", "loss_head": "#a3d18f", "kv_cache": "#8172b3", "reference": "#937860",
+    "scratch": "#bdbdbd", "other": "#8c8c8c",
+}  # fmt: skip
 POINT = "point-"  # and a number: the id of what a reader can point at
 
 

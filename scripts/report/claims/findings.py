@@ -7,10 +7,10 @@ import statistics
 
 import yaml
 
-from .claim_names import (CLAIM_KEYS, CONDITIONS, FILE_KEYS, OTHER_MEMORY, STATED, TABLE_KEYS, TECHNIQUE_KEYS, UNJUDGED,
-                          require_known)
-from .figures import Case, Interval, Sweep
-from .records import Record, ReportError
+from ..figures import Case, Interval, Sweep
+from ..records import Record, ReportError
+from .names import (CLAIM_KEYS, CONDITIONS, FILE_KEYS, OTHER_MEMORY, STATED, TABLE_KEYS, TECHNIQUE_KEYS, UNJUDGED,
+                    require_known)
 
 SCHEMA = 1
 SPEED, STEP_TIME, ARITHMETIC = "added tokens/s", "added step time", "added arithmetic"

@@ -3,8 +3,8 @@ import math
 
 import matplotlib.pyplot as plt
 
-from ..atlas import Pair
-from .dress import POINT, Dress
+from ..sweep_parts import Pair
+from .theme import POINT, Dress
 
 BETTER, WORSE = (0.13, 0.45, 0.80), (0.85, 0.29, 0.16)
 

@@ -1,18 +1,10 @@
-#!/usr/bin/env python3
 """Tables of what bench/peers recorded, as Markdown: training steps beside PyTorch models, MoE layers beside other
-people's, layers and steps with more experts, and where the time of a step goes.
-
-example: bench/peers/table.py results/epyc-2-cores/peers.jsonl > results/epyc-2-cores/peers.md
-"""
-import argparse
+people's, layers and steps with more experts, and where the time of a step goes."""
 import itertools
-import json
 import shlex
 import statistics
-from pathlib import Path
 
-import step_profile
-from step_figures import product_ratios, ratios
+from .step_figures import product_ratios, ratios
 
 SHAPE = "{dtype} {T}, {d}, {F}, {E}, {k}"
 
@@ -159,7 +151,7 @@ def step_profiles(records):
     columns = sorted(records, key=lambda record: record["precision"])  # stable: as they were measured
     heads = ["share of cores × time in a training step of moe-micro",
              *(f"{record['label']} {record['precision']}".strip() for record in columns)]
-    rows = [[group, *(f"{record['groups'][group]:.1%}" for record in columns)] for group in step_profile.GROUPS]
+    rows = [[group, *(f"{record['groups'][group]:.1%}" for record in columns)] for group in columns[0]["groups"]]
     rows += [[name, *(shown(record) for record in columns)] for name, shown in {
         "step, ms": lambda r: f"{r['step_ms']:,.0f}",
         "GFLOP of a step": lambda r: f"{r['gflop']:,.0f}",
@@ -183,18 +175,3 @@ def report(records):
     parts += [layer_sweep(group) for group in reversed(by_source(of_kind(records, "moe_layer_sweep")))]
     parts += [expert_sweep(record) for record in reversed(of_kind(records, "expert_sweep"))]
     return "\n\n".join(parts + ([step_profiles(profiles)] if profiles else [])) + "\n"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path, help="JSON lines, as --out of the scripts beside this one appends")
-    args = parser.parse_args()
-    try:
-        records = [json.loads(line) for line in args.records.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        parser.error(f"{args.records}: {error}")
-    print(report(records), end="")
-
-
-if __name__ == "__main__":
-    main()

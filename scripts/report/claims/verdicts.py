@@ -2,8 +2,9 @@
 import dataclasses
 import math
 
-from . import claims, figures
-from .words import percent
+from ..figures import Case, Sweep
+from ..format import percent
+from .findings import ARITHMETIC, STEP_TIME, Finding, direction, layers_of, savings, step_time, widened
 
 RULE = (
     "A figure holds in a case if all of its measured interval lies within what is claimed (a single figure is a "
@@ -17,13 +18,13 @@ RULE = (
     "here**: nothing decides it, for the reason given. A verdict is of the models and the machine measured here.")
 
 
-def overlaps(finding: claims.Finding) -> bool:
+def overlaps(finding: Finding) -> bool:
     """Whether the measured interval reaches into what is claimed, so that it can't be said to fail."""
-    low, high = claims.widened(finding.claim.low, finding.claim.high)
+    low, high = widened(finding.claim.low, finding.claim.high)
     return finding.measured.low <= high and low <= finding.measured.high
 
 
-def stands(finding: claims.Finding) -> str:
+def stands(finding: Finding) -> str:
     """By RULE: "holds", "fails" or "undecided"."""
     if finding.verdict == "confirmed":
         return "holds"
@@ -35,9 +36,9 @@ class Measurement:
     """What one case of a sweep says of one claim: a finding for each of its figures, those that are counted by dry runs
     with no measured interval."""
 
-    sweep: figures.Sweep
-    case: figures.Case
-    findings: list[claims.Finding] = dataclasses.field(default_factory=list)
+    sweep: Sweep
+    case: Case
+    findings: list[Finding] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -53,7 +54,7 @@ class Measurement:
         return self.findings[0].claim.condition.below(self.case)
 
     @property
-    def measured(self) -> list[claims.Finding]:
+    def measured(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.measured]
 
     @property
@@ -66,29 +67,29 @@ class Measurement:
         return f"{self.name}{setting_text(self.case)}{where}: {'; '.join(said)}"
 
 
-def setting_text(case: figures.Case) -> str:
+def setting_text(case: Case) -> str:
     """", 6 layers, 8 × 256 tokens": what it is measured in, i.e. its baseline's, as far as the record says."""
     base = case.pairs[0][1] if case.pairs else case.any
-    layers, batch = claims.layers_of(case), base.resolved.get("train", {}).get("micro_batch", math.nan)
+    layers, batch = layers_of(case), base.resolved.get("train", {}).get("micro_batch", math.nan)
     return "".join([f", {layers:.0f} layers" if layers > 0 else "",
                     f", {batch:.0f} × {base.sequence:,.0f} tokens" if batch > 0 else ""])
 
 
-def time_text(finding: claims.Finding, case: figures.Case) -> str:
+def time_text(finding: Finding, case: Case) -> str:
     """Beside arithmetic stands the step time."""
-    what = claims.STEP_TIME if finding.claim.measure == claims.ARITHMETIC else finding.claim.measure
-    measured = finding.measured or claims.step_time(case)
+    what = STEP_TIME if finding.claim.measure == ARITHMETIC else finding.claim.measure
+    measured = finding.measured or step_time(case)
     return f"{what} {measured.value:z.0f} % (one round)" if case.one_round else f"{what} {percent(measured)}"
 
 
-def saved_text(findings: list[claims.Finding]) -> str:
+def saved_text(findings: list[Finding]) -> str:
     """Of the memory that the claim names, then of the others."""
     named = {finding.claim.of: finding.measured for finding in findings if finding.claim.of}
-    every = named | claims.savings(findings[0].case)
+    every = named | savings(findings[0].case)
     return "saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in every.items())
 
 
-def by_figure(findings: list[tuple[str, claims.Finding]]) -> str:
+def by_figure(findings: list[tuple[str, Finding]]) -> str:
     """[(case, finding)] as "memory saved 50 % in CASE, CASE; …"."""
     cases: dict[str, list[str]] = {}
     for name, finding in findings:
@@ -101,7 +102,7 @@ class Verdicts:
     """What the cases that measure a claim say of it by RULE. counted: of figures that are the same in every case."""
 
     cases: list[Measurement]
-    counted: list[claims.Finding]
+    counted: list[Finding]
 
     def decided(self, one: Measurement) -> dict[str, bool]:
         """{figure: whether it holds}."""
@@ -156,7 +157,7 @@ class Verdicts:
     def what_holds(self) -> str:
         """Of a claim that no case confirms in all of its figures."""
         findings = [finding for one in self.inside for finding in one.measured]
-        other = dict.fromkeys(f"{f.claim.figure} ({claims.direction(f.claim, f.measured) or 'wide interval'})"
+        other = dict.fromkeys(f"{f.claim.figure} ({direction(f.claim, f.measured) or 'wide interval'})"
                               for f in findings if f.verdict == "partly")
         return "; ".join([*([f"holds alone: {self.held}"] if self.held else []),
                           *([f"in another size: {', '.join(other)}"] if other else [])])

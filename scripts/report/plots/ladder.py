@@ -2,10 +2,9 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from byte_units import unit_of
-
+from ..byte_units import unit_of
 from ..figures import Case
-from .dress import CASE_COLORS, Dress, errors
+from .theme import CASE_COLORS, Dress, errors
 
 
 def ladder(rungs: list[Case], dress: Dress) -> plt.Figure:

@@ -1,10 +1,9 @@
 """How far measured memory lay from predicted."""
 import matplotlib.pyplot as plt
 
-from byte_units import unit_of
-
-from ..companions import Draw
-from .dress import CASE_COLORS, Dress, point_at
+from ..byte_units import unit_of
+from ..sidecars import Draw
+from .theme import CASE_COLORS, Dress, point_at
 
 BOUNDS = (0.5, 2)  # percent: what the median and the worst should stay within
 

@@ -1,9 +1,9 @@
 """From which sequence, or which size of model on, a technique pays."""
 import matplotlib.pyplot as plt
 
-from ..atlas import Crossing
 from ..figures import Interval
-from .dress import CASE_COLORS, DASHES, Dress, errors
+from ..sweep_parts import Crossing
+from .theme import CASE_COLORS, DASHES, Dress, errors
 
 AXES = {"sequence": "sequence (tokens)", "parameters": "parameters of the model"}
 HEADINGS = {"sequence": "By sequence", "parameters": "By size of model"}

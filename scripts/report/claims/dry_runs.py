@@ -6,9 +6,9 @@ import pathlib
 import subprocess
 from collections.abc import Callable
 
-from .claims import STATE, Technique, widened
-from .figures import Interval
-from .records import ReportError
+from ..figures import Interval
+from ..records import ReportError
+from .findings import STATE, Technique, widened
 
 SCHEMA = 1
 GB = 1e9

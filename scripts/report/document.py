@@ -5,7 +5,7 @@ import html
 import re
 
 from .page_style import SCRIPT, STYLE
-from .plots import dress
+from .plots import theme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Picture:
     name: str  # its own on the page
     alternative: str
     caption: str
-    drawing: dress.Drawing
+    drawing: theme.Drawing
     points: list[Point] = dataclasses.field(default_factory=list)
     large: bool = False
 
@@ -63,7 +63,7 @@ class Picture:
 
     @functools.cached_property
     def png(self) -> bytes:
-        return dress.png(self.drawing)
+        return theme.png(self.drawing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +119,8 @@ def table_html(table: Table) -> str:
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>")
 
 
-def drawn(picture: Picture, look: dress.Dress) -> str:
-    return dress.svg(picture.drawing, look, picture.name, picture.alternative, [point.title for point in picture.points])
+def drawn(picture: Picture, look: theme.Dress) -> str:
+    return theme.svg(picture.drawing, look, picture.name, picture.alternative, [point.title for point in picture.points])
 
 
 def point_html(picture: Picture, number: int, point: Point) -> str:
@@ -132,9 +132,9 @@ def point_html(picture: Picture, number: int, point: Point) -> str:
 
 def picture_html(picture: Picture) -> str:
     if picture.large:
-        body = f'<div class="scroll large" tabindex="0">{drawn(picture, dress.WIDE)}</div>'
+        body = f'<div class="scroll large" tabindex="0">{drawn(picture, theme.WIDE)}</div>'
     else:
-        body = "".join(f'<div class="{look.place}">{drawn(picture, look)}</div>' for look in (dress.WIDE, dress.NARROW))
+        body = "".join(f'<div class="{look.place}">{drawn(picture, look)}</div>' for look in (theme.WIDE, theme.NARROW))
     if picture.points:
         points = "".join(point_html(picture, number, point) for number, point in enumerate(picture.points))
         body += f'<div class="details" aria-live="polite"><p>Point at a mark, touch it, or press Tab and the arrow keys: ' \

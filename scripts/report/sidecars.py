@@ -5,7 +5,7 @@ import json
 import math
 import pathlib
 
-from . import plans
+from . import planner_checks
 from .records import ESTIMATES, PLANS, ReportError, number, read_text
 
 SCHEMA = 1
@@ -69,11 +69,11 @@ class Draw:
 
 
 @dataclasses.dataclass(frozen=True)
-class Companions:
+class Sidecars:
     predictions: list[Predictions]
     fits: list[Fits]
     draws: list[Draw]
-    checks: list[plans.Check]
+    checks: list[planner_checks.Check]
 
     def predictions_of(self, model: str) -> Predictions | None:
         return next((one for one in self.predictions if one.model == model), None)
@@ -125,18 +125,18 @@ def read_draws(path: pathlib.Path) -> list[Draw]:
             for index, line in enumerate(whole.split("\n"), 1) if line.strip()]
 
 
-def read_checks(path: pathlib.Path) -> list[plans.Check]:
+def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
     """check_plan.py gives a file its name once it is whole."""
-    runs = [parsed(f"{path}:{index}", line, "check_plan.py", plans.parse_run)
+    runs = [parsed(f"{path}:{index}", line, "check_plan.py", planner_checks.parse_run)
             for index, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     try:
-        return plans.checks(runs)
+        return planner_checks.checks(runs)
     except (KeyError, IndexError):
         raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it; "
                           "check_plan.py writes both") from None
 
 
-def read_beside(paths: list[pathlib.Path]) -> Companions:
+def read_beside(paths: list[pathlib.Path]) -> Sidecars:
     """Of all files that lie in the folders, or beside the files."""
     predictions, fits, draws, checks = [], [], [], []
     for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
@@ -148,4 +148,4 @@ def read_beside(paths: list[pathlib.Path]) -> Companions:
             draws += read_draws(path)
         if (path := folder / PLANS).exists():
             checks += read_checks(path)
-    return Companions(predictions, fits, draws, checks)
+    return Sidecars(predictions, fits, draws, checks)

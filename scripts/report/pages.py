@@ -3,17 +3,16 @@ import dataclasses
 import functools
 import pathlib
 
-from byte_units import human_bytes
-
-from . import atlas, atlas_pages
-from .claims import Finding
-from .companions import Companions
+from . import sweep_part_pages, sweep_parts
+from .byte_units import human_bytes
+from .claims.findings import Finding
 from .document import Commands, Heading, Items, Picture, Table, Text, plain, table_plain
 from .figures import RESAMPLES, SEED, Case, Sweep, measured, on_front
-from .plots import course, pareto
-from .records import WARM_UP
-from .words import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
+from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, spread, times)
+from .plots import pareto, run_curves
+from .records import WARM_UP
+from .sidecars import Sidecars
 
 TITLE = "What memory techniques cost"
 CLAIMS_PAGE = "claims.md"
@@ -78,18 +77,18 @@ def memory_blocks(sweep: Sweep, prefix: str) -> list:
                f"{provenance(sweep)}")
     return [Heading(3, "Where the memory goes"),
             Picture(f"{prefix}memory", "Memory by kind in each phase of a step, one panel a case", caption,
-                    functools.partial(course.memory, atlas.of_families(sweep, "single")))]
+                    functools.partial(run_curves.memory, sweep_parts.of_families(sweep, "single")))]
 
 
 def loss_blocks(sweep: Sweep, prefix: str) -> list:
-    singles = atlas.of_families(sweep, "single")
-    chosen, cases = course.with_curves(singles), measured(singles)
+    singles = sweep_parts.of_families(sweep, "single")
+    chosen, cases = run_curves.with_curves(singles), measured(singles)
     some = f" Drawn are those that end farthest from it, {len(chosen)} of {len(cases)}." if len(chosen) < len(cases) else ""
     caption = ("Median over the rounds. A technique that only moves memory about lies on its baseline: a line at 0 "
                f"below.{some} {provenance(sweep)}")
     return [Heading(3, "What it does to the loss"),
             Picture(f"{prefix}loss", "Loss over the tokens trained on, and its distance from the baseline", caption,
-                    functools.partial(course.loss, singles))]
+                    functools.partial(run_curves.loss, singles))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,11 +152,11 @@ def settings_blocks(sweep: Sweep) -> list:
             Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])]
 
 
-def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Companions, verdicts: Verdicts) -> list:
+def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, verdicts: Verdicts) -> list:
     return [Heading(2, f"{sweep.model} on {machine_text(sweep.machine)}"),
-            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep), *atlas_pages.failure_blocks([sweep]),
-            *atlas_pages.ladder_blocks(sweep, prefix), *atlas_pages.leave_one_out_blocks(sweep),
-            *atlas_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
+            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep), *sweep_part_pages.failure_blocks([sweep]),
+            *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
+            *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
             *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *claim_blocks(findings, verdicts),
             *settings_blocks(sweep), *([Heading(3, "Notes"), Items(sweep.notes)] if sweep.notes else [])]
 
@@ -176,13 +175,13 @@ def method_blocks(notes: list[str]) -> list:
             *([Items(notes)] if notes else [])]
 
 
-def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Companions,
+def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
                   verdicts: Verdicts, notes: list[str]) -> list:
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings."""
     return [Heading(1, TITLE), *verdict_blocks(verdicts),
             *(block for part in parts for block in sweep_blocks(*part, beside, verdicts)),
-            *atlas_pages.crossover_blocks(sweeps), *atlas_pages.fit_blocks(sweeps, beside.fits),
-            *atlas_pages.check_blocks(beside.checks), *atlas_pages.estimate_blocks(beside.draws), *method_blocks(notes)]
+            *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
+            *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws), *method_blocks(notes)]
 
 
 def spoken(sweep: Sweep) -> str:

@@ -4,12 +4,10 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 
-from byte_units import unit_of
-from plot_run import KINDS
-
+from ..byte_units import unit_of
 from ..figures import Case, Sweep, measured
 from ..records import Record
-from .dress import CASE_COLORS, DASHES, Dress, blank, note
+from .theme import CASE_COLORS, DASHES, KINDS, Dress, blank, note
 
 MOST_CURVES = 12
 

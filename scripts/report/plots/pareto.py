@@ -9,10 +9,9 @@ from matplotlib.colors import BoundaryNorm, Normalize
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from byte_units import unit_of
-
+from ..byte_units import unit_of
 from ..figures import Case, Sweep, measured, on_front
-from .dress import Dress, blank, errors, padded, point_at
+from .theme import Dress, blank, errors, padded, point_at
 
 LEVELS = 8  # of colour, for the loss
 COLOURS = plt.get_cmap("viridis", LEVELS)

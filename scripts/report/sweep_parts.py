@@ -6,8 +6,8 @@ import statistics
 
 import numpy as np
 
-from .companions import Predictions
 from .figures import SEED, Case, Interval, Sweep, drawn_ratios, interval_of
+from .sidecars import Predictions
 
 # Families whose cases train one model on the same tokens and can stand in one picture.
 TOGETHER = ("single", "leave_one_out", "ladder", "pair")

@@ -4,15 +4,14 @@ import itertools
 import math
 import statistics
 
-from byte_units import human_bytes
-
-from . import atlas
-from .companions import Draw, Fits, Predictions
+from . import sweep_parts
+from .byte_units import human_bytes
 from .document import Commands, Heading, Items, Picture, Point, Table, Text
 from .figures import Case, Interval, Sweep
-from .plans import ALLOWED, Check
+from .format import failure_word, loss_change, provenance, rounds_of, signed_bytes, times
+from .planner_checks import ALLOWED, Check
 from .plots import crossovers, estimates, ladder, pairs
-from .words import failure_word, loss_change, provenance, rounds_of, signed_bytes, times
+from .sidecars import Draw, Fits, Predictions
 
 WORST = 10
 
@@ -49,11 +48,11 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
 
 def missing_rows(case: Case, below: Case | None) -> list[list[str]]:
     """Of the guide's steps right below this rung that have none."""
-    return [["–", f"`{name}`: {atlas.NO_RUNG[name]}", "", "", "", "", ""] for name in atlas.without_rung(case, below)]
+    return [["–", f"`{name}`: {sweep_parts.NO_RUNG[name]}", "", "", "", "", ""] for name in sweep_parts.without_rung(case, below)]
 
 
 def ladder_blocks(sweep: Sweep, prefix: str) -> list:
-    rungs = atlas.ladder(sweep)
+    rungs = sweep_parts.ladder(sweep)
     if not rungs:
         return []
     ground = sweep.case(rungs[0].baseline)
@@ -75,15 +74,15 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
 def leave_one_out_row(case: Case) -> list[str]:
     if not case.runs:
         return failed_row(case, 6)
-    return [case.name, signed_bytes(-atlas.saved(case)), times(case.peak_ratio), times(case.speed_ratio),
+    return [case.name, signed_bytes(-sweep_parts.saved(case)), times(case.peak_ratio), times(case.speed_ratio),
             loss_change(case), rounds_of(case)]
 
 
 def leave_one_out_blocks(sweep: Sweep) -> list:
-    cases = atlas.of_families(sweep, "leave_one_out").cases
+    cases = sweep_parts.of_families(sweep, "leave_one_out").cases
     if not cases:
         return []
-    ordered = sorted(cases, key=lambda case: atlas.saved(case) if case.pairs else math.inf)
+    ordered = sorted(cases, key=lambda case: sweep_parts.saved(case) if case.pairs else math.inf)
     whole = ", ".join(dict.fromkeys(f"`{case.baseline}`" for case in cases))
     return [Heading(3, "Leaving one out"),
             Table(f"What changes when one technique is taken from {whole}, first those that it needs most. more at the "
@@ -102,7 +101,7 @@ def log_time_text(interval: Interval | None) -> str:
     return f"{value:+z.1f} % ({low:+z.1f} to {high:+z.1f})"
 
 
-def pair_point(pair: atlas.Pair) -> Point:
+def pair_point(pair: sweep_parts.Pair) -> Point:
     title = " + ".join(pair.names)
     if pair.refused:
         return Point(title, [f"Cannot be combined: {pair.refused}"])
@@ -113,19 +112,19 @@ def pair_point(pair: atlas.Pair) -> Point:
     return Point(title, facts, pair.case.command if pair.case else "")
 
 
-def pair_row(pair: atlas.Pair) -> list[str]:
+def pair_row(pair: sweep_parts.Pair) -> list[str]:
     case = pair.case
-    return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(atlas.saved(case)), signed_bytes(pair.memory),
+    return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(sweep_parts.saved(case)), signed_bytes(pair.memory),
             times(case.speed_ratio), log_time_text(pair.log_time), rounds_of(case)]
 
 
 def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> list:
-    found = atlas.pairs(sweep, predictions)
+    found = sweep_parts.pairs(sweep, predictions)
     if not found:
         return []
-    order = atlas.singles(sweep, predictions)
+    order = sweep_parts.singles(sweep, predictions)
     names = [name for name in order if any(name in pair.names for pair in found)]
-    pending = [name for name in atlas.SHARDING if name not in names]
+    pending = [name for name in sweep_parts.SHARDING if name not in names]
     measured = [pair for pair in found if pair.case and pair.case.pairs]
     refused = sum(bool(pair.refused) for pair in found)
     counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone (their "
@@ -140,7 +139,7 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
                       functools.partial(pairs.pair_map, found, names, pending), [pair_point(pair) for pair in found],
                       large=True)]
     if measured:
-        ordered = sorted(measured, key=lambda pair: -atlas.saved(pair.case))
+        ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
         blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond the sum: less what "
                             "each saves alone; speed: against the baseline; time beyond the sum: of the logarithm of the "
                             "step time, less those of each alone, with its 95 % interval.",
@@ -152,11 +151,11 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
 # Crossovers.
 
 
-def where(crossing: atlas.Crossing, holds) -> str:
+def where(crossing: sweep_parts.Crossing, holds) -> str:
     """The sizes of more than one round at which holds(case) is true, as "at 1, 2 and from 8 on", "at 16" for the last
     alone, or "nowhere"."""
     points = [(x, case) for x, case in crossing.points if not case.one_round]
-    first = atlas.from_on(points, holds)
+    first = sweep_parts.from_on(points, holds)
     if points and first == points[-1][0]:
         first = None
     alone = [crossovers.amount(x) for x, case in points if holds(case) and (first is None or x < first)]
@@ -164,7 +163,7 @@ def where(crossing: atlas.Crossing, holds) -> str:
     return " and ".join(said) or "nowhere"
 
 
-def speed_text(crossing: atlas.Crossing) -> str:
+def speed_text(crossing: sweep_parts.Crossing) -> str:
     """Where it is faster and slower as far as the intervals of several rounds tell."""
     said = [f"faster {where(crossing, lambda case: case.speed_ratio.low > 1)}",
             f"slower {where(crossing, lambda case: case.speed_ratio.high < 1)}"]
@@ -182,19 +181,19 @@ def bargain(x: float, case: Case) -> str:
             f"{crossovers.amount(x)}")
 
 
-def crossing_text(crossing: atlas.Crossing) -> str:
+def crossing_text(crossing: sweep_parts.Crossing) -> str:
     bargains = ", ".join(bargain(x, case) for x, case in crossing.points)
-    pays = where(crossing, lambda case: atlas.memory_time(case).high < 1)
+    pays = where(crossing, lambda case: sweep_parts.memory_time(case).high < 1)
     return f"`{crossing.label}`: {speed_text(crossing)}. It saves {bargains}: memory × time is less than without it {pays}."
 
 
-def crossover_rows(crossings: list[atlas.Crossing]) -> list[list[str]]:
+def crossover_rows(crossings: list[sweep_parts.Crossing]) -> list[list[str]]:
     return [[crossing.label, crossovers.amount(x), case.any.model, times(case.speed_ratio), times(case.peak_ratio),
-             times(atlas.memory_time(case)), rounds_of(case)] for crossing in crossings for x, case in crossing.points]
+             times(sweep_parts.memory_time(case)), rounds_of(case)] for crossing in crossings for x, case in crossing.points]
 
 
 def crossover_blocks(sweeps: list[Sweep]) -> list:
-    found = sorted(atlas.crossings(sweeps), key=lambda crossing: crossing.axis)
+    found = sorted(sweep_parts.crossings(sweeps), key=lambda crossing: crossing.axis)
     blocks = []
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
@@ -206,7 +205,7 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
                            functools.partial(crossovers.crossovers, crossings)),
                    Table("The same in figures.", ["technique", axis, "model", "speed", "memory", "memory × time", "rounds"],
                          crossover_rows(crossings), ("model",))]
-    parts = [sweep for sweep in sweeps if atlas.of_families(sweep, "crossover").cases]
+    parts = [sweep for sweep in sweeps if sweep_parts.of_families(sweep, "crossover").cases]
     blocks += failure_blocks(parts)
     return [Heading(2, "Where techniques begin to pay"), Text(provenance(parts[0])), *blocks] if blocks else []
 
@@ -230,7 +229,7 @@ def fit_run_row(case: Case) -> list[str]:
 
 
 def fit_runs(sweeps: list[Sweep]) -> list:
-    of_cards = [of for sweep in sweeps if (of := atlas.of_families(sweep, "fit")).cases]
+    of_cards = [of for sweep in sweeps if (of := sweep_parts.of_families(sweep, "fit")).cases]
     if not of_cards:
         return []
     rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
