@@ -13,13 +13,13 @@ import argparse
 import pathlib
 import sys
 
-from report import assemble, document, pages, records
+from report import assemble, pages, records
 from report.claims.page import CLAIMS
 
 
 def make(arguments: argparse.Namespace) -> None:
     blocks, sweeps, notes = assemble.blocks_of(arguments.records, arguments.techniques, arguments.claims, arguments.out)
-    pages.write(arguments.out, document.to_html(pages.TITLE, blocks), document.to_markdown(blocks), blocks)
+    pages.write(arguments.out, blocks)
     for note in notes:
         print(f"report: {note}", file=sys.stderr)
     for sweep in sweeps:

@@ -11,7 +11,9 @@ from .figures import RESAMPLES, SEED, Case, Sweep, measured, on_front
 from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, spread, times)
 from .plots import pareto, run_curves
+from .plots.images import png
 from .records import WARM_UP
+from .rendering import to_html, to_markdown
 from .sidecars import Sidecars
 
 TITLE = "What memory techniques cost"
@@ -189,11 +191,12 @@ def spoken(sweep: Sweep) -> str:
     return "\n".join([table_plain(case_table(sweep)), "", *map(plain, short_answers(sweep))])
 
 
-def write(folder: pathlib.Path, html: str, markdown: str, blocks: list) -> None:
-    """All of it is made before any of it is written."""
-    pictures = {block.file: block.png for block in blocks if isinstance(block, Picture)}
+def write(folder: pathlib.Path, blocks: list) -> None:
+    """report.html, report.md and the PNGs. All of it is made before any of it is written."""
+    html, markdown = to_html(TITLE, blocks), to_markdown(blocks)
+    pictures = {block.file: png(block.drawing) for block in blocks if isinstance(block, Picture)}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, png in pictures.items():
-        (folder / name).write_bytes(png)
+    for name, content in pictures.items():
+        (folder / name).write_bytes(content)
     (folder / "report.md").write_text(markdown)
     (folder / "report.html").write_text(html)

@@ -13,7 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import assemble, document, peer_tables, records  # noqa: E402
+from report import assemble, peer_tables, records, rendering  # noqa: E402
 from report.claims import page as claims_page  # noqa: E402
 
 FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
@@ -38,7 +38,7 @@ def verdicts_in(page: str) -> str:
 @by_folder("page", sorted(ROOT.glob("results/*/report.md")))
 def test_reports_are_what_their_records_say(page, techniques):
     blocks, _, _ = assemble.blocks_of([page.parent], techniques, claims_page.CLAIMS, page.parent)
-    text = document.to_markdown(blocks)
+    text = rendering.to_markdown(blocks)
     assert text == page.read_text(), f"scripts/report.py makes {page} anew"
     if (page.parent / "dry_runs.json").exists():
         assert verdicts_in(text) == verdicts_in((page.parent / "claims.md").read_text())

@@ -15,7 +15,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import document, figures, pages, records  # noqa: E402
+from report import document, figures, pages, records, rendering  # noqa: E402
 from report.claims import findings  # noqa: E402
 from report.plots import pareto, run_curves, theme  # noqa: E402
 
@@ -411,7 +411,7 @@ def test_html_is_whole_and_needs_nothing_else(made_report):
     assert all(source.startswith("#") for source in page.sources)
     assert not re.search(r"https?://|<script .|@import|url\((?!#)|<img|<link", text) and text.count("<script>") == 1
     assert any(meta.get("name") == "viewport" for meta in page.metas)
-    assert "@media print" in text and "prefers-color-scheme:dark" in text and "overflow-x:auto" in text
+    assert "@media print" in text and "prefers-color-scheme: dark" in text and "overflow-x: auto" in text
 
 
 def test_pictures_take_the_colours_of_the_page(made_report):
@@ -438,9 +438,9 @@ def test_markdown_tables_are_regular_and_pictures_lie_beside(made_report):
 
 def test_what_cases_say_cannot_break_the_page():
     table = document.Table("c", ["a", "b"], [["<script>x</script>", "1|2 `<b>`"]])
-    page = document.to_html("t & <t>", [table, document.Commands(["a < b && c"])])
+    page = rendering.to_html("t & <t>", [table, document.Commands(["a < b && c"])])
     assert "<script>x" not in page and "<b>" not in page and "a < b && c" in Page(page).words
-    assert "1\\|2" in document.to_markdown([table])
+    assert "1\\|2" in rendering.to_markdown([table])
 
 
 def test_a_sweep_in_which_nothing_finished_is_a_report(tmp_path):

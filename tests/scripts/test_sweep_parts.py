@@ -13,7 +13,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import document, figures, records, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
+from report import document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
 
 
 def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
@@ -27,7 +27,7 @@ def whole(tmp_path_factory) -> tuple[list[figures.Sweep], sidecars.Sidecars]:
 
 
 def markdown(blocks: list) -> str:
-    return document.to_markdown(blocks)
+    return rendering.to_markdown(blocks)
 
 
 def table_rows(blocks: list, heading: str) -> list[list[str]]:
@@ -202,7 +202,7 @@ def test_what_fits(whole):
                 "| gpu-8gb | moe-nano | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
                 "asked for 3 GiB"):
         assert row in text, text
-    assert '<strong class="green">' in document.block_html(document.Text("**green**"))
+    assert rendering.inline("**green**") == '<strong class="green">green</strong>'
 
 
 def test_the_estimator_by_hand(whole):

@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 
 from ..figures import Interval
 from ..sweep_parts import Crossing
-from .theme import CASE_COLORS, DASHES, Dress, errors
+from .theme import CASE_COLORS, DASHES, Theme, errors
 
 AXES = {"sequence": "sequence (tokens)", "parameters": "parameters of the model"}
 HEADINGS = {"sequence": "By sequence", "parameters": "By size of model"}
@@ -24,20 +24,20 @@ def draw_line(axes: plt.Axes, points: list[tuple[float, Interval]], **look) -> N
         axes.errorbar([x], [ratio.value], yerr=errors(ratio), capsize=3, lw=1, color=look["color"])
 
 
-def crossovers(crossings: list[Crossing], dress: Dress) -> plt.Figure:
+def crossovers(crossings: list[Crossing], theme: Theme) -> plt.Figure:
     """All of the same axis."""
-    figure, (upper, lower) = plt.subplots(2, 1, figsize=(dress.width, 5.6), layout="constrained", sharex=True)
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(theme.width, 5.6), layout="constrained", sharex=True)
     for index, crossing in enumerate(crossings):
         look = {"color": CASE_COLORS[index % len(CASE_COLORS)], "ls": DASHES[index // len(CASE_COLORS) % len(DASHES)]}
         draw_line(upper, [(x, case.speed_ratio) for x, case in crossing.points], label=crossing.label, **look)
         draw_line(lower, [(x, case.peak_ratio) for x, case in crossing.points], **look)
     for axes, words in ((upper, "speed ÷ without it"), (lower, "peak ÷ without it")):
-        axes.axhline(1, color=dress.ink, lw=0.8)
+        axes.axhline(1, color=theme.ink, lw=0.8)
         axes.set_xscale("log", base=2)
         axes.set_ylabel(words)
     ticks = sorted({x for crossing in crossings for x, _ in crossing.points})
     lower.set_xticks(ticks, [amount(x) for x in ticks])
     lower.set_xticks([], minor=True)
     lower.set_xlabel(AXES[crossings[0].axis])
-    figure.legend(loc="outside upper left", ncols=3 if dress.is_wide else 2, fontsize=9)
+    figure.legend(loc="outside upper left", ncols=3 if theme.is_wide else 2, fontsize=9)
     return figure

@@ -4,7 +4,7 @@ import math
 import matplotlib.pyplot as plt
 
 from ..sweep_parts import Pair
-from .theme import POINT, Dress
+from .theme import POINT, Theme
 
 BETTER, WORSE = (0.13, 0.45, 0.80), (0.85, 0.29, 0.16)
 
@@ -30,31 +30,31 @@ def colour(share: float, full: float) -> tuple[float, ...]:
     return (*(BETTER if share > 0 else WORSE), min(1, abs(share) / full))
 
 
-def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full: float, dress: Dress) -> None:
+def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full: float, theme: Theme) -> None:
     face = colour(share, full) if math.isfinite(share) else (0, 0, 0, 0)
-    axes.add_patch(plt.Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, facecolor=face, edgecolor=dress.faint,
+    axes.add_patch(plt.Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, facecolor=face, edgecolor=theme.faint,
                                  lw=0.5, gid=f"{POINT}{number}"))
 
 
-def pair_map(pairs: list[Pair], names: list[str], pending: list[str], dress: Dress) -> plt.Figure:
+def pair_map(pairs: list[Pair], names: list[str], pending: list[str], theme: Theme) -> plt.Figure:
     """Below the diagonal memory, above it time; rows of pending techniques are left open."""
     labels = [*names, *(f"{name} (pending)" for name in pending)]
     count = len(labels)
-    figure, axes = plt.subplots(figsize=(dress.width, 0.82 * dress.width + 0.9), layout="constrained")
+    figure, axes = plt.subplots(figsize=(theme.width, 0.82 * theme.width + 0.9), layout="constrained")
     full = full_colour(pairs)
     refused, unmeasured = [], []
     for number, pair in enumerate(pairs):
         first, second = sorted(names.index(name) for name in pair.names)
         for spot, share in (((first, second), memory_share(pair)), ((second, first), time_share(pair))):
-            cell(axes, *spot, share, number, full, dress)
+            cell(axes, *spot, share, number, full, theme)
             if not math.isfinite(share):
                 (refused if pair.refused else unmeasured).append(spot)
     for spots, marker in ((refused, "x"), (unmeasured, ".")):
-        axes.plot([x for x, _ in spots], [y for _, y in spots], marker, ms=2.5, color=dress.ink, alpha=0.6)
+        axes.plot([x for x, _ in spots], [y for _, y in spots], marker, ms=2.5, color=theme.ink, alpha=0.6)
     for row in range(len(names), count):
-        axes.axhline(row, color=dress.faint, lw=0.8, ls=":")
-        axes.axvline(row, color=dress.faint, lw=0.8, ls=":")
-    axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=dress.ink, lw=0.8)
+        axes.axhline(row, color=theme.faint, lw=0.8, ls=":")
+        axes.axvline(row, color=theme.faint, lw=0.8, ls=":")
+    axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=theme.ink, lw=0.8)
     axes.set_xlim(-0.5, count - 0.5)
     axes.set_ylim(count - 0.5, -0.5)
     size = 8 if count <= 26 else 7

@@ -11,7 +11,7 @@ from matplotlib.transforms import Bbox
 
 from ..byte_units import unit_of
 from ..figures import Case, Sweep, measured, on_front
-from .theme import Dress, blank, errors, padded, point_at
+from .theme import Theme, blank, errors, padded, point_at
 
 LEVELS = 8  # of colour, for the loss
 COLOURS = plt.get_cmap("viridis", LEVELS)
@@ -27,12 +27,12 @@ def overlap(a: Bbox, b: Bbox) -> float:
     return max(wide, 0) * max(high, 0)
 
 
-def name_at(axes: plt.Axes, case: Case, spot: tuple[float, float], unit: float, dress: Dress) -> plt.Annotation:
+def name_at(axes: plt.Axes, case: Case, spot: tuple[float, float], unit: float, theme: Theme) -> plt.Annotation:
     """The case's name beside its point; with a line to it where it stands far off."""
     right, up = spot
-    lead = {"arrowstyle": "-", "color": dress.ink, "lw": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 5}
+    lead = {"arrowstyle": "-", "color": theme.ink, "lw": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 5}
     near = abs(right) <= 9 and abs(up) <= 11
-    behind = {"boxstyle": "square,pad=0.1", "facecolor": dress.paper, "edgecolor": "none", "alpha": 0.75}
+    behind = {"boxstyle": "square,pad=0.1", "facecolor": theme.paper, "edgecolor": "none", "alpha": 0.75}
     return axes.annotate(case.name, place(case, unit), spot, textcoords="offset points", fontsize=9, va="center",
                          ha="left" if right > 0 else "right", arrowprops=None if near else lead,
                          bbox=behind, zorder=6)
@@ -60,13 +60,13 @@ def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
     return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks)]}.values())
 
 
-def name_points(axes: plt.Axes, cases: list[Case], taken: list[Bbox], unit: float, dress: Dress) -> None:
+def name_points(axes: plt.Axes, cases: list[Case], taken: list[Bbox], unit: float, theme: Theme) -> None:
     """Names each point where its label covers least of what is taken and of the labels before it."""
     renderer, frame = axes.figure.canvas.get_renderer(), axes.get_window_extent()
     for case in sorted(cases, key=lambda case: -case.speed.value):
         tried = []
         for nearness, spot in enumerate(SPOTS):
-            label = name_at(axes, case, spot, unit, dress)
+            label = name_at(axes, case, spot, unit, theme)
             label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer)  # of the words, without the line to them
             label.remove()
@@ -74,7 +74,7 @@ def name_points(axes: plt.Axes, cases: list[Case], taken: list[Bbox], unit: floa
             cut_off = box.width * box.height - overlap(box, frame)
             tried.append((covered + 10 * cut_off, nearness, spot, box))
         _, _, spot, box = min(tried, key=lambda one: one[:2])
-        name_at(axes, case, spot, unit, dress)
+        name_at(axes, case, spot, unit, theme)
         taken.append(box)
 
 
@@ -104,16 +104,16 @@ def loss_scale(losses: list[float]) -> Normalize | None:
     return BoundaryNorm(np.linspace(min(known), max(known), LEVELS + 1), LEVELS)
 
 
-def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: float, dress: Dress) -> None:
+def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: float, theme: Theme) -> None:
     losses = final_losses(cases)
     scale = loss_scale(losses)
     for index, (case, loss) in enumerate(zip(cases, losses)):
-        edge, marker = dress.front if case in front else dress.ink, "o" if case.baseline else "s"
-        face = COLOURS(scale(loss)) if scale and math.isfinite(loss) else dress.faint
+        edge, marker = theme.front if case in front else theme.ink, "o" if case.baseline else "s"
+        face = COLOURS(scale(loss)) if scale and math.isfinite(loss) else theme.faint
         axes.errorbar(*place(case, unit), errors(case.speed), errors(case.peak, unit), color=edge, marker=marker,
                       markersize=7.5, mfc=face, mec=edge, mew=2 if case in front else 0.7, capsize=2, elinewidth=0.8,
                       zorder=4 if case in front else 3)
-        point_at(axes, *place(case, unit), index, dress)
+        point_at(axes, *place(case, unit), index, theme)
     if scale:
         bar = axes.figure.colorbar(ScalarMappable(scale, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9,
                                    pad=0.02, format="%.3f", ticks=scale.boundaries[::2])
@@ -121,15 +121,15 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: floa
         bar.outline.set_visible(False)
 
 
-def legend(axes: plt.Axes, dress: Dress) -> None:
-    looks = [(dress.front, "o", 2), (dress.ink, "o", 0), (dress.ink, "s", 0)]
-    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=dress.paper) for color, marker, width in looks]
+def legend(axes: plt.Axes, theme: Theme) -> None:
+    looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0)]
+    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=theme.paper) for color, marker, width in looks]
     axes.legend(handles, ["Pareto front", "beaten in both", "baseline"], loc="lower left",
                 bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
 
 
-def pareto(sweep: Sweep, dress: Dress) -> plt.Figure:
-    figure, axes = plt.subplots(figsize=(dress.width, 5.6), layout="constrained")
+def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
+    figure, axes = plt.subplots(figsize=(theme.width, 5.6), layout="constrained")
     cases = measured(sweep)
     if not cases:
         return blank(figure, axes)
@@ -141,10 +141,10 @@ def pareto(sweep: Sweep, dress: Dress) -> plt.Figure:
     axes.set_ylabel("tokens a second (more is better)")
     axes.set_title(f"{sweep.model}: memory against speed\n")
     front = on_front(sweep)
-    draw_points(axes, cases, front, unit, dress)
-    legend(axes, dress)
+    draw_points(axes, cases, front, unit, theme)
+    legend(axes, theme)
     line = staircase([place(case, unit) for case in front], axes.get_ylim()[0], axes.get_xlim()[1])
-    axes.plot(*zip(*line), color=dress.front, lw=1.5, alpha=0.6, zorder=2)
+    axes.plot(*zip(*line), color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
-    name_points(axes, named(cases, front, 12 if dress.is_wide else 7), obstacles(axes, cases, line, unit), unit, dress)
+    name_points(axes, named(cases, front, 12 if theme.is_wide else 7), obstacles(axes, cases, line, unit), unit, theme)
     return figure

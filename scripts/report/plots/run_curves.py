@@ -7,7 +7,7 @@ import numpy as np
 from ..byte_units import unit_of
 from ..figures import Case, Sweep, measured
 from ..records import Record
-from .theme import CASE_COLORS, DASHES, KINDS, Dress, blank, note
+from .theme import CASE_COLORS, DASHES, KINDS, Theme, blank, note
 
 MOST_CURVES = 12
 
@@ -23,14 +23,14 @@ def color_of(kind: str) -> str:
     return KINDS.get(kind, KINDS["other"])
 
 
-def memory_panel(axes: plt.Axes, case: Case, kinds: list[str], unit: float, dress: Dress) -> None:
+def memory_panel(axes: plt.Axes, case: Case, kinds: list[str], unit: float, theme: Theme) -> None:
     held_in = case.runs[-1].memory
     left = np.zeros(len(held_in))
     for kind in kinds:
         widths = np.array([held.get(kind, 0) for held in held_in.values()]) / unit
-        axes.barh(list(held_in), widths, left=left, color=color_of(kind), height=0.78, edgecolor=dress.paper, lw=0.4)
+        axes.barh(list(held_in), widths, left=left, color=color_of(kind), height=0.78, edgecolor=theme.paper, lw=0.4)
         left += widths
-    axes.set_title(case.name, fontsize=10.5 if dress.is_wide else 9)
+    axes.set_title(case.name, fontsize=10.5 if theme.is_wide else 9)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
 
@@ -39,11 +39,11 @@ def with_memory(sweep: Sweep) -> list[Case]:
     return [case for case in measured(sweep) if case.runs[-1].memory]
 
 
-def memory(sweep: Sweep, dress: Dress) -> plt.Figure:
+def memory(sweep: Sweep, theme: Theme) -> plt.Figure:
     cases = with_memory(sweep)
-    columns = 3 if dress.is_wide and len(cases) > 8 else 2
+    columns = 3 if theme.is_wide and len(cases) > 8 else 2
     rows = max(1, math.ceil(len(cases) / columns))
-    figure, grid = plt.subplots(rows, columns, figsize=(dress.width, 1.15 * rows + 1.1), layout="constrained",
+    figure, grid = plt.subplots(rows, columns, figsize=(theme.width, 1.15 * rows + 1.1), layout="constrained",
                                 sharex=True, sharey=True, squeeze=False)
     if not cases:
         return blank(figure, *grid.flat)
@@ -51,7 +51,7 @@ def memory(sweep: Sweep, dress: Dress) -> plt.Figure:
     kinds = kinds_held(cases)
     grid.flat[0].set_xlim(0, 1.03 * max(case.peak.high for case in cases) / unit)
     for axes, case in zip(grid.flat, cases):
-        memory_panel(axes, case, kinds, unit, dress)
+        memory_panel(axes, case, kinds, unit, theme)
     grid.flat[0].set_ylim(*sorted(grid.flat[0].get_ylim(), reverse=True))  # the first phase on top
     for axes in grid.flat[len(cases):]:
         axes.axis("off")
@@ -59,7 +59,7 @@ def memory(sweep: Sweep, dress: Dress) -> plt.Figure:
         axes.tick_params(labelbottom=True)
     figure.legend([plt.Rectangle((0, 0), 1, 1, color=color_of(kind)) for kind in kinds],
                   [kind.replace("_", " ") for kind in kinds], loc="outside upper left",
-                  ncols=4 if dress.is_wide else 3, fontsize=9)
+                  ncols=4 if theme.is_wide else 3, fontsize=9)
     figure.supxlabel(f"memory held at the peak of the phase ({name})", fontsize=10)
     return figure
 
@@ -87,9 +87,9 @@ def with_curves(sweep: Sweep) -> list[Case]:
     return [case for case in cases if case in chosen]
 
 
-def loss(sweep: Sweep, dress: Dress) -> plt.Figure:
+def loss(sweep: Sweep, theme: Theme) -> plt.Figure:
     cases = with_curves(sweep)
-    figure, (upper, lower) = plt.subplots(2, 1, figsize=(dress.width, 6.4), layout="constrained", sharex=True,
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(theme.width, 6.4), layout="constrained", sharex=True,
                                           height_ratios=(3, 2))
     if not cases:
         return blank(figure, upper, lower)
@@ -103,9 +103,9 @@ def loss(sweep: Sweep, dress: Dress) -> plt.Figure:
     lower.set_ylabel("loss − baseline's")
     lower.set_xlabel("tokens trained on")
     lower.xaxis.set_major_formatter("{x:,.0f}")
-    lower.locator_params(axis="x", nbins=6 if dress.is_wide else 4)
-    lower.axhline(0, color=dress.ink, lw=0.8, zorder=1)
-    figure.legend(loc="outside upper left", ncols=3 if dress.is_wide else 2, fontsize=9)
+    lower.locator_params(axis="x", nbins=6 if theme.is_wide else 4)
+    lower.axhline(0, color=theme.ink, lw=0.8, zorder=1)
+    figure.legend(loc="outside upper left", ncols=3 if theme.is_wide else 2, fontsize=9)
     if not any(case.pairs for case in cases):
         note(lower, "no baseline finished")
         lower.set_yticks([])
