@@ -8,7 +8,8 @@ import argparse
 import json
 import pathlib
 
-from report import peer_tables
+from report.peer_tables import report
+from report.rendering import to_markdown
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
         records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         parser.error(f"{file}: {error}")
-    print(peer_tables.report(records), end="")
+    print(to_markdown(report(records)), end="")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Reports of what was measured: records -> figures -> claims, plots -> pages. The scripts beside this folder call it."""
+"""Reports of what was measured: records -> figures -> claims, plots -> pages. scripts/*.py call it."""

@@ -1,10 +1,8 @@
 """Reads all that a report is about and puts it together."""
 import pathlib
 
-import yaml
-
 from . import figures, pages, records, sidecars, sweep_parts
-from .claims import dry_runs, findings, page
+from .claims import dry_runs, findings, page, stated
 from .claims.judge import VERDICTS, Judge
 
 
@@ -13,15 +11,15 @@ def prefix(index: int, count: int) -> str:
     return f"{index + 1}-" if count > 1 else ""
 
 
-def verdicts_of(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques: list[findings.Technique],
-                claimed: list[findings.Claim], claims_file: pathlib.Path) -> dict[str, str]:
+def verdicts_of(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques: list[stated.Technique],
+                guides: stated.Guides) -> dict[str, str]:
     """{claim: verdict} as claims.md has them, which rests on all records of a folder and on dry runs; else none."""
     stored = paths[0] / "dry_runs.json"
     if len(paths) > 1 or not of_techniques or not stored.exists():
         return {}
     states = page.states_of(records.files_of(paths[0]))
-    judge = Judge(sweeps, of_techniques, claimed, states, dry_runs.read(stored))
-    return {entry["id"]: judge.row(entry).verdict for entry in yaml.safe_load(claims_file.read_text())["claims"]}
+    judge = Judge(sweeps, of_techniques, guides.claims, states, dry_runs.read(stored))
+    return {entry["id"]: judge.row(entry).verdict for entry in guides.entries}
 
 
 def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,
@@ -29,13 +27,13 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     """The report's blocks, the sweeps that it is about, and notes on the records. out: the folder that it goes to."""
     read, notes = records.read_records(paths)
     beside = sidecars.read_beside(paths)
-    claimed = findings.read_claims(claims_file)
-    of_techniques = findings.read_techniques(techniques) if techniques else []
+    guides = stated.read_guides(claims_file)
+    of_techniques = stated.read_techniques(techniques) if techniques else []
     everything = figures.sweeps(read)
     # Cases at other sizes and on other memory have parts of the report to themselves.
     shown = sweep_parts.together(everything)
-    parts = [(sweep, prefix(index, len(shown)), findings.judge(claimed, of_techniques, sweep))
+    parts = [(sweep, prefix(index, len(shown)), findings.findings_of(guides.claims, of_techniques, sweep))
              for index, sweep in enumerate(shown)]
-    verdicts = pages.Verdicts(verdicts_of(paths, everything, of_techniques, claimed, claims_file), VERDICTS,
+    verdicts = pages.Verdicts(verdicts_of(paths, everything, of_techniques, guides), VERDICTS,
                               (out / pages.CLAIMS_PAGE).exists())
     return pages.report_blocks(parts, everything, beside, verdicts, notes), shown, notes

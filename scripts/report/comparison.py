@@ -30,14 +30,14 @@ def verdict(speed: figures.Interval, rounds: int) -> str:
     return "SLOWER" if high < 1 - MARGIN else "UNSURE"
 
 
-def compare(one: runs.Subject, other: runs.Subject) -> Outcome:
+def compare(one: runs.RunSet, other: runs.RunSet) -> Outcome:
     """`other` held against `one`."""
     pairs = figures.paired(other.runs, one.runs) if one.store and one.store == other.store else []
     if pairs:
         speed = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])
         return Outcome(verdict(speed, len(pairs)), speed, len(pairs), True)
-    rates = [[run.rates for run in subject.runs] for subject in (other, one)]
-    medians = [subject.case.speed.value for subject in (other, one)]
+    rates = [[run.rates for run in one_set.runs] for one_set in (other, one)]
+    medians = [one_set.case.speed.value for one_set in (other, one)]
     draws = [figures.drawn_rates(each, figures.SEED + index) for index, each in enumerate(rates)]
     speed = figures.interval_of(medians[0] / medians[1], draws[0] / draws[1])
     rounds = min(map(len, rates))
@@ -51,15 +51,15 @@ def ratio_text(outcome: Outcome) -> str:
     return f"{speed.value:.3f} × ({speed.low:.3f}–{speed.high:.3f})"
 
 
-def row(subject: runs.Subject, outcome: Outcome | None, peak: float) -> list[str]:
-    case = subject.case
+def row(one_set: runs.RunSet, outcome: Outcome | None, peak: float) -> list[str]:
+    case = one_set.case
     said = [outcome.verdict, ratio_text(outcome)] if outcome else ["", ""]
     more = f" ({case.peak.value / peak:.3f} ×)" if outcome else ""
-    return [subject.name, *said, f"{case.speed.value:,.0f}", f"{case.step_ms.value:,.1f} ms",
-            human_bytes(case.peak.value) + more, f"{case.loss:.4f}", str(len(subject.runs))]
+    return [one_set.name, *said, f"{case.speed.value:,.0f}", f"{case.step_ms.value:,.1f} ms",
+            human_bytes(case.peak.value) + more, f"{case.loss:.4f}", str(len(one_set.runs))]
 
 
-def notes_on(one: runs.Subject, other: runs.Subject, outcome: Outcome) -> list[str]:
+def notes_on(one: runs.RunSet, other: runs.RunSet, outcome: Outcome) -> list[str]:
     a, b = one.runs[-1], other.runs[-1]
     notes = []
     if a.machine != b.machine:
@@ -71,28 +71,30 @@ def notes_on(one: runs.Subject, other: runs.Subject, outcome: Outcome) -> list[s
     if a.tokens != b.tokens:
         notes.append(f"{other.name} saw {b.tokens:,.0f} tokens, not {a.tokens:,.0f}: losses don't compare")
     if outcome.rounds < figures.LEAST_ROUNDS:
-        notes.append(f"{other.name}: one round alone, which cannot know how rounds differ; more would tell which is faster")
+        notes.append(f"{other.name}: one round alone, which cannot know how rounds differ; more would tell which is "
+                     "faster")
     elif outcome.rounds < ENOUGH:
-        notes.append(f"{other.name}: {outcome.rounds} rounds alone, so the interval was widened by {RUN_SPREAD:.0%} for "
-                     "the verdict")
+        notes.append(f"{other.name}: {outcome.rounds} rounds alone, so the interval was widened by {RUN_SPREAD:.0%} "
+                     "for the verdict")
     if not outcome.paired:
-        notes.append(f"{other.name}: rounds don't pair; a machine that grew slower in between would show as a difference")
+        notes.append(f"{other.name}: rounds don't pair; a machine that grew slower in between would show as a "
+                     "difference")
     return notes
 
 
-def text(chosen: list[runs.Subject]) -> str:
+def text(chosen: list[runs.RunSet]) -> str:
     first, *others = chosen
     outcomes = [compare(first, other) for other in others]
     peak = first.case.peak.value
     headings = ["run", "verdict", "speed", "tokens/s", "step", "peak", "last loss", "rounds"]
-    table = document.Table("", headings, [row(subject, outcome, peak)
-                                          for subject, outcome in zip(chosen, [None, *outcomes])], ("verdict",))
+    table = document.Table("", headings, [row(one_set, outcome, peak)
+                                          for one_set, outcome in zip(chosen, [None, *outcomes])], ("verdict",))
     parts = [document.table_plain(table)]
     differ = runs.settings_that_differ(chosen)
-    names = [subject.name for subject in chosen]
+    names = [one_set.name for one_set in chosen]
     parts.append(document.table_plain(document.Table("", ["settings that differ", *names],
                                                      [[key, *values] for key, values in differ.items()], tuple(names)))
                  if differ else "No setting differs.")
-    notes = [note for subject in chosen for note in subject.notes]
+    notes = [note for one_set in chosen for note in one_set.notes]
     notes += [note for other, outcome in zip(others, outcomes) for note in notes_on(first, other, outcome)]
     return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)

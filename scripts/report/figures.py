@@ -107,8 +107,8 @@ def resampled_medians(values: np.ndarray, shape: tuple[int, ...], generator: np.
 
 
 def median_of_rounds(drawn: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """drawn is (rounds, rounds, RESAMPLES): of each round as many draws as there are rounds to draw. (RESAMPLES) medians
-    of as many rounds, drawn with replacement."""
+    """(RESAMPLES) medians of as many rounds as there are, drawn with replacement. drawn is (rounds, rounds, RESAMPLES):
+    of each round as many draws as there are rounds to draw."""
     picks = generator.integers(len(drawn), size=(1, *drawn.shape[1:]))
     return np.median(np.take_along_axis(drawn, picks, axis=0)[0], axis=0)
 
@@ -137,8 +137,8 @@ def interval_of(value: float, draws: np.ndarray) -> Interval:
 
 
 def ratio_of_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """The median over rounds of (median rate of the case / median rate of its baseline). Of fewer than LEAST_ROUNDS pairs
-    the interval is of their steps alone and no ground for a verdict."""
+    """The median over rounds of (median rate of the case / median rate of its baseline). With fewer than LEAST_ROUNDS
+    pairs the interval is of their steps alone, which is no ground for a verdict."""
     value = float(np.median([np.median(case) / np.median(base) for case, base in pairs]))
     return interval_of(value, drawn_ratios(pairs))
 

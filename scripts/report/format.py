@@ -92,5 +92,5 @@ def case_point(case: Case, sweep: Sweep) -> Point:
         speed += f": {times(case.speed_ratio)} the speed of {against}"
         peak += f"; {times(case.peak_ratio)} the peak of {against}"
         loss += f": {loss_change(case)} against {against}"
-    facts = [speed, peak, loss, f"{rounds_of(case)} rounds; settings: {changes(case, sweep) or 'those of its baseline'}"]
-    return Point(case.name, facts, case.command)
+    settings = changes(case, sweep) or "those of its baseline"
+    return Point(case.name, [speed, peak, loss, f"{rounds_of(case)} rounds; settings: {settings}"], case.command)

@@ -34,7 +34,8 @@ def case_table(sweep: Sweep) -> Table:
     headings = ["case", "tokens/s", "spread", "peak", "predicted", "step", "speed", "memory", "loss", "change", "front",
                 "rounds"]
     front = on_front(sweep)
-    shown = [case for case in sweep.cases if case.family == "single" or case in front and case.family != "leave_one_out"]
+    shown = [case for case in sweep.cases
+             if case.family == "single" or case in front and case.family != "leave_one_out"]
     return Table("Medians over the rounds. peak: bytes held at most; predicted: by a dry run, and how much more was "
                  "measured; step: its time. speed and memory: against the baseline of the same round, with 95 % "
                  "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
@@ -69,9 +70,9 @@ def short_answers(sweep: Sweep) -> list[str]:
 
 def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
     return Picture(f"{prefix}pareto", "Peak memory against tokens a second, one point a case",
-                   "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, no "
-                   f"other case is both smaller and faster. {provenance(sweep)}", functools.partial(pareto.pareto, sweep),
-                   [case_point(case, sweep) for case in measured(sweep)])
+                   "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, "
+                   f"no other case is both smaller and faster. {provenance(sweep)}",
+                   functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in measured(sweep)])
 
 
 def memory_blocks(sweep: Sweep, prefix: str) -> list:
@@ -85,9 +86,9 @@ def memory_blocks(sweep: Sweep, prefix: str) -> list:
 def loss_blocks(sweep: Sweep, prefix: str) -> list:
     singles = sweep_parts.of_families(sweep, "single")
     chosen, cases = run_curves.with_curves(singles), measured(singles)
-    some = f" Drawn are those that end farthest from it, {len(chosen)} of {len(cases)}." if len(chosen) < len(cases) else ""
+    some = f" Drawn are those that end farthest from it, {len(chosen)} of {len(cases)}."
     caption = ("Median over the rounds. A technique that only moves memory about lies on its baseline: a line at 0 "
-               f"below.{some} {provenance(sweep)}")
+               f"below.{some if len(chosen) < len(cases) else ''} {provenance(sweep)}")
     return [Heading(3, "What it does to the loss"),
             Picture(f"{prefix}loss", "Loss over the tokens trained on, and its distance from the baseline", caption,
                     functools.partial(run_curves.loss, singles))]
@@ -104,7 +105,9 @@ class Verdicts:
 
 
 def claims_page(verdicts: Verdicts) -> str:
-    return f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})" if verdicts.linked else f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
+    if verdicts.linked:
+        return f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})"
+    return f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
 
 
 def verdict_blocks(verdicts: Verdicts) -> list:
@@ -134,7 +137,8 @@ def claim_blocks(findings: list[Finding], verdicts: Verdicts) -> list:
     if about:
         caption = "What guides say of these techniques, and what this sweep measured against the baseline."
         if verdicts.of:
-            caption += f" The verdict is of the claim by all sweeps and dry runs here; {claims_page(verdicts)} has its rule."
+            caption += (" The verdict is of the claim by all sweeps and dry runs here; "
+                        f"{claims_page(verdicts)} has its rule.")
         headings = ["claim", "case", "claimed", "measured", *(["verdict"] if verdicts.of else [])]
         rows = [finding_row(finding, before, verdicts) for finding, before in zip(about, [None, *about])]
         blocks.append(Table(caption, headings, rows, ("case", "claimed", "measured", "verdict")))
@@ -156,7 +160,8 @@ def settings_blocks(sweep: Sweep) -> list:
 
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, verdicts: Verdicts) -> list:
     return [Heading(2, f"{sweep.model} on {machine_text(sweep.machine)}"),
-            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep), *sweep_part_pages.failure_blocks([sweep]),
+            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep),
+            *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
             *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *claim_blocks(findings, verdicts),
@@ -183,7 +188,8 @@ def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sw
     return [Heading(1, TITLE), *verdict_blocks(verdicts),
             *(block for part in parts for block in sweep_blocks(*part, beside, verdicts)),
             *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
-            *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws), *method_blocks(notes)]
+            *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
+            *method_blocks(notes)]
 
 
 def spoken(sweep: Sweep) -> str:

@@ -1,21 +1,23 @@
-"""Tables of what bench/peers recorded, as Markdown: training steps beside PyTorch models, MoE layers beside other
+"""What bench/peers recorded, as blocks of a document: training steps beside PyTorch models, MoE layers beside other
 people's, layers and steps with more experts, and where the time of a step goes."""
 import itertools
 import shlex
 import statistics
 
+from .document import Table, Text
 from .step_figures import product_ratios, ratios
 
 SHAPE = "{dtype} {T}, {d}, {F}, {E}, {k}"
 
 
-def table(heads, rows):
-    lines = ["| " + " | ".join(heads) + " |", "| :-- |" + " --: |" * (len(heads) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+def section(heads, rows, texts):
+    """A table and the texts below it."""
+    return [Table("", heads, rows), *map(Text, texts)]
 
 
 def source(record):
-    return f"{record['machine']}; commit {record['commit'][:10]}, {record['date'][:10]}: `{shlex.join(record['command'])}`"
+    where = f"{record['machine']}; commit {record['commit'][:10]}, {record['date'][:10]}"
+    return f"{where}: `{shlex.join(record['command'])}`"
 
 
 def of_kind(records, kind):
@@ -51,9 +53,10 @@ def mixtral_step(record):
 
     rows = [row(*item) for item in sorted(record["table"].items(), key=lambda item: -item[1]["tokens_per_second"])]
     heads = ["training step of moe-micro", "tokens/s", "slowest to fastest", f"beside {best}",
-             *(["rounds", "compile, s", "peak after warm-up", "peak of the process"] if has_steady else ["peak resident"])]
+             *(["rounds", "compile, s", "peak after warm-up", "peak of the process"] if has_steady
+               else ["peak resident"])]
     notes = step_notes(record) if has_steady else [step_pair(record, "peak")]
-    return "\n\n".join([table(heads, rows), *notes, source(record)])
+    return section(heads, rows, [*notes, source(record)])
 
 
 def step_pair(record, peak, pair=None):
@@ -96,11 +99,12 @@ def moe_layers(records):
                 f"{record['gflops']['moelab'] / record['gemm_gflops']:.0%}"]
 
     heads = ["MoE layer: T, d, F, E, k", "moelab, ms", *(f"{side}, ms" for side in sides), "rate beside a product's"]
-    return f"{table(heads, [row(record) for record in records])}\n\n{source(records[0])}"
+    return section(heads, [row(record) for record in records], [source(records[0])])
 
 
 def layer_sweep(records):
-    """How the time of a layer grows with its experts: each side against its own with the fewest, under the same load."""
+    """How the time of a layer grows with its experts: each side beside its own time with the fewest experts, under the
+    same load."""
     sides = sides_of(records)
 
     def grown(record, side):
@@ -124,7 +128,7 @@ def layer_sweep(records):
              *(f"{side}, ms" for side in sides)]
     about = ("Equal work a token, forward and backward of the layer; the update of its weights is not in it. spread: "
              "from the fastest tenth of all times to the slowest, beside their median.")
-    return f"{table(heads, [row(record) for record in records])}\n\n{about}\n\n{source(records[0])}"
+    return section(heads, [row(record) for record in records], [about, source(records[0])])
 
 
 def expert_sweep(record):
@@ -143,7 +147,7 @@ def expert_sweep(record):
              f"k {shape['model.experts_per_token']}. The whole step: all weights are read, all gradients written and "
              "all weights updated, and these grow with E. Medians over the rounds, each E beside the fewest experts in "
              "the same round, and the lowest and highest round.")
-    return f"{table(heads, rows)}\n\n{about}\n\n{source(record)}"
+    return section(heads, rows, [about, source(record)])
 
 
 def step_profiles(records):
@@ -165,13 +169,14 @@ def step_profiles(records):
              "of us: on AMD's CPUs its fp32 product is MKL's without AVX-512, so that ours come to more than 100 %; "
              "that of bf16 is oneDNN's with the CPU's own instructions.")
     sources = [f"{one['label']}: {source(one)}" if one["label"] else source(one) for one in records]
-    return "\n\n".join([table(heads, rows), about, *dict.fromkeys(sources)])
+    return section(heads, rows, [about, *dict.fromkeys(sources)])
 
 
 def report(records):
+    """All tables: of each kind of record the latest first."""
+    groups = [*map(mixtral_step, reversed(of_kind(records, "mixtral_step"))),
+              *map(moe_layers, reversed(by_source(of_kind(records, "moe_layer")))),
+              *map(layer_sweep, reversed(by_source(of_kind(records, "moe_layer_sweep")))),
+              *map(expert_sweep, reversed(of_kind(records, "expert_sweep")))]
     profiles = of_kind(records, "step_profile")
-    parts = [mixtral_step(record) for record in reversed(of_kind(records, "mixtral_step"))]
-    parts += [moe_layers(group) for group in reversed(by_source(of_kind(records, "moe_layer")))]
-    parts += [layer_sweep(group) for group in reversed(by_source(of_kind(records, "moe_layer_sweep")))]
-    parts += [expert_sweep(record) for record in reversed(of_kind(records, "expert_sweep"))]
-    return "\n\n".join(parts + ([step_profiles(profiles)] if profiles else [])) + "\n"
+    return list(itertools.chain(*groups, step_profiles(profiles) if profiles else []))

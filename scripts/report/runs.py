@@ -8,11 +8,13 @@ from .records import SCHEMA, Record, ReportError, parse, read_records, read_text
 
 # Of a run's settings, what says nothing of how it trained.
 NAMES = ("run.name", "run.dir", "checkpoint.dir")
+STEP = ("step", "tokens", "loss", "step_ms")  # of Record.steps
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-    """runs: those that finished, by round. store: where their rounds are those of one sweep, "" for a run by itself."""
+class RunSet:
+    """The finished runs of one case, by round, or the run in one folder. store: names the sweep that the rounds are of,
+    "" for a run by itself."""
 
     name: str
     runs: list[Record]
@@ -43,26 +45,29 @@ def read_summary(path: pathlib.Path) -> dict:
     return summary
 
 
-def read_metrics(path: pathlib.Path) -> list[list]:
-    """[step, tokens, loss, milliseconds] of each step; a step that was done again counts as it was last."""
+def read_metrics(path: pathlib.Path, keys: tuple[str, ...]) -> list[dict]:
+    """The lines of metrics.jsonl, steps rising; each has these keys. A step that was done again counts as it was last
+    done."""
     *lines, _ = read_text(path).split("\n")  # a killed run may leave the start of a line
     steps = {}
-    for index, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
-            steps[fields["step"]] = [fields[key] for key in ("step", "tokens", "loss", "step_ms")]
-        except (ValueError, KeyError, TypeError):
-            raise ReportError(f"{path}:{index}: damaged: not a line of metrics") from None
+            if not all(key in fields for key in ("step", *keys)):
+                raise ValueError
+            steps[fields["step"]] = fields
+        except (ValueError, TypeError):
+            raise ReportError(f"{path}:{number}: not a line of metrics: {line[:60]}") from None
     if not steps:
-        raise ReportError(f"{path}: no step was finished")
+        raise ReportError(f"{path}: empty: the run has not finished a step")
     return [steps[step] for step in sorted(steps)]
 
 
-def of_folder(folder: pathlib.Path) -> Subject:
+def of_folder(folder: pathlib.Path) -> RunSet:
     if not (folder / "summary.json").exists():
         raise ReportError(f"{folder}: no summary.json; give the folder of a run (run.dir) that has ended")
     summary = read_summary(folder / "summary.json")
-    steps = read_metrics(folder / "metrics.jsonl")
+    steps = [[line[key] for key in STEP] for line in read_metrics(folder / "metrics.jsonl", STEP)]
     try:
         run = parse({"case": str(folder), "techniques": [], "against": None, "model": summary["model"]["preset"],
                      "round": 1, "settings": summary["settings"], "settings_hash": "", "command": summary["command"],
@@ -71,10 +76,10 @@ def of_folder(folder: pathlib.Path) -> Subject:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ReportError(f"{folder / 'summary.json'}: not a summary of 'moelab train': {error}") from None
     notes = [] if run.status == "ok" else [f"{folder} ended with status {run.status}"]
-    return Subject(str(folder), [run], "", notes)
+    return RunSet(str(folder), [run], "", notes)
 
 
-def of_case(file: pathlib.Path, wanted: str) -> Subject:
+def of_case(file: pathlib.Path, wanted: str) -> RunSet:
     """`wanted` is a case, or PART/CASE where several parts of a plan have one of that name."""
     records, notes = read_records([file])
     sweeps = figures.sweeps(records)
@@ -91,11 +96,12 @@ def of_case(file: pathlib.Path, wanted: str) -> Subject:
     if len(found) > 1:
         notes.append(f"{name}: the newest of {len(found)} sweeps, at commit {case.any.commit}")
     if not case.runs:
-        raise ReportError(f"{file}: {name}: no run of it finished: {case.failures[-1].message or case.failures[-1].status}")
-    return Subject(f"{file.name}:{name}", case.runs, f"{file.resolve()} {index}", notes)
+        last = case.failures[-1]
+        raise ReportError(f"{file}: {name}: no run of it finished: {last.message or last.status}")
+    return RunSet(f"{file.name}:{name}", case.runs, f"{file.resolve()} {index}", notes)
 
 
-def read(text: str) -> Subject:
+def read(text: str) -> RunSet:
     """FILE:CASE or the folder of a run."""
     path = pathlib.Path(text)
     if path.is_dir():
@@ -108,9 +114,9 @@ def read(text: str) -> Subject:
     return of_case(pathlib.Path(file), case)
 
 
-def settings_that_differ(subjects: list[Subject]) -> dict[str, list[str]]:
+def settings_that_differ(sets: list[RunSet]) -> dict[str, list[str]]:
     """{key: its value in each}; "–" where one hasn't said."""
-    every = [subject.settings for subject in subjects]
+    every = [one.settings for one in sets]
     keys = dict.fromkeys(key for settings in every for key in settings)
     values = {key: [settings.get(key, "–") for settings in every] for key in keys}
     return {key: row for key, row in values.items() if len(set(row)) > 1}

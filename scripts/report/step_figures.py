@@ -67,7 +67,8 @@ def figures(runs):
     pairs = {precision: fastest_pair(runs, [precision]) for precision in PRECISIONS}
     return {"table": {side: row(rounds) for side, rounds in runs.items()},
             **pair_figures(runs, *fastest_pair(runs, PRECISIONS)),
-            "by_precision": {precision: pair_figures(runs, *pair) for precision, pair in pairs.items() if None not in pair}}
+            "by_precision": {precision: pair_figures(runs, *pair) for precision, pair in pairs.items()
+                             if None not in pair}}
 
 
 def product_ratios(products):

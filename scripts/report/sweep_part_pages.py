@@ -48,7 +48,7 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
 
 def missing_rows(case: Case, below: Case | None) -> list[list[str]]:
     """Of the guide's steps right below this rung that have none."""
-    return [["–", f"`{name}`: {sweep_parts.NO_RUNG[name]}", "", "", "", "", ""] for name in sweep_parts.without_rung(case, below)]
+    return [["–", f"`{name}`: {reason}", "", "", "", "", ""] for name, reason in sweep_parts.without_rung(case, below)]
 
 
 def ladder_blocks(sweep: Sweep, prefix: str) -> list:
@@ -114,8 +114,8 @@ def pair_point(pair: sweep_parts.Pair) -> Point:
 
 def pair_row(pair: sweep_parts.Pair) -> list[str]:
     case = pair.case
-    return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(sweep_parts.saved(case)), signed_bytes(pair.memory),
-            times(case.speed_ratio), log_time_text(pair.log_time), rounds_of(case)]
+    return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(sweep_parts.saved(case)),
+            signed_bytes(pair.memory), times(case.speed_ratio), log_time_text(pair.log_time), rounds_of(case)]
 
 
 def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> list:
@@ -184,12 +184,14 @@ def bargain(x: float, case: Case) -> str:
 def crossing_text(crossing: sweep_parts.Crossing) -> str:
     bargains = ", ".join(bargain(x, case) for x, case in crossing.points)
     pays = where(crossing, lambda case: sweep_parts.memory_time(case).high < 1)
-    return f"`{crossing.label}`: {speed_text(crossing)}. It saves {bargains}: memory × time is less than without it {pays}."
+    return (f"`{crossing.label}`: {speed_text(crossing)}. It saves {bargains}: memory × time is less than without it "
+            f"{pays}.")
 
 
 def crossover_rows(crossings: list[sweep_parts.Crossing]) -> list[list[str]]:
     return [[crossing.label, crossovers.amount(x), case.any.model, times(case.speed_ratio), times(case.peak_ratio),
-             times(sweep_parts.memory_time(case)), rounds_of(case)] for crossing in crossings for x, case in crossing.points]
+             times(sweep_parts.memory_time(case)), rounds_of(case)]
+            for crossing in crossings for x, case in crossing.points]
 
 
 def crossover_blocks(sweeps: list[Sweep]) -> list:
@@ -198,12 +200,13 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
         caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
-                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the peak times the time of a "
-                   "step.")
+                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the peak "
+                   "times the time of a step.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),
-                   Table("The same in figures.", ["technique", axis, "model", "speed", "memory", "memory × time", "rounds"],
+                   Table("The same in figures.",
+                         ["technique", axis, "model", "speed", "memory", "memory × time", "rounds"],
                          crossover_rows(crossings), ("model",))]
     parts = [sweep for sweep in sweeps if sweep_parts.of_families(sweep, "crossover").cases]
     blocks += failure_blocks(parts)
@@ -246,7 +249,8 @@ def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
                     "green: no more than a run aims at (memory.target), amber: up to the critical threshold, red: more. "
                     "largest model: of those that have a name; layers and batch: of the model beside. "
                     f"Found by `{one.command}` at commit `{one.commit}`.",
-                    ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers", "largest batch"],
+                    ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers",
+                     "largest batch"],
                     [fit_row(fit) for fit in one.rows], ("techniques", "fits", "model", "largest model"))
               for one in fits] + fit_runs(sweeps)
     return [Heading(2, "What fits"), *blocks] if blocks else []
@@ -301,4 +305,5 @@ def estimate_blocks(draws: list[Draw]) -> list:
                     f"`scripts/check_estimates.py` at commit {commits}.", functools.partial(estimates.estimates, draws),
                     [Point(f"configuration {number}", [*draw_facts(draw), " ".join(f"`{s}`" for s in draw.settings)])
                      for number, draw in enumerate(draws, 1)]),
-            Table(f"The {len(worst)} worst.", ["error", "predicted", "measured", "scratch", "settings"], rows, ("settings",))]
+            Table(f"The {len(worst)} worst.", ["error", "predicted", "measured", "scratch", "settings"], rows,
+                  ("settings",))]

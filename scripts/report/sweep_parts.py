@@ -2,9 +2,11 @@
 import dataclasses
 import itertools
 import math
+import pathlib
 import statistics
 
 import numpy as np
+import yaml
 
 from .figures import SEED, Case, Interval, Sweep, drawn_ratios, interval_of
 from .sidecars import Predictions
@@ -14,15 +16,8 @@ TOGETHER = ("single", "leave_one_out", "ladder", "pair")
 # Techniques that several devices would need; rows for them stay open until there are records.
 SHARDING = ("zero_1", "zero_2", "zero_3", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 
-# The steps of claim ava.priority by their technique, in its order; those without one have no rung on a ladder here.
-PRIORITY = {"flash_attention": "flash_attention", "mixed_precision": "bf16", "gradient_checkpointing": "recompute_full",
-            "data_pipeline": "", "zero_1": "", "memory_thresholds": "", "zero_2": "", "smaller_batch": "accumulation"}
-NO_RUNG = {
-    "data_pipeline": "no effect here: batches that are read ahead (data.prefetch) lie in host memory, outside of the peak",
-    "zero_1": "pending: it needs several devices",
-    "memory_thresholds": "no effect here: thresholds change what a run does when memory runs short, and no peak before",
-    "zero_2": "pending: it needs several devices",
-}
+# The guide's steps in its order: {"technique": …} or {"reason": …}.
+PRIORITY = yaml.safe_load((pathlib.Path(__file__).parent / "ladder.yaml").read_text())
 
 
 def together(sweeps: list[Sweep]) -> list[Sweep]:
@@ -50,14 +45,16 @@ def ladder(sweep: Sweep) -> list[Case]:
     return sorted(of_families(sweep, "ladder").cases, key=lambda case: len(case.techniques))
 
 
-def without_rung(case: Case, below: Case | None) -> list[str]:
-    """The steps of PRIORITY that come right before what this rung adds, and have no rung."""
-    steps, found = list(PRIORITY.items()), []
+def without_rung(case: Case, below: Case | None) -> list[tuple[str, str]]:
+    """The steps of PRIORITY right before what this rung adds that have no rung, each with the reason."""
     added = set(case.techniques) - set(below.techniques if below else ())
-    for index, (_, technique) in enumerate(steps):
-        if technique in added:
-            before = itertools.takewhile(lambda step: not step[1], reversed(steps[:index]))
-            found += reversed([name for name, _ in before])
+    found, skipped = [], []
+    for name, step in PRIORITY.items():
+        if "reason" in step:
+            skipped.append((name, step["reason"]))
+        else:
+            found += skipped if step["technique"] in added else []
+            skipped = []
     return found
 
 
@@ -93,7 +90,8 @@ def log_time_interaction(together: Case | None, alone: list[Case | None]) -> Int
     return interval_of(values[0] - sum(values[1:]), logs[0] - sum(logs[1:]))
 
 
-def memory_interaction(names: tuple[str, str], cases: list[Case | None], predictions: Predictions | None) -> tuple[float, bool]:
+def memory_interaction(names: tuple[str, str], cases: list[Case | None],
+                       predictions: Predictions | None) -> tuple[float, bool]:
     """All of it measured, or all of it predicted."""
     together, first, second = map(saved, cases)
     measured = together - first - second
@@ -161,7 +159,8 @@ def added(case: Case, sweep: Sweep) -> str:
 
 
 def crossing(label: str, axis: str, cases: list[Case]) -> Crossing:
-    return Crossing(label, axis, sorted(((getattr(case.any, axis), case) for case in cases), key=lambda point: point[0]))
+    points = [(getattr(case.any, axis), case) for case in cases]
+    return Crossing(label, axis, sorted(points, key=lambda point: point[0]))
 
 
 def crossings(sweeps: list[Sweep]) -> list[Crossing]:

@@ -6,8 +6,9 @@ import pathlib
 
 from .plots.theme import KINDS
 from .records import ReportError
+from .runs import read_metrics
 
-DRAWN = {"step", "loss", "held_out_loss", "tokens_per_second", "expert_load", "peak_bytes"}
+DRAWN = ("loss", "held_out_loss", "tokens_per_second", "expert_load", "peak_bytes")
 
 
 @dataclasses.dataclass
@@ -41,28 +42,6 @@ class Run:
         return {kind: values for kind, values in series.items() if any(values)}
 
 
-def read_lines(file: pathlib.Path) -> list[dict]:
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        raise ReportError(f"{file.parent}: no metrics.jsonl there; give the folder of a run (run.dir)") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"{file}: {error}") from None
-    steps = {}
-    whole = text[: text.rfind("\n") + 1]  # a run that was killed may leave the start of a line
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            metrics = json.loads(line)
-            if not isinstance(metrics, dict) or not DRAWN <= metrics.keys():
-                raise ValueError
-            steps[metrics["step"]] = metrics
-        except ValueError:
-            raise ReportError(f"{file}:{number}: not a line of metrics: {line[:60]}") from None
-    if not steps:
-        raise ReportError(f"{file}: empty: the run has not finished a step")
-    return [steps[step] for step in sorted(steps)]
-
-
 def read_summary(folder: pathlib.Path) -> dict:
     """Of a run that has ended; a run that goes on, or was killed, has none or that of an earlier end."""
     try:
@@ -88,7 +67,9 @@ def read_phases(folder: pathlib.Path, lines: list[dict]) -> dict[int, dict]:
 def read_run(folder: pathlib.Path, label: str) -> Run:
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder; give the folder of a run (run.dir)")
-    lines = read_lines(folder / "metrics.jsonl")
+    if not (folder / "metrics.jsonl").exists():
+        raise ReportError(f"{folder}: no metrics.jsonl there; give the folder of a run (run.dir)")
+    lines = read_metrics(folder / "metrics.jsonl", DRAWN)
     summary = read_summary(folder)
     current = summary.get("steps") == lines[-1]["step"]
     held_out = summary.get("held_out_loss") if current else None

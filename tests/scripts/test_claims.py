@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, records  # noqa: E402
-from report.claims import dry_runs, findings, judge as judging, page  # noqa: E402
+from report.claims import dry_runs, judge as judging, page, stated as statements  # noqa: E402
 
 ALL = yaml.safe_load(page.CLAIMS.read_text())["claims"]
 
@@ -50,6 +50,19 @@ def test_dry_runs_are_of_claims_that_exist():
     assert set(dry_runs.DRY_CLAIMS) <= {entry["id"] for entry in ALL}
 
 
+def test_the_data_beside_the_code_is_of_claims_that_exist():
+    ids, stated = [entry["id"] for entry in ALL], set().union(*(entry.get("figures", {}) for entry in ALL))
+    assert [begin for begin in judging.REASONS if not any(id.startswith(begin) for id in ids)] == []
+    assert [name for name in statements.NAMES["stated"] if name not in stated] == []
+
+
+def test_of_several_reasons_the_one_for_the_longest_beginning_counts():
+    notes = {row.id: row.note for row in rows_of([entry for entry in ALL if entry["id"].startswith("verl.profile")], {})}
+    assert notes == {"verl.profile_constrained": "a profile's settings; no effect is claimed",
+                     "verl.profile_balanced": "a profile's settings; no effect is claimed",
+                     "verl.profile_multi_device": "needs several devices"}
+
+
 def test_missing_dry_runs_are_a_mistake_that_is_named(tmp_path):
     (tmp_path / "techniques.json").write_text(json.dumps({"schema": 1, "techniques": []}))
     made.write(tmp_path / "records.jsonl", [made.record()])
@@ -69,8 +82,8 @@ def sweeps_of(tmp_path: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
 def swept(tmp_path: pathlib.Path, rows: list[dict], stated: dict, *names: str) -> judging.Row:
     """The verdict on a claim with these figures about techniques of these names."""
     entry = {"id": "a.b", "text": "t", "figures": stated}
-    techniques = [findings.Technique(name, [], ["a.b"]) for name in names]
-    return judging.Judge(sweeps_of(tmp_path, rows), techniques, findings.claims_of(entry, "A"), {}, {}).row(entry)
+    techniques = [statements.Technique(name, [], ["a.b"]) for name in names]
+    return judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
 
 
 def twice(*arguments, **changes) -> list[dict]:
@@ -202,9 +215,9 @@ def test_arithmetic_is_counted_and_its_time_stands_beside_it(tmp_path):
     """A step takes twice as long for a third more FLOPs."""
     entries = {name: next(entry for entry in ALL if entry["id"] == name)
                for name in ("vibee.checkpoint_all", "verl.gradient_checkpointing")}
-    claimed = [claim for entry in entries.values() for claim in findings.claims_of(entry, "A")]
+    claimed = [claim for entry in entries.values() for claim in statements.claims_of(entry, "A")]
     rows = [*twice(), *twice("x", milliseconds=2000, activations=0)]
-    judge = judging.Judge(sweeps_of(tmp_path, rows), [findings.Technique("x", [], list(entries))], claimed, {},
+    judge = judging.Judge(sweeps_of(tmp_path, rows), [statements.Technique("x", [], list(entries))], claimed, {},
                          {name: {"none": {"flops": 3}, "more": {"flops": 4}} for name in entries})
     for entry in entries.values():
         row = judge.row(entry)

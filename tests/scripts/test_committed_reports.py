@@ -53,7 +53,7 @@ def test_verdicts_are_what_their_records_say(page, techniques):
 @by_folder("page", sorted(ROOT.glob("results/*/peers.md")))
 def test_tables_of_peers_are_what_their_records_say(page):
     records_of_peers = [json.loads(line) for line in page.with_suffix(".jsonl").read_text().splitlines()]
-    assert peer_tables.report(records_of_peers) == page.read_text(), f"scripts/report_peers.py makes {page} anew"
+    assert rendering.to_markdown(peer_tables.report(records_of_peers)) == page.read_text(), f"scripts/report_peers.py makes {page} anew"
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))

@@ -82,10 +82,10 @@ def test_noisy_twins_are_hardly_ever_told_apart():
     """Runs that differ by 3 % by chance alone: hardly more than one verdict in ten says that one is faster."""
     generator = np.random.default_rng(11)
 
-    def subject(name: str, rounds: int) -> measured.Subject:
+    def subject(name: str, rounds: int) -> measured.RunSet:
         runs = [records.parse(made.record(name, number, 1000 * generator.normal(1, 0.03), jitter=0.02))
                 for number in range(rounds)]
-        return measured.Subject(name, runs, "one sweep", [])
+        return measured.RunSet(name, runs, "one sweep", [])
 
     for rounds in (1, 3, 5):
         said = [comparison.compare(subject("a", rounds), subject("b", rounds)).verdict for _ in range(60)]
@@ -143,7 +143,7 @@ def test_mistakes_are_named(tmp_path):
 
 @pytest.mark.parametrize("file, content, words", [
     ("summary.json", "{", "damaged"), ("summary.json", "[]", "damaged"), ("summary.json", '{"schema": 2}', "schema 2"),
-    ("summary.json", '{"schema": 1}', "not a summary"), ("metrics.jsonl", "", "no step"),
+    ("summary.json", '{"schema": 1}', "not a summary"), ("metrics.jsonl", "", "not finished a step"),
     ("metrics.jsonl", '{"step": 1}\n', "metrics.jsonl:1"), ("metrics.jsonl", "[1]\n", "metrics.jsonl:1")])
 def test_damaged_runs_are_refused(tmp_path, file, content, words):
     good, bad = run_folder(tmp_path / "good"), run_folder(tmp_path / "bad")

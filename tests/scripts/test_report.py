@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import document, figures, pages, records, rendering  # noqa: E402
-from report.claims import findings  # noqa: E402
+from report.claims import findings, stated  # noqa: E402
 from report.plots import pareto, run_curves, theme  # noqa: E402
 
 
@@ -36,6 +36,14 @@ def refused(*arguments) -> str:
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
     return done.stderr
+
+
+def test_nothing_in_the_package_imports_a_script():
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    imports = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
+    modules = list((ROOT / "scripts/report").rglob("*.py"))
+    assert len(modules) > 20
+    assert {(path.name, name) for path in modules for name in imports.findall(path.read_text()) if name in scripts} == set()
 
 
 # Records.
@@ -260,8 +268,8 @@ def test_verdicts(claimed, measured, expected):
     assert findings.verdict(*claimed, interval(*measured)) == expected
 
 
-def claim(**changes) -> findings.Claim:
-    return findings.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
+def claim(**changes) -> stated.Claim:
+    return stated.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
                            "high": 50, "of": "", "arithmetic": "", **changes})
 
 
@@ -285,7 +293,7 @@ GUIDES = {"schema": 1, "guides": {"a": "A guide"}, "claims": [
 
 def test_claims_become_percentages_by_hand(tmp_path):
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(GUIDES, sort_keys=False))
-    read = findings.read_claims(tmp_path / "claims.yaml")
+    read = stated.read_guides(tmp_path / "claims.yaml").claims
     assert [(one.measure, one.low, one.high, one.of) for one in read[:-1]] == [
         ("memory saved", 50, 50, "activation memory"), ("memory saved", 50, 75, "activation memory"),
         ("added step time", 10, 20, ""), ("added step time", 100, 200, ""), ("added tokens/s", 200, 200, ""),
@@ -310,17 +318,17 @@ def test_claims_are_held_against_what_they_name(tmp_path):
 def test_which_case_measures_which_claim(tmp_path):
     rows = [made.record(), made.record("half"), made.record("both", techniques=["half", "other"]),
             made.record("three", techniques=["half", "other", "third"]), made.failed("other")]
-    techniques = [findings.Technique("half", [], ["a.half"]), findings.Technique("other", [], ["a.other"]),
-                  findings.Technique("all", ["other", "half"], ["a.all"])]
-    stated = [claim(id=f"a.{name}") for name in ("half", "other", "all", "none")]
-    found = findings.judge(stated, techniques, sweep_of(tmp_path, rows))
+    techniques = [stated.Technique("half", [], ["a.half"]), stated.Technique("other", [], ["a.other"]),
+                  stated.Technique("all", ["other", "half"], ["a.all"])]
+    claimed = [claim(id=f"a.{name}") for name in ("half", "other", "all", "none")]
+    found = findings.findings_of(claimed, techniques, sweep_of(tmp_path, rows))
     assert [(one.claim.id, one.case and one.case.name, one.verdict) for one in found] == [
         ("a.half", "half", "refuted"), ("a.other", "other", "not measured"), ("a.all", "both", "refuted"),
         ("a.none", None, "not measured")]
 
 
 def test_the_projects_claims_and_techniques_can_be_read(tmp_path):
-    read = findings.read_claims(ROOT / "bench" / "tradeoff" / "claims.yaml")
+    read = stated.read_guides(ROOT / "bench" / "tradeoff" / "claims.yaml").claims
     assert len(read) > 30 and all(math.isfinite(one.low) and one.low <= one.high for one in read)
 
 
@@ -434,6 +442,17 @@ def test_markdown_tables_are_regular_and_pictures_lie_beside(made_report):
     assert len(pictures) == 3 and all((made_report / picture).stat().st_size > 10_000 for picture in pictures)
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
+
+
+@pytest.mark.parametrize("text, html", [
+    ("`a * b` **holds**", '<code>a * b</code> <strong class="green">holds</strong>'),
+    ("**red** **bold `c`**", '<strong class="red">red</strong> <strong>bold <code>c</code></strong>'),
+    ("[claims.md](claims.md) a_b_c", '<a href="claims.md">claims.md</a> a_b_c'),
+    ("1 < 2 & <i>", "1 &lt; 2 &amp; &lt;i&gt;"), ("`<b>`", "<code>&lt;b&gt;</code>"),
+    ("[x](javascript:alert)", "[x](javascript:alert)"),
+])
+def test_texts_are_markdown(text, html):
+    assert rendering.inline(text) == html
 
 
 def test_what_cases_say_cannot_break_the_page():

@@ -1,38 +1,25 @@
-"""The verdict on one claim, by dry runs, by the bytes of an optimizer's state, by crossovers or by the cases of sweeps."""
+"""The verdict on a claim: by dry runs, by the bytes of an optimizer's state, by crossovers or by the cases of sweeps."""
 import dataclasses
+import pathlib
+
+import yaml
 
 from .. import figures
 from ..format import times
 from ..records import ReportError
-from . import dry_runs, findings
-from .names import UNJUDGED
+from . import dry_judges, dry_runs, findings
+from .stated import ARITHMETIC, UNJUDGED, Claim, Technique, figure_text
 from .verdicts import Measurement, Verdicts
 
-VERDICTS = ("holds", "holds when", "does not hold", "its own arithmetic is wrong", "not measurable here")
-# Why a claim is out of reach, by the beginning of its id; the first that fits.
-REASONS = {
-    "nemo.model_parallelism": "needs several devices", "ava.zero": "needs several devices",
-    "vibee.fits_405b": "needs several devices", "verl.reshard_after_forward": "needs several devices",
-    "verl.profile_multi": "needs several devices",
-    "vibee.checkpoint_none": "the reference that the others are held against",
-    "vibee.offload_none": "the reference that the others are held against",
-    "nemo.preset": "a preset that sharding is part of; no figure is claimed",
-    "verl.inference_memory_share": "no figure of the effect is claimed",
-    "verl.host_allocator": "no figure of the effect is claimed", "verl.dynamic_batch_size": "no figure of the effect is claimed",
-    "verl.rollout_limits": "advice; no figure is claimed", "verl.profile": "a profile's settings; no effect is claimed",
-    "ava.thresholds": "a choice of thresholds, no effect is claimed; profiles of memory.profile have them",
-    "ava.threshold_actions": "what a program does; tests of the memory manager hold it",
-    "ava.dashboard": "a way to print; tests of the monitor hold it",
-    "ava.dynamic_batching": "what a program does; tests of the memory manager hold it",
-    "ava.on_out_of_memory": "an order of advice; no figure is claimed", "ava.oom": "advice; no figure is claimed",
-    "ava.priority": "an order of advice; no figure is claimed", "ava.accumulation": "advice; no figure of the effect is claimed",
-    "ava.memory_thresholds": "advice; no figure of the effect is claimed",
-    "parrot.script": "a script's settings; no effect is claimed",
-    "parrot.if_still_too_large": "an order of advice; no figure is claimed",
-}
+HOLDS, HOLDS_WHEN, FAILS = "holds", "holds when", "does not hold"
+WRONG_ARITHMETIC, NOT_MEASURABLE = "its own arithmetic is wrong", "not measurable here"
+VERDICTS = (HOLDS, HOLDS_WHEN, FAILS, WRONG_ARITHMETIC, NOT_MEASURABLE)
+# {the beginning of an id: why those claims are out of reach}
+REASONS = {begin: why
+           for why, begins in yaml.safe_load((pathlib.Path(__file__).parent / "reasons.yaml").read_text()).items()
+           for begin in begins}
 NO_FIGURE = "no figure is claimed that could be held against a measurement"
 NO_CASE = "no record of a case that says"
-UNITS = {"_percent": " %", "_gb": " GB", "_mb": " MB"}
 
 
 @dataclasses.dataclass
@@ -43,23 +30,6 @@ class Row:
     measured: str
     verdict: str  # one of VERDICTS
     note: str = ""
-
-
-def shown(value: object) -> str:
-    if isinstance(value, list):
-        is_range = len(value) == 2 and all(isinstance(end, (int, float)) for end in value) and value[0] < value[1]
-        return (" to " if is_range else ", ").join(map(shown, value))
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1e6 else f"{value:g}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def figure_text(name: str, value: object) -> str:
-    """("memory_saved_percent", [60, 80]) as "memory saved 60 to 80 %"."""
-    ending = next((end for end in UNITS if name.endswith(end)), "")
-    return f"{name.removesuffix(ending).replace('_', ' ')} {shown(value)}{UNITS.get(ending, '')}"
 
 
 def claimed_text(entry: dict) -> str:
@@ -98,23 +68,24 @@ def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[Point]:
 
 
 class Judge:
-    def __init__(self, sweeps: list[figures.Sweep], techniques: list[findings.Technique], claimed: list[findings.Claim],
+    def __init__(self, sweeps: list[figures.Sweep], techniques: list[Technique], claimed: list[Claim],
                  states: dict, dry: dict):
         self.sweeps, self.states, self.dry = sweeps, states, dry
         self.techniques, self.claimed = techniques, claimed
-        self.findings = [(sweep, finding) for sweep in sweeps for finding in findings.judge(claimed, techniques, sweep)]
+        self.findings = [(sweep, finding) for sweep in sweeps
+                         for finding in findings.findings_of(claimed, techniques, sweep)]
 
     def row(self, entry: dict) -> Row:
         row = (self.by_dry_run(entry) or self.by_state(entry) or self.by_crossover(entry) or self.by_sweep(entry)
                or self.unmeasured(entry))
         if entry.get("arithmetic"):
-            row.verdict, row.note = VERDICTS[3], entry["arithmetic"]
+            row.verdict, row.note = WRONG_ARITHMETIC, entry["arithmetic"]
         return row
 
     def measurements(self, claim: str) -> list[Measurement]:
         found: dict[tuple, Measurement] = {}
         for sweep, finding in self.findings:
-            timed = finding.claim.measure == findings.ARITHMETIC and finding.case and finding.case.speed_ratio
+            timed = finding.claim.measure == ARITHMETIC and finding.case and finding.case.speed_ratio
             if finding.claim.id == claim and (finding.measured or timed):
                 key = id(sweep), finding.case.name
                 found.setdefault(key, Measurement(sweep, finding.case)).findings.append(finding)
@@ -124,7 +95,7 @@ class Judge:
         """The figures of arithmetic, by dry runs."""
         more = dry_runs.counted(claim, self.dry.get(claim, {}))
         return [findings.Finding(one, None, more, findings.verdict(one.low, one.high, more)) for one in self.claimed
-                if more and one.id == claim and one.measure == findings.ARITHMETIC]
+                if more and one.id == claim and one.measure == ARITHMETIC]
 
     def by_dry_run(self, entry: dict) -> Row | None:
         dry, runs = dry_runs.DRY_CLAIMS.get(entry["id"]), self.dry.get(entry["id"], {})
@@ -139,9 +110,9 @@ class Judge:
         good = [part for part, holds in parts.items() if holds]
         open_ = [f"{part} is not measured here" for part, holds in parts.items() if holds is None]
         if len(good) == len(parts):
-            return make_row(entry, measured, VERDICTS[0])
+            return make_row(entry, measured, HOLDS)
         note = "; ".join([f"taken for {', '.join(good)} alone", *open_]) if good else ""
-        return make_row(entry, measured, VERDICTS[1] if good else VERDICTS[2], note)
+        return make_row(entry, measured, HOLDS_WHEN if good else FAILS, note)
 
     def by_state(self, entry: dict) -> Row | None:
         if "bytes_per_parameter" not in entry.get("figures", {}):
@@ -157,10 +128,10 @@ class Judge:
         if not held:
             return None
         claimed = entry["figures"]["bytes_per_parameter"]
-        holds = all(dry_runs.within(float(bytes_), claimed, claimed) for bytes_ in held)
+        holds = all(dry_judges.within(float(bytes_), claimed, claimed) for bytes_ in held)
         measured = "; ".join(f"{bytes_} bytes a parameter with a 4-byte master: {name} on {', '.join(titles)}"
                              for bytes_, of in held.items() for name, titles in of.items())
-        return make_row(entry, measured, VERDICTS[0] if holds else VERDICTS[2])
+        return make_row(entry, measured, HOLDS if holds else FAILS)
 
     def by_crossover(self, entry: dict) -> Row | None:
         """Whether sparse attention is faster than flash attention beyond the sequence that the claim names."""
@@ -173,32 +144,33 @@ class Judge:
         known = [point for point in points if point.rounds >= figures.LEAST_ROUNDS]
         beyond = [point.speed for point in known if point.sequence > start]
         if not beyond:
-            return make_row(entry, measured, VERDICTS[4], f"beyond {start:,} tokens nothing was measured in two rounds")
+            return make_row(entry, measured, NOT_MEASURABLE,
+                            f"beyond {start:,} tokens nothing was measured in two rounds")
         if any(speed.high < 1 for speed in beyond):
-            return make_row(entry, measured, VERDICTS[2])
+            return make_row(entry, measured, FAILS)
         if not all(speed.low > 1 for speed in beyond):
-            return make_row(entry, measured, VERDICTS[4], f"beyond {start:,} tokens the interval is too wide")
+            return make_row(entry, measured, NOT_MEASURABLE, f"beyond {start:,} tokens the interval is too wide")
         first = min(point.sequence for point in known if point.speed.low > 1)
-        return make_row(entry, measured, VERDICTS[0], f"already from {first:,.0f} tokens on" if first < start else "")
+        return make_row(entry, measured, HOLDS, f"already from {first:,.0f} tokens on" if first < start else "")
 
     def by_sweep(self, entry: dict) -> Row | None:
         said = Verdicts(self.measurements(entry["id"]), self.counted(entry["id"]))
         if not said.cases and not said.counted:
             return None
-        counted = [f"{dry_runs.counted_text(one.measured.value)} ({how_found(entry['id'])})" for one in said.counted]
+        counted = [f"{dry_judges.counted_text(one.measured.value)} ({how_found(entry['id'])})" for one in said.counted]
         measured = "; ".join([*counted, *(one.text for one in said.cases)])
         if not said.judged:
             outside = ", ".join(dict.fromkeys(one.outside for one in said.cases if one.outside))
             reasons = [f"every case lies outside of the claim: {outside}"] if outside and not said.inside else \
                 [*said.undecided, *self.not_measured(entry, said)]
-            return make_row(entry, measured, VERDICTS[4], "; ".join([*reasons, *said.limit]))
+            return make_row(entry, measured, NOT_MEASURABLE, "; ".join([*reasons, *said.limit]))
         if said.fails and not said.good:
-            return make_row(entry, measured, VERDICTS[2], "; ".join(filter(None, [said.what_holds, *said.limit])))
+            return make_row(entry, measured, FAILS, "; ".join(filter(None, [said.what_holds, *said.limit])))
         limits = [*said.undecided, *self.not_measured(entry, said), *said.limit]
         if not limits and said.good and not said.fails:
-            return make_row(entry, measured, VERDICTS[0])
+            return make_row(entry, measured, HOLDS)
         where = said.held if limits or not said.good else ", ".join(one.name for one in said.good)
-        return make_row(entry, measured, VERDICTS[1], "; ".join([where, *limits]))
+        return make_row(entry, measured, HOLDS_WHEN, "; ".join([where, *limits]))
 
     def not_measured(self, entry: dict, said: Verdicts) -> list[str]:
         seen = said.judged | {finding.claim.figure for one in said.inside for finding in one.measured}
@@ -207,8 +179,9 @@ class Judge:
         return [f"{figure} is not measured here" for figure in every if figure not in seen]
 
     def unmeasured(self, entry: dict) -> Row:
-        reason = next((why for begin, why in REASONS.items() if entry["id"].startswith(begin)), None)
-        return make_row(entry, "–", VERDICTS[4], reason or (NO_CASE if entry.get("figures") else NO_FIGURE))
+        begins = [begin for begin in REASONS if entry["id"].startswith(begin)]
+        reason = REASONS[max(begins, key=len)] if begins else NO_CASE if entry.get("figures") else NO_FIGURE
+        return make_row(entry, "–", NOT_MEASURABLE, reason)
 
 
 def how_found(claim: str) -> str:

@@ -3,42 +3,21 @@ import dataclasses
 import json
 import pathlib
 
-import yaml
-
 from .. import figures
 from ..records import ReportError, files_of, read_records
-from . import dry_runs, findings
+from ..rendering import ENVIRONMENT
+from . import dry_runs
 from .judge import VERDICTS, Judge, Row
-from .verdicts import RULE
+from .stated import Guides, Technique, read_guides, read_techniques
 
 CLAIMS = pathlib.Path(__file__).resolve().parents[3] / "bench" / "tradeoff" / "claims.yaml"
-HOW = (
-    "Figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest to the "
-    "largest round; alone where all agree), against the naive baseline of the same model and sequence. A saving is "
-    "stated of the memory that the claim names, then of activations, of state (weights, masters, gradients, "
-    "optimizer) and of the whole peak, which is meant where the claim names none. A claim of bytes or arithmetic "
-    "alone is held against dry runs of its own setting, or against a closed formula; sweeps of the same technique "
-    "then stand beside it and decide nothing, for their settings are others. Extra arithmetic is counted by dry "
-    "runs, with the step time beside it. Layers, and sequences × tokens of a micro-batch, are those of the "
-    "baseline. On a CPU host memory is the device's own: offload to it has no time to be judged by.")
-
-
-def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def markdown(rows: list[Row], guides: dict[str, str], sources: list[str]) -> str:
-    counts = ", ".join(f"{verdict} {sum(row.verdict == verdict for row in rows)}" for verdict in VERDICTS)
-    lines = ["# What guides claim, and what was measured", "", f"{len(rows)} claims: {counts}.", "", HOW, "", RULE, "",
-             "Measured: " + "; ".join(sources) + "."]
-    for guide, title in guides.items():
-        lines += ["", f"## {title}", "", "| claim | claimed | measured | verdict |", "| --- | --- | --- | --- |"]
-        for row in rows:
-            if row.id.partition(".")[0] == guide:
-                verdict = f"**{row.verdict}**" + (f": {row.note}" if row.note else "")
-                lines.append("| " + " | ".join(map(cell, (f"{row.text} ({row.id})", row.claimed or "no figure", row.measured,
-                                                          verdict))) + " |")
-    return "\n".join(lines) + "\n"
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+    of_guide = {title: [row for row in rows if row.id.partition(".")[0] == guide] for guide, title in guides.items()}
+    page = ENVIRONMENT.get_template("claims.md")
+    return page.render(rows=rows, counts=counts, guides=of_guide, sources=sources).rstrip("\n") + "\n"
 
 
 def states_of(paths: list[pathlib.Path]) -> dict:
@@ -61,43 +40,41 @@ class Inputs:
 
     sweeps: list[figures.Sweep]
     states: dict
-    techniques: list[findings.Technique]
-    claimed: list[findings.Claim]
-    content: dict  # of the file of claims
+    techniques: list[Technique]
+    guides: Guides
     settings: set[str]  # those that runs resolved, empty where no record says
 
 
 def refuse_unknown_settings(inputs: Inputs, path: pathlib.Path) -> None:
     for row in inputs.techniques if inputs.settings else []:
         if unknown := sorted(row.settings.keys() - inputs.settings):
-            raise ReportError(f"{path}: {row.name} has the unknown settings {', '.join(unknown)}, which no run in the records "
-                              "has; --program asks the program itself")
+            raise ReportError(f"{path}: {row.name} has the unknown settings {', '.join(unknown)}, which no run in the "
+                              "records has; --program asks the program itself")
 
 
 def read_inputs(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Path) -> Inputs:
     paths = files_of(folder)
     records, _ = read_records(paths)
-    rows, claimed = findings.read_techniques(techniques), findings.read_claims(claims_file)
+    rows, guides = read_techniques(techniques), read_guides(claims_file)
     settings = set().union(*(figures.flat(record.resolved) for record in records))
-    content = yaml.safe_load(claims_file.read_text())
-    return Inputs(figures.sweeps(records), states_of(paths), rows, claimed, content, settings)
+    return Inputs(figures.sweeps(records), states_of(paths), rows, guides, settings)
 
 
-def page(inputs: Inputs, dry: dict) -> str:
-    judge = Judge(inputs.sweeps, inputs.techniques, inputs.claimed, inputs.states, dry)
+def judged(inputs: Inputs, dry: dict) -> str:
+    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, inputs.states, dry)
     titles: dict[str, list[str]] = {}
     for sweep in inputs.sweeps:
         device = sweep.machine.get("gpu") or sweep.machine.get("cpu")
         where = f"{device}, {sweep.machine.get('cores')} cores, commit {sweep.commit}"
         titles.setdefault(where, []).append(sweep.title)
     sources = [f"{', '.join(measured)} on {where}" for where, measured in titles.items()]
-    return markdown([judge.row(entry) for entry in inputs.content["claims"]], inputs.content["guides"], sources)
+    return markdown([judge.row(entry) for entry in inputs.guides.entries], inputs.guides.titles, sources)
 
 
 def make_anew(inputs: Inputs, path: pathlib.Path, program: pathlib.Path) -> str:
     """With dry runs of the program, which are written to the path once everything has proved sound."""
     made = dry_runs.made_by(program)
-    text = page(inputs, dry_runs.by_claim(made, path))
+    text = judged(inputs, dry_runs.by_claim(made, path))
     path.write_text(json.dumps(made, indent=1) + "\n")
     return text
 
@@ -111,4 +88,4 @@ def make(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Pa
         dry_runs.refuse_settings(program, inputs.techniques, techniques)
         return make_anew(inputs, stored, program)
     refuse_unknown_settings(inputs, techniques)
-    return page(inputs, dry_runs.read(stored))
+    return judged(inputs, dry_runs.read(stored))

@@ -1,21 +1,11 @@
-"""What all cases that measure a claim say of it together, by a stated rule."""
+"""What all cases that measure a claim say of it together, by the rule that templates/claims.md states."""
 import dataclasses
 import math
 
 from ..figures import Case, Sweep
 from ..format import percent
-from .findings import ARITHMETIC, STEP_TIME, Finding, direction, layers_of, savings, step_time, widened
-
-RULE = (
-    "A figure holds in a case if all of its measured interval lies within what is claimed (a single figure is a "
-    "range of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least; it "
-    "fails if all of the interval lies beyond that. One that reaches across an end is undecided, and so is a time "
-    "or speed of one round alone, which can't know how rounds differ. A case that lies outside of what the claim "
-    "names (sizes, or what it is held against) is shown and decides nothing. **holds**: no figure fails in any "
-    "case, all are decided in one at least, and there hold. **holds when**: they hold in the cases, or the parts of "
-    "the claim, that are named. **does not hold**: figures fail and in no case all hold; those that hold alone are "
-    "named, and those that are there in another size, from half of the claim to twice the claim. **not measurable "
-    "here**: nothing decides it, for the reason given. A verdict is of the models and the machine measured here.")
+from .findings import Finding, direction, savings, step_time, widened
+from .stated import ARITHMETIC, SAVED, STEP_TIME, layers_of
 
 
 def overlaps(finding: Finding) -> bool:
@@ -25,7 +15,7 @@ def overlaps(finding: Finding) -> bool:
 
 
 def stands(finding: Finding) -> str:
-    """By RULE: "holds", "fails" or "undecided"."""
+    """By the rule: "holds", "fails" or "undecided"."""
     if finding.verdict == "confirmed":
         return "holds"
     return "undecided" if finding.verdict == "one round" or overlaps(finding) else "fails"
@@ -59,10 +49,10 @@ class Measurement:
 
     @property
     def text(self) -> str:
-        saved = [finding for finding in self.findings if finding.claim.measure == "memory saved"]
+        saved = [finding for finding in self.findings if finding.claim.measure == SAVED]
         said = [saved_text(saved)] if saved else []
         said += dict.fromkeys(time_text(finding, self.case) for finding in self.findings
-                              if finding.claim.measure != "memory saved")
+                              if finding.claim.measure != SAVED)
         where = f", outside of the claim ({self.outside})" if self.outside else ""
         return f"{self.name}{setting_text(self.case)}{where}: {'; '.join(said)}"
 
@@ -99,7 +89,8 @@ def by_figure(findings: list[tuple[str, Finding]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
-    """What the cases that measure a claim say of it by RULE. counted: of figures that are the same in every case."""
+    """What the cases that measure a claim say of it by the rule. counted: findings on figures that are the same in every
+    case."""
 
     cases: list[Measurement]
     counted: list[Finding]

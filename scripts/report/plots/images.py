@@ -28,8 +28,9 @@ def png(drawing: Drawing) -> bytes:
 
 
 def svg(drawing: Drawing, theme: Theme, name: str, alternative: str, labels: list[str]) -> str:
-    """An SVG element for HTML. Ids begin with `name`-at-`theme.place`, so that no two pictures of a page share one. Marks
-    whose id is POINT and a number become points with that label: the Tab key reaches the first, arrow keys the others."""
+    """An SVG element for HTML. Its ids begin with `name`-at-`theme.place`, so that no two pictures of a page share one.
+    Marks whose id is POINT and a number become points with that label. The Tab key reaches the first point, arrow keys
+    the others."""
     root = ElementTree.fromstring(saved(drawing, theme, format="svg", metadata={"Date": None, "Creator": None}))
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag in LEFT_OUT]:

@@ -63,7 +63,7 @@ def pair_map(pairs: list[Pair], names: list[str], pending: list[str], theme: The
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.set_title("above the diagonal: step time\nbelow it: peak memory", loc="right")
-    looks = [((*BETTER, 1.0), f"better together, by {full} % or more"), ((*WORSE, 1.0), f"worse together, by {full} % or more")]
+    looks = [((*face, 1.0), f"{word} together, by {full} % or more") for face, word in ((BETTER, "better"), (WORSE, "worse"))]
     figure.legend([plt.Rectangle((0, 0), 1, 1, facecolor=face) for face, _ in looks], [words for _, words in looks],
                   loc="outside lower center", ncols=2, fontsize=9)
     return figure

@@ -123,7 +123,8 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: floa
 
 def legend(axes: plt.Axes, theme: Theme) -> None:
     looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0)]
-    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=theme.paper) for color, marker, width in looks]
+    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=theme.paper)
+               for color, marker, width in looks]
     axes.legend(handles, ["Pareto front", "beaten in both", "baseline"], loc="lower left",
                 bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
 
