@@ -5,6 +5,7 @@ import re
 import jinja2
 import markdown_it
 import markupsafe
+from markdown_it.common.utils import escapeHtml
 
 from . import document
 from .plots import images, theme
@@ -16,13 +17,19 @@ COLORS = {"holds": "green", "holds when": "amber", "does not hold": "red", "its 
 
 
 def strong_open(renderer, tokens, index: int, options, environment) -> str:
-    """A rule of markdown-it's renderer. It would write <strong> alone."""
+    """A rule of markdown-it's renderer that gives verdicts their colours."""
     word = tokens[index + 1].content
     return f'<strong class="{COLORS[word]}">' if word in COLORS else "<strong>"
 
 
+def text(renderer, tokens, index: int, options, environment) -> str:
+    """A rule of markdown-it's renderer that keeps numbers and their percent signs on one line."""
+    return escapeHtml(tokens[index].content).replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 MARKDOWN = markdown_it.MarkdownIt("zero").enable(["backticks", "emphasis", "link"])
 MARKDOWN.add_render_rule("strong_open", strong_open)
+MARKDOWN.add_render_rule("text", text)
 
 
 def inline(text: str) -> markupsafe.Markup:

@@ -1,5 +1,6 @@
 """report.py on records made up here; what is expected is worked out by hand or known in closed form."""
 import html.parser
+import itertools
 import json
 import math
 import pathlib
@@ -7,10 +8,12 @@ import re
 import subprocess
 import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import sweep_records as made
 import yaml
+from matplotlib.text import Text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -227,6 +230,25 @@ def test_only_some_of_many_points_are_named(tmp_path):
     assert pareto.named(cases, front, 12) == cases
     some = pareto.named(cases, front, 3)
     assert len(some) == 3 and some[0].name == "baseline" and front[0] in some and front[-1] in some
+
+
+@pytest.mark.parametrize("look", [theme.WIDE, theme.NARROW])
+def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
+    """Long names on the front, among bars from the slowest to the fastest of three rounds."""
+    cases = {"baseline": (1200, (1200, 1300, 1600)), "left": (225, (2700, 3000, 4900)), "recompute + compact": (352, (4100,)),
+             "recommended without accumulation": (530, (2600, 4700, 5400)), "beaten": (600, (2700, 3800, 4800))}
+    sweep = sweep_of(tmp_path, [made.record(name, number, 1000 * made.TOKENS / rate, mib - 100, 100)
+                                for name, (mib, rates) in cases.items() for number, rate in enumerate(rates)])
+    figure = pareto.pareto(sweep, look)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    (x, y) = zip(*(axes.transData.transform(label.xy) for label in axes.texts))
+    boxes = [Text.get_window_extent(label) for label in axes.texts]
+    for label, box in zip(axes.texts, boxes):
+        assert not any(box.x0 < at < box.x1 and box.y0 < height < box.y1 for at, height in zip(x, y)), label.get_text()
+        assert math.hypot(*label.xyann) < 40, label.get_text()
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    plt.close(figure)
 
 
 def test_losses_after_other_tokens_have_no_colour(tmp_path):
@@ -449,6 +471,7 @@ def test_markdown_tables_are_regular_and_pictures_lie_beside(made_report):
     ("**red** **bold `c`**", '<strong class="red">red</strong> <strong>bold <code>c</code></strong>'),
     ("[claims.md](claims.md) a_b_c", '<a href="claims.md">claims.md</a> a_b_c'),
     ("1 < 2 & <i>", "1 &lt; 2 &amp; &lt;i&gt;"), ("`<b>`", "<code>&lt;b&gt;</code>"),
+    ("saved 5 % `5 %`", "saved 5\N{NO-BREAK SPACE}% <code>5 %</code>"),
     ("[x](javascript:alert)", "[x](javascript:alert)"),
 ])
 def test_texts_are_markdown(text, html):

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import sweep_records as made
@@ -14,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
+from report.plots import crossovers, theme  # noqa: E402
 
 
 def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
@@ -171,6 +173,14 @@ def crossing_of(*ratios: tuple[float, float], rounds: int = 2) -> sweep_parts.Cr
         case.speed_ratio, case.peak_ratio = figures.Interval(speed, speed - width, speed + width), figures.Interval(0.5, 0.5, 0.5)
         points.append((x, case))
     return sweep_parts.Crossing("c", "sequence", points)
+
+
+def test_techniques_that_are_alike_are_drawn_beside_each_other():
+    figure = crossovers.crossovers([crossing_of((0.8, 0.1), (1.5, 0.1)) for _ in range(3)], theme.WIDE)
+    drawn = [tuple(line.get_xdata()) for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2]
+    lines = [xs for xs in dict.fromkeys(drawn) if xs[0] != xs[1] and xs != (0, 1)]
+    assert len(lines) == 3 and lines[1] == (1, 2) and all(0.9 < xs[0] < 1.1 for xs in lines), drawn
+    plt.close(figure)
 
 
 @pytest.mark.parametrize("ratios, expected", [

@@ -15,7 +15,7 @@ from .theme import Theme, blank, errors, padded, point_at
 
 LEVELS = 8  # of colour, for the loss
 COLOURS = plt.get_cmap("viridis", LEVELS)
-# Where a label may stand, in points from what it names: near ones first.
+# Where a label may stand, in points from what it names.
 SPOTS = [(side * reach, rise) for reach in (9, 24, 44) for rise in (0, 11, -11, 22, -22, 36, -36, 50, -50)
          for side in (1, -1)]
 
@@ -28,7 +28,7 @@ def overlap(a: Bbox, b: Bbox) -> float:
 
 
 def name_at(axes: plt.Axes, case: Case, spot: tuple[float, float], unit: float, theme: Theme) -> plt.Annotation:
-    """The case's name beside its point; with a line to it where it stands far off."""
+    """The case's name beside its point, with a line to the point where it stands far off."""
     right, up = spot
     lead = {"arrowstyle": "-", "color": theme.ink, "lw": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 5}
     near = abs(right) <= 9 and abs(up) <= 11
@@ -38,16 +38,23 @@ def name_at(axes: plt.Axes, case: Case, spot: tuple[float, float], unit: float, 
                          bbox=behind, zorder=6)
 
 
-def obstacles(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]], unit: float) -> list[Bbox]:
-    """What labels should not cover, in pixels: the points with their bars, and the pieces of the line."""
-    boxes = []
+def between(ends: np.ndarray, margin: float) -> Bbox:
+    """The box around two places in pixels."""
+    return Bbox([ends.min(axis=0) - margin, ends.max(axis=0) + margin])
+
+
+def points_at(axes: plt.Axes, cases: list[Case], unit: float) -> list[Bbox]:
+    """In pixels."""
+    return [between(axes.transData.transform([place(case, unit)]), 8) for case in cases]
+
+
+def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]], unit: float) -> list[Bbox]:
+    """The bars of points and the pieces of the line, in pixels."""
+    pieces = list(itertools.pairwise(line))
     for case in cases:
-        low, high = (axes.transData.transform(ends) for ends in ((case.peak.low / unit, case.speed.low),
-                                                                 (case.peak.high / unit, case.speed.high)))
-        boxes.append(Bbox([low - 10, high + 10]))
-    corners = axes.transData.transform(line)
-    boxes += [Bbox([np.minimum(a, b) - 2, np.maximum(a, b) + 2]) for a, b in itertools.pairwise(corners)]
-    return boxes
+        x, y = place(case, unit)
+        pieces += [((x, case.speed.low), (x, case.speed.high)), ((case.peak.low / unit, y), (case.peak.high / unit, y))]
+    return [between(axes.transData.transform(ends), 2) for ends in pieces]
 
 
 def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
@@ -60,20 +67,22 @@ def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
     return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks)]}.values())
 
 
-def name_points(axes: plt.Axes, cases: list[Case], taken: list[Bbox], unit: float, theme: Theme) -> None:
-    """Names each point where its label covers least of what is taken and of the labels before it."""
+def name_points(axes: plt.Axes, cases: list[Case], points: list[Bbox], lines: list[Bbox], unit: float,
+                theme: Theme) -> None:
+    """Names each point near it, where its label covers least: of points and other labels above all, then of lines."""
     renderer, frame = axes.figure.canvas.get_renderer(), axes.get_window_extent()
+    taken = list(points)
     for case in sorted(cases, key=lambda case: -case.speed.value):
         tried = []
-        for nearness, spot in enumerate(SPOTS):
+        for spot in SPOTS:
             label = name_at(axes, case, spot, unit, theme)
             label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer)  # of the words, without the line to them
             label.remove()
-            covered = sum(overlap(box, other) for other in taken)
+            covered = 3 * sum(overlap(box, other) for other in taken) + sum(overlap(box, other) for other in lines)
             cut_off = box.width * box.height - overlap(box, frame)
-            tried.append((covered + 10 * cut_off, nearness, spot, box))
-        _, _, spot, box = min(tried, key=lambda one: one[:2])
+            tried.append((covered + 10 * cut_off + 10 * math.hypot(*spot), spot, box))
+        _, spot, box = min(tried, key=lambda one: one[0])
         name_at(axes, case, spot, unit, theme)
         taken.append(box)
 
@@ -140,12 +149,13 @@ def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(f"peak memory ({name}; less is better)")
     axes.set_ylabel("tokens a second (more is better)")
-    axes.set_title(f"{sweep.model}: memory against speed\n")
+    axes.set_title(f"{sweep.title}: memory against speed\n")
     front = on_front(sweep)
     draw_points(axes, cases, front, unit, theme)
     legend(axes, theme)
     line = staircase([place(case, unit) for case in front], axes.get_ylim()[0], axes.get_xlim()[1])
     axes.plot(*zip(*line), color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
-    name_points(axes, named(cases, front, 12 if theme.is_wide else 7), obstacles(axes, cases, line, unit), unit, theme)
+    name_points(axes, named(cases, front, 12 if theme.is_wide else 7), points_at(axes, cases, unit),
+                lines_at(axes, cases, line, unit), unit, theme)
     return figure
