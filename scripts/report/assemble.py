@@ -7,13 +7,13 @@ from .claims.judge import VERDICTS, Judge
 
 
 def prefix(index: int, count: int) -> str:
-    """Of the names of a sweep's pictures: none where there is one sweep."""
+    """The prefix of the names of a sweep's pictures; none where there is only one sweep."""
     return f"{index + 1}-" if count > 1 else ""
 
 
 def verdicts_of(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques: list[stated.Technique],
                 guides: stated.Guides) -> dict[str, str]:
-    """{claim: verdict} as claims.md has them, which rests on all records of a folder and on dry runs; else none."""
+    """{claim: verdict} as in claims.md; {} unless `paths` is one folder with dry runs, which claims.md is made of."""
     stored = paths[0] / "dry_runs.json"
     if len(paths) > 1 or not of_techniques or not stored.exists():
         return {}

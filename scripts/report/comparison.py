@@ -5,16 +5,16 @@ from . import document, figures, runs
 from .byte_units import human_bytes
 from .format import machine_text
 
-MARGIN = 0.02  # what counts as the same
-ENOUGH = 3  # rounds that tell how runs differ
-RUN_SPREAD = 0.05  # by how much they may where fewer do
+MARGIN = 0.02  # ratios this near to 1 count as the same speed
+ENOUGH = 3  # rounds that show how runs differ
+RUN_SPREAD = 0.05  # by how much runs may differ where there are fewer rounds
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     verdict: str
-    speed: figures.Interval  # the ratio of tokens/s
-    rounds: int  # that the interval is of
+    speed: figures.Interval  # ratio of tokens/s
+    rounds: int  # behind the interval
     paired: bool
 
 

@@ -2,7 +2,7 @@
 import dataclasses
 from collections.abc import Callable
 
-LONG = 48  # characters from which on a cell is a passage
+LONG = 48  # characters; a longer cell is a passage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Picture:
     """A PNG beside Markdown, SVG inside HTML: drawn once for phones and once for wider pages, or for wider pages alone
     where it is `large`, to be scrolled on a phone. `points` say what the points of the SVG are, numbered as there."""
 
-    name: str  # its own on the page
+    name: str  # no two pictures of a page share one
     alternative: str
     caption: str
     drawing: Callable  # from a Theme to a figure, see plots/images.py

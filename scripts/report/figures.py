@@ -11,7 +11,7 @@ import numpy as np
 from .records import Record
 
 RESAMPLES = 4000
-LEAST_ROUNDS = 2  # that tell anything of how rounds differ: the steps of one can't
+LEAST_ROUNDS = 2  # the fewest that show how rounds differ; the steps of one round can't
 SEED = 20240229
 
 
@@ -31,7 +31,7 @@ class Interval:
 
 @dataclasses.dataclass
 class Case:
-    """What the rounds of one case say. NaN or None stands where no run that finished says it."""
+    """The figures of one case over its rounds. NaN or None: no finished run says it."""
 
     name: str
     runs: list[Record]
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def one_round(self) -> bool:
-        """Whether its ratios of speed are of one round alone."""
+        """Whether its ratios of speed come from one round."""
         return len(self.pairs) < LEAST_ROUNDS
 
     @property
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def command(self) -> str:
-        """To repeat its last run by hand; the folder that a sweep lends its runs is gone."""
+        """Repeats its last run by hand, without the run.dir of the sweep, which is gone."""
         return re.sub(r" run\.dir=\S+", "", self.any.command)
 
 
@@ -90,7 +90,7 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        model = pathlib.PurePath(self.model).stem  # of a file of settings, its name
+        model = pathlib.PurePath(self.model).stem  # for a file of settings: its name without folder and suffix
         return f"{model} ({self.part})" if self.part else model
 
     def case(self, name: str) -> Case | None:
@@ -124,14 +124,14 @@ def drawn_ratios(pairs: list[tuple[np.ndarray, np.ndarray]], seed: int = SEED) -
 
 
 def drawn_rates(runs: list[np.ndarray], seed: int) -> np.ndarray:
-    """The same of one case's median rate by itself."""
+    """RESAMPLES bootstrap draws of the median over rounds of one case's median rate."""
     generator = np.random.default_rng(seed)
     drawn = np.stack([resampled_medians(rates, (len(runs), RESAMPLES), generator) for rates in runs])
     return median_of_rounds(drawn, generator)
 
 
 def interval_of(value: float, draws: np.ndarray) -> Interval:
-    """With the 95 % percentile interval of its draws."""
+    """The value with the 95 % percentile interval of its draws."""
     low, high = np.percentile(draws, [2.5, 97.5])
     return Interval(value, float(low), float(high))
 

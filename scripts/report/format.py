@@ -1,4 +1,4 @@
-"""How the figures of a sweep read."""
+"""Figures of a sweep as text."""
 import math
 
 from .byte_units import human_bytes
@@ -23,12 +23,12 @@ def provenance(sweep: Sweep) -> str:
 
 
 def spread(interval: Interval, rounds: int) -> str:
-    """One round has none."""
+    """(fastest - slowest round) / median; a dash for one round."""
     return "–" if rounds < 2 else f"{(interval.high - interval.low) / interval.value:.0%}"
 
 
 def times(interval: Interval | None) -> str:
-    """A ratio with its interval; an exact one alone."""
+    """A ratio and its interval; the ratio alone where the interval has no width."""
     if interval is None:
         return "–"
     shown = f"{interval.value:.2f} ×"
@@ -37,14 +37,14 @@ def times(interval: Interval | None) -> str:
 
 
 def predicted(case: Case) -> str:
-    """What the dry run said, and by how much the run took more."""
+    """The peak by dry run, and by how much the measured peak is higher."""
     if case.predicted is None or math.isnan(case.predicted.value):
         return "–"
     return f"{human_bytes(case.predicted.value)} ({case.peak.value / case.predicted.value - 1:+.1%})"
 
 
 def loss_change(case: Case) -> str:
-    """0 alone: to that loss's digits; a gradient norm differs."""
+    """Against the baseline. "same bits": losses and gradient norms are equal; "0": the losses are."""
     return "same bits" if case.same_bits else signed(case.loss_change)
 
 
@@ -76,7 +76,7 @@ def signed_bytes(count: float) -> str:
 
 
 def changes(case: Case, sweep: Sweep) -> str:
-    """The settings in which a case differs from its baseline; a baseline's own."""
+    """The settings in which a case differs from its baseline; all settings of a baseline."""
     own, baseline = flat(case.any.settings), sweep.case(case.baseline)
     others = flat(baseline.any.settings) if baseline else {}
     return " ".join(f"`{key}={value}`" for key, value in own.items() if others.get(key) != value)

@@ -30,7 +30,7 @@ def case_row(case: Case, front: list[Case]) -> list[str]:
 
 
 def case_table(sweep: Sweep) -> Table:
-    """Of what is held against the baseline: the single techniques, and the pairs and rungs on the front."""
+    """The cases beside the baseline: all single techniques, and the pairs and rungs on the front."""
     headings = ["case", "tokens/s", "spread", "peak", "predicted", "step", "speed", "memory", "loss", "change", "front",
                 "rounds"]
     front = on_front(sweep)
@@ -118,7 +118,7 @@ def verdict_blocks(verdicts: Verdicts) -> list:
 
 
 def finding_row(finding: Finding, before: Finding | None, verdicts: Verdicts) -> list[str]:
-    """What is claimed in words, and the verdict, only where the row before doesn't say it."""
+    """A row; the words of the claim and the verdict stand in the first row of each claim alone."""
     claim = finding.claim
     said = f"{claim.guide.partition(',')[0]}: {claim.text}"
     if claim.arithmetic:
@@ -193,7 +193,7 @@ def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sw
 
 
 def spoken(sweep: Sweep) -> str:
-    """What matters most, for a terminal."""
+    """The table of cases and the short answers, for a terminal."""
     return "\n".join([table_plain(case_table(sweep)), "", *map(plain, short_answers(sweep))])
 
 

@@ -63,9 +63,9 @@ def step_pair(record, peak, pair=None):
     """One of our sides beside the fastest opponent; without `pair` the record's own."""
     pair = pair or record
     best, ours = pair["best_peer"], pair.get("ours", "moelab bf16")
-    return (f"{ours} has {spread(ratios(record['runs'], ours, best))} the tokens/s of {best}, the fastest opponent, and "
-            f"{pair['memory']:.2f} × its {peak}: the median of {len(record['runs'][best])} rounds, each side beside "
-            "that opponent in the same round, and the slowest and fastest round.")
+    return (f"{ours} has {spread(ratios(record['runs'], ours, best))} the tokens/s of {best}, the fastest opponent, "
+            f"and {pair['memory']:.2f} × its {peak}: the median of {len(record['runs'][best])} rounds, each side "
+            "beside that opponent in the same round, and the slowest and fastest round.")
 
 
 def step_notes(record):
@@ -73,8 +73,9 @@ def step_notes(record):
     notes = [step_pair(record, "peak after warm-up")]
     notes += [f"In {precision} alone: {step_pair(record, 'peak after warm-up', pair)}"
               for precision, pair in record["by_precision"].items()]
-    notes.append("The fastest opponents of the first round went on to the others. compile: how much longer warm-up took "
-                 "than as many later steps, with an empty cache. The peak after warm-up leaves out what compiling took.")
+    notes.append("The fastest opponents of the first round went on to the others. compile: how much longer warm-up "
+                 "took than as many later steps, with an empty cache. The peak after warm-up leaves out what compiling "
+                 "took.")
     if record["skipped"]:
         notes.append("Left out:\n" + "\n".join(f"- {side}: {why}" for side, why in record["skipped"].items()))
     products = product_ratios(record["products"])
@@ -143,10 +144,10 @@ def expert_sweep(record):
     rows = [row(experts, found, experts == fewest) for experts, found in record["table"].items()]
     heads = ["training step: E", "parameters", "step, ms", f"beside E = {fewest}", "peak resident"]
     about = (f"Equal work a token: {shape['train.micro_batch']} × {shape['train.sequence']} tokens in "
-             f"{record['precision']}, {shape['model.layers']} layers, d {shape['model.d_model']}, F {shape['model.d_expert']}, "
-             f"k {shape['model.experts_per_token']}. The whole step: all weights are read, all gradients written and "
-             "all weights updated, and these grow with E. Medians over the rounds, each E beside the fewest experts in "
-             "the same round, and the lowest and highest round.")
+             f"{record['precision']}, {shape['model.layers']} layers, d {shape['model.d_model']}, "
+             f"F {shape['model.d_expert']}, k {shape['model.experts_per_token']}. The whole step: all weights are "
+             "read, all gradients written and all weights updated, and these grow with E. Medians over the rounds, each E "
+             "beside the fewest experts in the same round, and the lowest and highest round.")
     return section(heads, rows, [about, source(record)])
 
 
@@ -162,12 +163,12 @@ def step_profiles(records):
         "LibTorch's product, GFLOP/s": lambda r: f"{r['gemm_gflops']:,.0f}",
         "whole step beside it": lambda r: f"{r['step_of_gemm']:.0%}",
         "products beside it": lambda r: f"{r['products_of_gemm']:.0%}"}.items()]
-    about = ("By samples of all threads; what a compiler inlines counts for its caller, and a library's product with the "
-             "laying out of its operands. FLOPs are the model's own arithmetic, not what attention's backward computes "
-             "again: the products' rate is at least that. LibTorch's product is one of 1024 × 1024 matrices of the "
-             "same type on all cores, at the end of the same process. Where it is slow, a share says more of it than "
-             "of us: on AMD's CPUs its fp32 product is MKL's without AVX-512, so that ours come to more than 100 %; "
-             "that of bf16 is oneDNN's with the CPU's own instructions.")
+    about = ("By samples of all threads; what a compiler inlines counts for its caller, and a library's product with "
+             "the laying out of its operands. FLOPs are the model's own arithmetic, not what attention's backward "
+             "computes again: the products' rate is at least that. LibTorch's product is one of 1024 × 1024 matrices "
+             "of the same type on all cores, at the end of the same process. Where it is slow, a share says more of it "
+             "than of us: on AMD's CPUs its fp32 product is MKL's without AVX-512, so that ours come to more than 100 "
+             "%; that of bf16 is oneDNN's with the CPU's own instructions.")
     sources = [f"{one['label']}: {source(one)}" if one["label"] else source(one) for one in records]
     return section(heads, rows, [about, *dict.fromkeys(sources)])
 

@@ -9,7 +9,7 @@ import numpy as np
 from .figures import Interval, ratio_of_rates
 
 CHOICE = "the plan's choice"
-ALLOWED = 0.95  # of the fastest's speed
+ALLOWED = 0.95  # share of the speed of the fastest drawn combination
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One budget; speeds are medians over rounds in tokens/s, ratio that of the choice to the fastest drawn."""
+    """One budget. Speeds are medians over rounds in tokens/s; ratio: speed of the choice to the fastest drawn one's."""
 
     choice: Run
     speed: float
@@ -52,7 +52,7 @@ def parse_run(fields: dict) -> Run:
 
 
 def check(runs: list[Run]) -> Check:
-    """Of the runs of one budget. KeyError without the plan's choice, IndexError with nothing beside it."""
+    """The check of one budget. KeyError without the plan's choice, IndexError with nothing beside it."""
     cases: dict[str, dict[int, np.ndarray]] = {}
     for run in runs:
         cases.setdefault(run.case, {})[run.round] = run.rates
@@ -66,5 +66,5 @@ def check(runs: list[Run]) -> Check:
 
 
 def checks(runs: list[Run]) -> list[Check]:
-    """One a budget, in the order of the file."""
+    """A check for each budget, in the order of the file."""
     return [check(list(own)) for _, own in itertools.groupby(runs, key=lambda run: run.budget)]

@@ -7,9 +7,9 @@ import pathlib
 import numpy as np
 
 SCHEMA = 1
-ESTIMATES = "estimates.jsonl"  # of check_estimates.py
-PLANS = "plans.jsonl"  # of check_plan.py
-NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl")  # the last of bench/peers
+ESTIMATES = "estimates.jsonl"  # written by check_estimates.py
+PLANS = "plans.jsonl"  # written by check_plan.py
+NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl")  # peers.jsonl: of bench/peers
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 
@@ -42,9 +42,9 @@ class Record:
     steps: np.ndarray
     gradient_norms: np.ndarray
     memory: dict
-    family: str  # what of the plan it belongs to: single, leave_one_out, ladder, pair, fit or crossover
+    family: str  # the kind of its part of the plan: single, leave_one_out, ladder, pair, fit or crossover
     sweep: str  # the name of that part of the plan
-    noisy: bool  # its case spread too far even when repeated
+    noisy: bool  # the rounds of its case differ too much, even when repeated
     parameters: float  # of the model
     limit: float  # of memory, in bytes; 0: none
     resolved: dict  # its settings in full, by group; empty where it ended before they were known
@@ -60,7 +60,7 @@ class Record:
 
     @property
     def tokens(self) -> float:
-        """In all."""
+        """Trained on in the whole run."""
         return self.steps[-1, 1]
 
     @property
@@ -71,12 +71,12 @@ class Record:
 
     @property
     def timed_ms(self) -> np.ndarray:
-        """Milliseconds of each of those steps."""
+        """Milliseconds of each step after the warm-up."""
         return self.steps[min(3, len(self.steps) // 3):, 3]
 
 
 def number(value: object) -> float:
-    """JSON has no NaN: null stands for it."""
+    """The number; NaN for null, because JSON has no NaN."""
     return math.nan if value is None else float(value)
 
 
@@ -104,7 +104,7 @@ def parse(fields: dict) -> Record:
 
 
 def read_line(line: str, where: str) -> Record | None:
-    """None for a line that isn't whole."""
+    """The record in a line; None for a line that isn't whole JSON."""
     try:
         fields = json.loads(line)
     except json.JSONDecodeError:
@@ -128,7 +128,7 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def read_file(path: pathlib.Path) -> tuple[list[Record], list[str]]:
-    """A crash tears the end of the last line, nothing else: a line that is whole and no record is a mistake."""
+    """The records, and a note on a torn last line. A crash tears nothing else, so any other bad line is a mistake."""
     *lines, rest = read_text(path).split("\n")
     records, torn = [], []
     for index, line in enumerate([*lines, rest], 1):

@@ -1,4 +1,4 @@
-"""What can be compared: finished runs by their folders, and cases of files of records."""
+"""Sets of runs that can be compared: a finished run by its folder, or a case of a file of records."""
 import dataclasses
 import json
 import pathlib
@@ -6,9 +6,9 @@ import pathlib
 from . import figures
 from .records import SCHEMA, Record, ReportError, parse, read_records, read_text
 
-# Of a run's settings, what says nothing of how it trained.
+# Settings that say nothing of how a run trained.
 NAMES = ("run.name", "run.dir", "checkpoint.dir")
-STEP = ("step", "tokens", "loss", "step_ms")  # of Record.steps
+STEP = ("step", "tokens", "loss", "step_ms")  # the columns of Record.steps
 
 
 @dataclasses.dataclass(frozen=True)

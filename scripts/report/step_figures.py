@@ -21,13 +21,13 @@ def by_round(runs):
 
 
 def ratios(runs, side, other):
-    """The tokens/s of a side over those of another in the same round, for each round that both ran in."""
+    """The tokens/s of a side divided by those of another, for each round that both ran in."""
     found = by_round(runs)
     return [one / two for one, two in zip(found[side], found[other])]
 
 
 def compile_seconds(run):
-    """How much longer the warm-up steps took than as many later steps."""
+    """Seconds that the warm-up steps took longer than as many later steps."""
     steady = statistics.median(run["milliseconds"][WARM_UP:])
     return max(0, sum(run["milliseconds"][:WARM_UP]) - WARM_UP * steady) / 1e3
 

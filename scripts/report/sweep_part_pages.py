@@ -47,7 +47,7 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
 
 
 def missing_rows(case: Case, below: Case | None) -> list[list[str]]:
-    """Of the guide's steps right below this rung that have none."""
+    """Rows for the guide's steps right below this rung that have no rung."""
     return [["–", f"`{name}`: {reason}", "", "", "", "", ""] for name, reason in sweep_parts.without_rung(case, below)]
 
 
@@ -65,8 +65,8 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
                   rows, ("adds",))
     finished = [case for case in steps if case.runs]
     picture = Picture(f"{prefix}ladder", "Peak memory and tokens a second on each rung of the ladder",
-                      "One technique after the other. Steps of a guide's order (claim `ava.priority`) that have no rung "
-                      f"here are in the table below, with the reason. {provenance(sweep)}",
+                      "One technique after the other. Steps of a guide's order (claim `ava.priority`) that have no "
+                      f"rung here are in the table below, with the reason. {provenance(sweep)}",
                       functools.partial(ladder.ladder, finished))
     return [Heading(3, "The ladder"), *([picture] if len(finished) > 1 else []), table]
 
@@ -127,22 +127,22 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
     pending = [name for name in sweep_parts.SHARDING if name not in names]
     measured = [pair for pair in found if pair.case and pair.case.pairs]
     refused = sum(bool(pair.refused) for pair in found)
-    counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone (their "
-              f"time is unmeasured), {refused} that cannot be combined. Rows for "
+    counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone "
+              f"(their time is unmeasured), {refused} that cannot be combined. Rows for "
               f"{', '.join(f'`{name}`' for name in pending)} are pending: they need several devices.")
-    caption = ("A cell is what two techniques do together beyond the sum of what each does alone: below the diagonal bytes "
-               "at the peak in percent of the baseline's, above it the logarithm of the step time, about its percent. "
-               "Peaks are measured where all four are, else of dry runs. ·: unmeasured. ×: cannot be combined. "
-               f"{provenance(sweep)}")
+    caption = ("A cell is what two techniques do together beyond the sum of what each does alone: below the diagonal "
+               "bytes at the peak in percent of the baseline's, above it the logarithm of the step time, about its "
+               "percent. Peaks are measured where all four are, else of dry runs. ·: unmeasured. ×: cannot be "
+               f"combined. {provenance(sweep)}")
     blocks = [Heading(3, "Two techniques together"), Text(counts),
               Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
                       functools.partial(pairs.pair_map, found, names, pending), [pair_point(pair) for pair in found],
                       large=True)]
     if measured:
         ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
-        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond the sum: less what "
-                            "each saves alone; speed: against the baseline; time beyond the sum: of the logarithm of the "
-                            "step time, less those of each alone, with its 95 % interval.",
+        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond the sum: less "
+                            "what each saves alone; speed: against the baseline; time beyond the sum: of the logarithm "
+                            "of the step time, less those of each alone, with its 95 % interval.",
                             ["pair", "saves", "beyond the sum", "speed", "time beyond the sum", "rounds"],
                             [pair_row(pair) for pair in ordered]))
     return blocks
@@ -164,7 +164,7 @@ def where(crossing: sweep_parts.Crossing, holds) -> str:
 
 
 def speed_text(crossing: sweep_parts.Crossing) -> str:
-    """Where it is faster and slower as far as the intervals of several rounds tell."""
+    """Where the technique is faster, slower or undecided, by intervals of several rounds."""
     said = [f"faster {where(crossing, lambda case: case.speed_ratio.low > 1)}",
             f"slower {where(crossing, lambda case: case.speed_ratio.high < 1)}"]
     spans = [crossovers.amount(x) for x, case in crossing.points
@@ -175,10 +175,10 @@ def speed_text(crossing: sweep_parts.Crossing) -> str:
 
 
 def bargain(x: float, case: Case) -> str:
-    """What it saves, and what that takes."""
+    """The memory saved and the time it costs."""
     time = 100 * (1 / case.speed_ratio.value - 1)
-    return (f"{1 - case.peak_ratio.value:.0%} of the peak for {abs(time):.0f} % {'more' if time > 0 else 'less'} time at "
-            f"{crossovers.amount(x)}")
+    return (f"{1 - case.peak_ratio.value:.0%} of the peak for {abs(time):.0f} % {'more' if time > 0 else 'less'} time "
+            f"at {crossovers.amount(x)}")
 
 
 def crossing_text(crossing: sweep_parts.Crossing) -> str:
@@ -200,8 +200,8 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
         caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
-                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the peak "
-                   "times the time of a step.")
+                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the "
+                   "peak times the time of a step.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),
@@ -238,16 +238,16 @@ def fit_runs(sweeps: list[Sweep]) -> list:
     rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
     commands = [f"# {case.name}\n{case.command}" for sweep in of_cards for case in sweep.cases]
     return [Heading(3, "Presets, trained within their limits"),
-            Table("Each in its own memory, or in a miniature of it; a preset that asks for more than its limit ends out of "
-                  f"memory. {provenance(of_cards[0])}", ["preset", "model", "memory", "peak", "tokens/s", "rounds"], rows,
-                  ("model",)),
+            Table("Each in its own memory, or in a miniature of it; a preset that asks for more than its limit ends "
+                  f"out of memory. {provenance(of_cards[0])}",
+                  ["preset", "model", "memory", "peak", "tokens/s", "rounds"], rows, ("model",)),
             Commands(commands), *failure_blocks(of_cards)]
 
 
 def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
     blocks = [Table("By bisection over dry runs. The colour is of the model named beside it in so much memory: "
-                    "green: no more than a run aims at (memory.target), amber: up to the critical threshold, red: more. "
-                    "largest model: of those that have a name; layers and batch: of the model beside. "
+                    "green: no more than a run aims at (memory.target), amber: up to the critical threshold, red: "
+                    "more. largest model: of those that have a name; layers and batch: of the model beside. "
                     f"Found by `{one.command}` at commit `{one.commit}`.",
                     ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers",
                      "largest batch"],
@@ -270,9 +270,10 @@ def check_blocks(checks: list[Check]) -> list:
         return []
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
     drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
-    caption = (f"The choice of `moelab plan` at each budget and drawn combinations that fit it ({drawn} a budget) train in "
-               "turns. ratio: speed of the choice to that of the fastest drawn, with its 95 % interval; it holds from "
-               f"{ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at commit {commits}.")
+    caption = (f"The choice of `moelab plan` at each budget and drawn combinations that fit it ({drawn} a budget) "
+               "train in turns. ratio: speed of the choice to that of the fastest drawn, with its 95 % interval; it "
+               f"holds from {ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at "
+               f"commit {commits}.")
     headings = ["budget", "choice", "peak", "tokens/s", "fastest drawn", "its tokens/s", "ratio", "rounds", "verdict"]
     return [Heading(2, "What the planner chooses"),
             Table(caption, headings, [check_row(check) for check in checks], ("choice", "fastest drawn", "verdict"))]
@@ -291,10 +292,11 @@ def estimate_blocks(draws: list[Draw]) -> list:
         return []
     errors = [abs(draw.error) for draw in draws]
     differ = sum(not draw.state_exact for draw in draws)
-    answers = [f"{len(draws)} drawn configurations: tensors at the peak off by {statistics.median(errors):.3%} (median) and "
-               f"{max(errors):.3%} (worst).",
+    answers = [f"{len(draws)} drawn configurations: tensors at the peak off by {statistics.median(errors):.3%} "
+               f"(median) and {max(errors):.3%} (worst).",
                f"Bytes of the state {'are exact in all' if not differ else f'differ in {differ}'}.",
-               f"Scratch of libraries, which no dry run sees: at most {human_bytes(max(draw.scratch for draw in draws))}."]
+               "Scratch of libraries, which no dry run sees: at most "
+               f"{human_bytes(max(draw.scratch for draw in draws))}."]
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(draw.commit for draw in draws))
     worst = sorted(draws, key=lambda draw: -abs(draw.error))[:WORST]
     rows = [[f"{draw.error:+.3%}", human_bytes(draw.predicted), human_bytes(draw.measured), human_bytes(draw.scratch),

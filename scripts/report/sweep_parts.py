@@ -41,7 +41,7 @@ def of_families(sweep: Sweep, *families: str) -> Sweep:
 
 
 def ladder(sweep: Sweep) -> list[Case]:
-    """From the lowest rung on: each has all techniques of the one before."""
+    """The rungs from the lowest on; each has all techniques of the rung before."""
     return sorted(of_families(sweep, "ladder").cases, key=lambda case: len(case.techniques))
 
 
@@ -68,14 +68,14 @@ class Pair:
     names: tuple[str, str]
     case: Case | None
     baseline_peak: float
-    memory: float  # bytes saved together less those that each saves
-    predicted: bool  # memory is of dry runs
-    log_time: Interval | None  # of the logarithm of the step time
+    memory: float  # bytes that both save together, minus the bytes that each saves alone
+    predicted: bool  # whether memory comes from dry runs
+    log_time: Interval | None  # the same difference, of the logarithm of the step time
     refused: str
 
 
 def saved(case: Case | None) -> float:
-    """Bytes at the peak, the median over rounds."""
+    """Bytes saved at the peak: the median over rounds."""
     return statistics.median(base.peak - run.peak for run, base in case.pairs) if case and case.pairs else math.nan
 
 
@@ -92,7 +92,7 @@ def log_time_interaction(together: Case | None, alone: list[Case | None]) -> Int
 
 def memory_interaction(names: tuple[str, str], cases: list[Case | None],
                        predictions: Predictions | None) -> tuple[float, bool]:
-    """All of it measured, or all of it predicted."""
+    """(bytes, whether they are predicted). All four peaks are measured, or all are predicted."""
     together, first, second = map(saved, cases)
     measured = together - first - second
     if not math.isnan(measured) or predictions is None:
@@ -107,13 +107,13 @@ def baseline_peak(sweep: Sweep, predictions: Predictions | None) -> float:
 
 
 def by_techniques(sweep: Sweep) -> dict[frozenset, Case]:
-    """What adds a technique or two to the baseline; a pair that is a row of the table as well counts once."""
+    """The cases that add one or two techniques to the baseline. A pair that is also a row of the table counts once."""
     cases = of_families(sweep, "single", "pair").cases
     return {frozenset(case.techniques): case for case in reversed(cases)}
 
 
 def pairs(sweep: Sweep, predictions: Predictions | None) -> list[Pair]:
-    """Of all combinations of two that were measured or dry-run; in the order of the single techniques."""
+    """Every pair that was measured or dry-run, in the order of the single techniques."""
     cases = by_techniques(sweep)
     predicted = predictions.cases if predictions else {}
     order = singles(sweep, predictions)
@@ -152,7 +152,7 @@ class Crossing:
 
 
 def added(case: Case, sweep: Sweep) -> str:
-    """What it has that its baseline hasn't."""
+    """The techniques that the case has and its baseline has not, joined by +."""
     baseline = sweep.case(case.baseline)
     others = baseline.techniques if baseline else ()
     return " + ".join(name for name in case.techniques if name not in others) or case.name
@@ -164,7 +164,7 @@ def crossing(label: str, axis: str, cases: list[Case]) -> Crossing:
 
 
 def crossings(sweeps: list[Sweep]) -> list[Crossing]:
-    """A line each for what is added: over the sequence where one model has several, else over the model."""
+    """One Crossing for each added technique: over sequences where one model has several, else over models."""
     groups: dict[tuple, list[Case]] = {}
     for sweep in sweeps:
         for case in of_families(sweep, "crossover").cases:

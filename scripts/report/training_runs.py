@@ -43,7 +43,7 @@ class Run:
 
 
 def read_summary(folder: pathlib.Path) -> dict:
-    """Of a run that has ended; a run that goes on, or was killed, has none or that of an earlier end."""
+    """The summary of a run that has ended. A run that goes on, or was killed, has none or an older one."""
     try:
         return json.loads((folder / "summary.json").read_text())
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def read_summary(folder: pathlib.Path) -> dict:
 
 
 def read_phases(folder: pathlib.Path, lines: list[dict]) -> dict[int, dict]:
-    """Of the steps that memory.json and metrics.jsonl agree on: the former may be that of an earlier run."""
+    """Memory by phase of the steps on which memory.json and metrics.jsonl agree; memory.json may be older."""
     try:
         memory = json.loads((folder / "memory.json").read_text())
         steps = {0: memory["opened"]["bytes_by_phase"]}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from .findings import STATE, widened
 
 GB, MB = 1e9, 1e6
-# What was found, in words, and which parts of the claim hold, None where nothing here says; the part "" is all of it.
+# What was found, in words, and whether each part of the claim holds; None: not known here. The part "" is the whole.
 Judged = tuple[str, dict[str, bool | None]]
 
 
@@ -27,11 +27,11 @@ def of_7b(estimate: dict, kind: str) -> float:
     return estimate["state_bytes"][kind] / estimate["model"]["parameters"] * 7e9
 
 
-SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # stage of ZeRO
+SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage from which on each kind is sharded
 
 
 def state_7b(runs: dict, figures: dict, stage: int) -> Judged:
-    """What a stage of ZeRO shards is divided by the ranks."""
+    """State of 7e9 parameters on one rank: what this ZeRO stage shards is divided by the ranks."""
     (run,) = runs.values()
     parts = {kind: of_7b(run, kind) / (figures["ranks"] if stage >= first else 1)
              for kind, first in SHARDED_FROM.items()}
@@ -117,7 +117,7 @@ def optimizer_states(runs: dict, figures: dict) -> Judged:
 
 
 def offload(runs: dict, figures: dict) -> Judged:
-    """What it costs in time no dry run says."""
+    """The memory that moving state away saves. Dry runs do not know what it costs in time."""
     def saved(held: Callable[[dict], float]) -> float:
         return 100 * (1 - held(runs["away"]) / held(runs["device"]))
     peak = saved(lambda run: run["peak_bytes"])
@@ -134,7 +134,7 @@ def int8_activations(runs: dict, figures: dict) -> Judged:
 
 
 def extra_percent(runs: dict) -> float:
-    """FLOPs of products and of attention, which step_work counts."""
+    """How many percent more FLOPs of products and attention the run `more` has than the run `none`."""
     return 100 * (runs["more"]["flops"] / runs["none"]["flops"] - 1)
 
 
@@ -159,7 +159,7 @@ def memory_of_moe(runs: dict, figures: dict) -> Judged:
 
 
 def read_ahead(_: dict, figures: dict) -> Judged:
-    """(workers x prefetch + 1) batches, as the summaries of runs find it; what it costs in time no formula says."""
+    """(workers x prefetch + 1) batches are held, as runs show. No formula says what fewer cost in time."""
     before, after = (figures["workers"] * depth + 1 for depth in figures["prefetch"])
     saved = 100 * (1 - after / before)
     return f"{before} batches become {after}, {saved:.0f} % less", \
@@ -176,7 +176,7 @@ def formula_of_data(_: dict, figures: dict) -> Judged:
 
 
 def formula_of_activations(runs: dict, figures: dict) -> Judged:
-    """Of all blocks, and of what is held with all of them recomputed."""
+    """Activations of all blocks by the guide's formula, beside those counted when blocks are kept and recomputed."""
     total = product(figures, "batch", "sequence", "hidden", "layers", "tensors", "bytes")
     kept, recomputed = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("kept", "recomputed"))
     return f"{mb(total)} for all {figures['layers']} layers by the formula; counted are {mb(kept)}, {mb(recomputed)} " \

@@ -34,7 +34,7 @@ DRY_CLAIMS = {claim: dry_claim(**entry) for claim, entry in
 
 
 def counted(claim: str, runs: dict) -> Interval | None:
-    """Of a claim whose other figures sweeps judge: its extra arithmetic in percent. None where it has no such runs."""
+    """The extra arithmetic of a claim in percent, where sweeps judge its other figures; None without such runs."""
     dry = DRY_CLAIMS.get(claim)
     if dry is None or dry.judge or runs.keys() != dry.runs.keys():
         return None
@@ -55,7 +55,7 @@ def estimate(program: pathlib.Path, words: list[str]) -> dict:
 
 
 def settings_of(claim: str) -> str:
-    """Of its dry runs, as calls of the program."""
+    """The dry runs of a claim as calls of the program."""
     return "; ".join(f"`estimate {' '.join(words)}`" for words in DRY_CLAIMS[claim].runs.values())
 
 
@@ -77,7 +77,7 @@ def refuse_settings(program: pathlib.Path, techniques: list[Technique], path: pa
 
 
 def by_claim(content: dict, path: pathlib.Path) -> dict[str, dict[str, dict]]:
-    """Estimates by claim and run. Those of other settings than this program's are no evidence."""
+    """Estimates by claim and run. Estimates of other settings than those in dry_runs.yaml are refused."""
     runs: dict[str, dict[str, dict]] = {}
     if content["schema"] != SCHEMA:
         raise ReportError(f"{path}: schema {content['schema']}, expected {SCHEMA}")

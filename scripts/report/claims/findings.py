@@ -7,7 +7,7 @@ from ..records import Record
 from .stated import ARITHMETIC, MEMORY_OF, SAVED, SPEED, STEP_TIME, Claim, Technique
 
 STATE = ("parameters", "master", "gradients", "optimizer")
-# The kinds of memory that a saving is stated of besides the whole peak, whatever the claim names.
+# Savings are always stated of these kinds of memory and of the whole peak, whatever kind the claim names.
 BESIDE = {"activation memory": MEMORY_OF["activation memory"], "state": STATE}
 
 
@@ -56,12 +56,12 @@ def ratio_of_kinds(case: Case, kinds: tuple[str, ...]) -> Interval | None:
 
 
 def step_time(case: Case) -> Interval | None:
-    """Percent more than the baseline's."""
+    """Percent that a step takes longer than the baseline's."""
     return case.speed_ratio and case.speed_ratio.through(lambda ratio: 100 * (1 / ratio - 1))
 
 
 def measure(claim: Claim, case: Case) -> Interval | None:
-    """In percent of the baseline; None where the case doesn't say."""
+    """What the case measures for this figure, in percent of the baseline; None where it doesn't measure it."""
     if claim.measure == ARITHMETIC:
         return None
     if claim.measure == SPEED:

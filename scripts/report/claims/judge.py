@@ -1,4 +1,4 @@
-"""The verdict on a claim: by dry runs, by the bytes of an optimizer's state, by crossovers or by the cases of sweeps."""
+"""The verdict on a claim: by dry runs, by the bytes of an optimizer's state, by crossovers or by sweeps."""
 import dataclasses
 import pathlib
 
@@ -37,7 +37,7 @@ def claimed_text(entry: dict) -> str:
 
 
 def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
-    """Of optimizer state with a 4-byte master, which fp32 weights are themselves."""
+    """Bytes of optimizer state and a 4-byte master (fp32 weights are their own) a parameter."""
     state = states.get(case.any.command)
     return None if state is None else state["optimizer"] / state["count"] + 4
 
@@ -46,7 +46,7 @@ def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
 class Point:
     sequence: float
     model: str
-    speed: figures.Interval  # over flash attention's
+    speed: figures.Interval  # ratio to the speed of flash attention
     rounds: int
 
     @property
@@ -56,7 +56,7 @@ class Point:
 
 
 def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[Point]:
-    """Wherever a sweep follows both over sequences."""
+    """The speed of a case beside flash attention's at each sequence that a sweep has both at."""
     points = []
     for sweep in sweeps:
         case, flash = sweep.case(name), sweep.case("flash_attention")
@@ -92,7 +92,7 @@ class Judge:
         return list(found.values())
 
     def counted(self, claim: str) -> list[findings.Finding]:
-        """The figures of arithmetic, by dry runs."""
+        """Findings on the claim's figures of arithmetic, counted by dry runs."""
         more = dry_runs.counted(claim, self.dry.get(claim, {}))
         return [findings.Finding(one, None, more, findings.verdict(one.low, one.high, more)) for one in self.claimed
                 if more and one.id == claim and one.measure == ARITHMETIC]

@@ -21,7 +21,7 @@ FIGURES = {
     "speed_percent": (SPEED, lambda percent: percent),
     "speedup_factor": (SPEED, lambda times: 100 * (times - 1)),
 }
-# What a claim may name as `of`, as kinds of memory.
+# The kinds of memory behind what a claim names as `of`.
 MEMORY_OF = {
     "activation memory": ("activations",),
     "attention memory": ("activations.attention",),
@@ -42,7 +42,7 @@ class Condition:
     from_parameters: float = 0
     from_sequence: float = 0
     not_below_parameters: float = 0
-    every: int = 0  # blocks, of which it takes as many
+    every: int = 0  # the technique takes every Nth block, so the model needs that many
     against: str = ""  # the precision that the baseline must have, as far as its bytes go
 
     def below(self, case: Case) -> bool:
@@ -70,7 +70,7 @@ class Claim:
     id: str
     guide: str
     text: str
-    figure: str  # as the guide puts it
+    figure: str  # in the guide's terms, as text
     measure: str  # one of those in FIGURES
     low: float
     high: float
@@ -101,7 +101,7 @@ class Technique:
 
 
 def layers_of(case: Case) -> float:
-    """NaN where its record doesn't say."""
+    """Layers of the model; NaN where the record doesn't say."""
     return case.any.resolved.get("model", {}).get("layers", math.nan)
 
 
@@ -202,7 +202,7 @@ def techniques_of(content: dict) -> list[Technique]:
 
 
 def read_techniques(path: pathlib.Path) -> list[Technique]:
-    """What `moelab techniques --json` printed."""
+    """Reads what `moelab techniques --json` printed."""
     try:
         content = json.loads(path.read_text())
         if content["schema"] != SCHEMA:

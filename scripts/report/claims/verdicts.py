@@ -58,7 +58,7 @@ class Measurement:
 
 
 def setting_text(case: Case) -> str:
-    """", 6 layers, 8 × 256 tokens": what it is measured in, i.e. its baseline's, as far as the record says."""
+    """", 6 layers, 8 × 256 tokens": the setting of the baseline, as far as the record says."""
     base = case.pairs[0][1] if case.pairs else case.any
     layers, batch = layers_of(case), base.resolved.get("train", {}).get("micro_batch", math.nan)
     return "".join([f", {layers:.0f} layers" if layers > 0 else "",
@@ -66,14 +66,14 @@ def setting_text(case: Case) -> str:
 
 
 def time_text(finding: Finding, case: Case) -> str:
-    """Beside arithmetic stands the step time."""
+    """The measured time; for arithmetic, which is counted elsewhere, the step time."""
     what = STEP_TIME if finding.claim.measure == ARITHMETIC else finding.claim.measure
     measured = finding.measured or step_time(case)
     return f"{what} {measured.value:z.0f} % (one round)" if case.one_round else f"{what} {percent(measured)}"
 
 
 def saved_text(findings: list[Finding]) -> str:
-    """Of the memory that the claim names, then of the others."""
+    """Savings of the memory that the claim names, then of the other kinds."""
     named = {finding.claim.of: finding.measured for finding in findings if finding.claim.of}
     every = named | savings(findings[0].case)
     return "saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in every.items())
@@ -89,8 +89,8 @@ def by_figure(findings: list[tuple[str, Finding]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
-    """What the cases that measure a claim say of it by the rule. counted: findings on figures that are the same in every
-    case."""
+    """What the cases that measure a claim say of it by the rule. counted: findings on figures that all cases have in
+    common."""
 
     cases: list[Measurement]
     counted: list[Finding]
@@ -111,7 +111,7 @@ class Verdicts:
 
     @property
     def good(self) -> list[Measurement]:
-        """Those where everything holds that any case decides."""
+        """The cases in which every figure holds that some case decides."""
         return [one for one in self.inside
                 if self.decided(one).keys() == self.judged and all(self.decided(one).values())]
 
@@ -122,7 +122,7 @@ class Verdicts:
 
     @property
     def limit(self) -> list[str]:
-        """The cases that show where the claim doesn't hold, as it says itself."""
+        """Names the cases that fail where the claim itself says that it does not hold."""
         names = [one.name for one in self.cases
                  if one.below and any(stands(finding) == "fails" for finding in one.measured)]
         bound = next((one.outside for one in self.cases if one.below), "")
@@ -130,7 +130,7 @@ class Verdicts:
 
     @property
     def undecided(self) -> list[str]:
-        """Why figures are, that no case decides."""
+        """The figures that no case decides, each with the reason."""
         why: dict[str, dict[str, None]] = {}
         for finding in (finding for one in self.inside for finding in one.measured):
             if finding.claim.figure not in self.judged:
@@ -146,7 +146,7 @@ class Verdicts:
 
     @property
     def what_holds(self) -> str:
-        """Of a claim that no case confirms in all of its figures."""
+        """What holds of a claim that no case confirms in all of its figures."""
         findings = [finding for one in self.inside for finding in one.measured]
         other = dict.fromkeys(f"{f.claim.figure} ({direction(f.claim, f.measured) or 'wide interval'})"
                               for f in findings if f.verdict == "partly")

@@ -1,11 +1,11 @@
-"""From which sequence, or which size of model on, a technique pays."""
+"""Speed and peak memory of techniques over the sequence or the size of the model."""
 import matplotlib.pyplot as plt
 
 from ..figures import Interval
 from ..sweep_parts import Crossing
 from .theme import CASE_COLORS, DASHES, Theme, errors
 
-APART = 0.04  # of a doubling, between techniques at the same size
+APART = 0.04  # share of a doubling by which techniques at the same size are drawn apart
 AXES = {"sequence": "sequence (tokens)", "parameters": "parameters of the model"}
 HEADINGS = {"sequence": "By sequence", "parameters": "By size of model"}
 
@@ -26,7 +26,7 @@ def draw_line(axes: plt.Axes, points: list[tuple[float, Interval]], **look) -> N
 
 
 def crossovers(crossings: list[Crossing], theme: Theme) -> plt.Figure:
-    """All of the same axis."""
+    """`crossings` share one axis."""
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(theme.width, 5.6), layout="constrained", sharex=True)
     for index, crossing in enumerate(crossings):
         look = {"color": CASE_COLORS[index % len(CASE_COLORS)], "ls": DASHES[index // len(CASE_COLORS) % len(DASHES)]}

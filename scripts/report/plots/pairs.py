@@ -15,12 +15,12 @@ def memory_share(pair: Pair) -> float:
 
 
 def time_share(pair: Pair) -> float:
-    """About the percent of step time that the pair saves beyond the sum."""
+    """Percent of step time that the pair saves beyond the sum, nearly: it is a difference of logarithms."""
     return -100 * pair.log_time.value if pair.log_time else math.nan
 
 
 def full_colour(pairs: list[Pair]) -> float:
-    """The share from which on a cell has its full colour: nine of ten reach less."""
+    """The share at which a cell reaches its full colour: nine of ten cells stay below it."""
     shares = sorted(abs(share) for pair in pairs for share in (memory_share(pair), time_share(pair))
                     if math.isfinite(share))
     return max(1, math.ceil(shares[int(0.9 * (len(shares) - 1))])) if shares else 1
@@ -63,7 +63,8 @@ def pair_map(pairs: list[Pair], names: list[str], pending: list[str], theme: The
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.set_title("above the diagonal: step time\nbelow it: peak memory", loc="right")
-    looks = [((*face, 1.0), f"{word} together, by {full} % or more") for face, word in ((BETTER, "better"), (WORSE, "worse"))]
+    looks = [((*face, 1.0), f"{word} together, by {full} % or more")
+             for face, word in ((BETTER, "better"), (WORSE, "worse"))]
     figure.legend([plt.Rectangle((0, 0), 1, 1, facecolor=face) for face, _ in looks], [words for _, words in looks],
                   loc="outside lower center", ncols=2, fontsize=9)
     return figure

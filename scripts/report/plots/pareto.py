@@ -44,7 +44,7 @@ def between(ends: np.ndarray, margin: float) -> Bbox:
 
 
 def points_at(axes: plt.Axes, cases: list[Case], unit: float) -> list[Bbox]:
-    """In pixels."""
+    """The boxes of the points, in pixels."""
     return [between(axes.transData.transform([place(case, unit)]), 8) for case in cases]
 
 
@@ -58,7 +58,7 @@ def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]],
 
 
 def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
-    """All cases where they are few; else the baselines and some of the front, from end to end."""
+    """The cases that get a name: all if they are few, else the baselines and some of the front from end to end."""
     if len(cases) <= most:
         return cases
     baselines = [case for case in cases if not case.baseline]
@@ -100,13 +100,13 @@ def staircase(points: list[tuple[float, float]], bottom: float, right: float) ->
 
 
 def final_losses(cases: list[Case]) -> list[float]:
-    """NaN for one that saw fewer or more tokens than the first, and cannot be compared."""
+    """NaN for a case that saw fewer or more tokens than the first: its loss cannot be compared."""
     tokens = cases[0].runs[-1].tokens
     return [case.loss if case.runs[-1].tokens == tokens else math.nan for case in cases]
 
 
 def loss_scale(losses: list[float]) -> Normalize | None:
-    """None where there is nothing to tell apart."""
+    """None where all losses are equal."""
     known = [loss for loss in losses if math.isfinite(loss)]
     if len(set(known)) < 2:
         return None

@@ -65,13 +65,13 @@ def memory(sweep: Sweep, theme: Theme) -> plt.Figure:
 
 
 def median_curve(runs: list[Record]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens, and the loss after them: the median over the runs, as far as all of them went."""
+    """Tokens, and the median loss of the runs after them, up to the shortest run's end."""
     length = min(len(run.steps) for run in runs)
     return runs[0].steps[:length, 1], np.median([run.steps[:length, 2] for run in runs], axis=0)
 
 
 def change_curve(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens, and the loss less the baseline's of the same rounds where both counted as many tokens."""
+    """Tokens, and the loss minus that of the baseline in the same rounds, where both counted the same tokens."""
     tokens, loss = median_curve([run for run, _ in case.pairs])
     base_tokens, base_loss = median_curve([base for _, base in case.pairs])
     shared, mine, others = np.intersect1d(tokens, base_tokens, return_indices=True)

@@ -54,14 +54,14 @@ def errors(interval: Interval, unit: float = 1) -> list[list[float]]:
 
 
 def padded(lows: list[float], highs: list[float], share: float) -> tuple[float, float]:
-    """From the lowest to the highest with a share of that on both sides; never below 0."""
+    """The range of the values, widened on both sides by a share of it, and never below 0."""
     low, high = min(lows), max(highs)
     room = share * ((high - low) or high)
     return max(0, low - room), high + room
 
 
 def point_at(axes: plt.Axes, x: float, y: float, number: int, theme: Theme) -> None:
-    """Something wider than the mark to point at, unseen."""
+    """An invisible target around a mark, larger than the mark, for mouse and finger."""
     axes.plot([x], [y], "o", ms=15, color=theme.ink, alpha=0, gid=f"{POINT}{number}", zorder=9)
 
 

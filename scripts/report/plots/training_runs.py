@@ -7,7 +7,7 @@ from ..training_runs import Run
 from .theme import KINDS
 
 PHASES = ("init", "forward", "backward", "step")
-STEPS_BY_PHASE = 8  # as many as can be told apart
+STEPS_BY_PHASE = 8  # more could not be told apart
 
 
 def draw_curve(axes, run: Run, values: list[float]):
@@ -54,7 +54,7 @@ def draw_memory_over_steps(axes, run: Run) -> None:
 
 
 def some_steps(run: Run) -> list[int]:
-    """Spread evenly from the first to the last, the highest among them."""
+    """Steps spread evenly from the first to the last, the step with the highest peak among them."""
     steps = sorted(run.phases)[1:]
     if len(steps) < STEPS_BY_PHASE:
         return steps
@@ -97,7 +97,7 @@ def draw_memory_by_phase(axes, run: Run) -> None:
 
 
 def draw_memory_of_runs(axes, runs: list[Run]) -> None:
-    """A bar a run: its highest step."""
+    """One bar for each run: its step with the highest peak."""
     tops = [max(range(len(run.lines)), key=run.series("peak_bytes").__getitem__) for run in runs]
     size, unit = unit_of(max(run.series("peak_bytes")[top] for run, top in zip(runs, tops)))
     below = [0.0] * len(runs)
