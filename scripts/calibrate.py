@@ -21,8 +21,8 @@ import sys
 
 import numpy as np
 
-from tradeoff.figures import finished
-from tradeoff.records import Record, ReportError, read_records
+from report.figures import finished
+from report.records import Record, ReportError, read_records
 
 PLAN = pathlib.Path(__file__).parents[1] / "train/plan"
 STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time

@@ -20,8 +20,8 @@ import tempfile
 
 import yaml
 
-from tradeoff.figures import flat
-from tradeoff.plans import CHOICE, Check, check, parse_run
+from report.figures import flat
+from report.planner_checks import CHOICE, Check, check, parse_run
 
 MOST = 4  # techniques in a drawn combination
 DRAWS = 400  # at most, for the samples of a budget

@@ -16,105 +16,10 @@ example: scripts/compare.py results/quickstart/records.jsonl:baseline results/qu
          scripts/compare.py runs/moe-nano runs/moe-nano-recompute
 """
 import argparse
-import dataclasses
 import sys
 
-from byte_units import human_bytes
-from tradeoff import document, figures, subjects
-from tradeoff.records import ReportError
-from tradeoff.words import machine_text
-
-MARGIN = 0.02  # what counts as the same
-ENOUGH = 3  # rounds that tell how runs differ
-RUN_SPREAD = 0.05  # by how much they may where fewer do
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    verdict: str
-    speed: figures.Interval  # the ratio of tokens/s
-    rounds: int  # that the interval is of
-    paired: bool
-
-
-def verdict(speed: figures.Interval, rounds: int) -> str:
-    if rounds < figures.LEAST_ROUNDS:
-        return "UNSURE"
-    spread = RUN_SPREAD if rounds < ENOUGH else 0
-    low, high = speed.low * (1 - spread), speed.high * (1 + spread)
-    if 1 - MARGIN <= low and high <= 1 + MARGIN:
-        return "SAME"
-    if low > 1 + MARGIN:
-        return "FASTER"
-    return "SLOWER" if high < 1 - MARGIN else "UNSURE"
-
-
-def compare(one: subjects.Subject, other: subjects.Subject) -> Outcome:
-    """`other` held against `one`."""
-    pairs = figures.paired(other.runs, one.runs) if one.store and one.store == other.store else []
-    if pairs:
-        speed = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])
-        return Outcome(verdict(speed, len(pairs)), speed, len(pairs), True)
-    rates = [[run.rates for run in subject.runs] for subject in (other, one)]
-    medians = [subject.case.speed.value for subject in (other, one)]
-    draws = [figures.drawn_rates(each, figures.SEED + index) for index, each in enumerate(rates)]
-    speed = figures.interval_of(medians[0] / medians[1], draws[0] / draws[1])
-    rounds = min(map(len, rates))
-    return Outcome(verdict(speed, rounds), speed, rounds, False)
-
-
-def ratio_text(outcome: Outcome) -> str:
-    speed = outcome.speed
-    if outcome.rounds < figures.LEAST_ROUNDS:
-        return f"{speed.value:.3f} × (one round)"
-    return f"{speed.value:.3f} × ({speed.low:.3f}–{speed.high:.3f})"
-
-
-def row(subject: subjects.Subject, outcome: Outcome | None, peak: float) -> list[str]:
-    case = subject.case
-    said = [outcome.verdict, ratio_text(outcome)] if outcome else ["", ""]
-    more = f" ({case.peak.value / peak:.3f} ×)" if outcome else ""
-    return [subject.name, *said, f"{case.speed.value:,.0f}", f"{case.step_ms.value:,.1f} ms",
-            human_bytes(case.peak.value) + more, f"{case.loss:.4f}", str(len(subject.runs))]
-
-
-def notes_on(one: subjects.Subject, other: subjects.Subject, outcome: Outcome) -> list[str]:
-    a, b = one.runs[-1], other.runs[-1]
-    notes = []
-    if a.machine != b.machine:
-        notes.append(f"{other.name} ran on another machine: {machine_text(b.machine)}, not {machine_text(a.machine)}")
-    if a.commit != b.commit:
-        notes.append(f"{other.name} is of commit {b.commit}, not {a.commit}")
-    if a.model != b.model:
-        notes.append(f"{other.name} is of {b.model}, not {a.model}")
-    if a.tokens != b.tokens:
-        notes.append(f"{other.name} saw {b.tokens:,.0f} tokens, not {a.tokens:,.0f}: losses don't compare")
-    if outcome.rounds < figures.LEAST_ROUNDS:
-        notes.append(f"{other.name}: one round alone, which cannot know how rounds differ; more would tell which is faster")
-    elif outcome.rounds < ENOUGH:
-        notes.append(f"{other.name}: {outcome.rounds} rounds alone, so the interval was widened by {RUN_SPREAD:.0%} for "
-                     "the verdict")
-    if not outcome.paired:
-        notes.append(f"{other.name}: rounds don't pair; a machine that grew slower in between would show as a difference")
-    return notes
-
-
-def text(chosen: list[subjects.Subject]) -> str:
-    first, *others = chosen
-    outcomes = [compare(first, other) for other in others]
-    peak = first.case.peak.value
-    headings = ["run", "verdict", "speed", "tokens/s", "step", "peak", "last loss", "rounds"]
-    table = document.Table("", headings, [row(subject, outcome, peak)
-                                          for subject, outcome in zip(chosen, [None, *outcomes])], ("verdict",))
-    parts = [document.table_plain(table)]
-    differ = subjects.settings_that_differ(chosen)
-    names = [subject.name for subject in chosen]
-    parts.append(document.table_plain(document.Table("", ["settings that differ", *names],
-                                                     [[key, *values] for key, values in differ.items()], tuple(names)))
-                 if differ else "No setting differs.")
-    notes = [note for subject in chosen for note in subject.notes]
-    notes += [note for other, outcome in zip(others, outcomes) for note in notes_on(first, other, outcome)]
-    return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
+from report import comparison, runs
+from report.records import ReportError
 
 
 def main() -> None:
@@ -124,7 +29,7 @@ def main() -> None:
     if len(arguments.runs) < 2:
         parser.error("at least two runs are needed to compare")
     try:
-        print(text([subjects.read(run) for run in arguments.runs]))
+        print(comparison.text([runs.read(run) for run in arguments.runs]))
     except (ReportError, OSError) as error:
         print(f"compare: {error}", file=sys.stderr)
         sys.exit(2)

@@ -9,7 +9,7 @@ import math
 import pathlib
 import sys
 
-from byte_units import human_bytes
+from report.byte_units import human_bytes
 
 
 def millions(count: int) -> str:

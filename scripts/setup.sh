@@ -15,7 +15,7 @@ usage: scripts/setup.sh [--cuda auto|toolkit|wheels|none] [--for run|test]
              none     nowhere: train on the CPU only; takes 1.1 GB in .venv, or 3.4 GB with --for test,
                       because Python's torch cannot be imported without NVIDIA's libraries
              auto     toolkit if nvcc 13 is on PATH, else wheels if there is a GPU, else none
-  --for    run: what training needs; test (default): and what tests, reports and conversions need
+  --for    run: what training and reports need; test (default): and what tests and conversions need
 TEXT
 }
 

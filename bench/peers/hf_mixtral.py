@@ -33,9 +33,11 @@ import threading
 import time
 from pathlib import Path
 
-import step_figures
 from peers import BACKENDS, machine, plays_avx2, reset_peak, resident_peak, write_avx2_compiler, write_record
-from step_figures import BATCH, PRECISIONS, SEQUENCE, VOCAB, WARM_UP
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from report import step_figures  # noqa: E402
+from report.step_figures import BATCH, PRECISIONS, SEQUENCE, VOCAB, WARM_UP  # noqa: E402
 
 # Losses of one batch, relative. fp32: sums of 2048 terms in another order; bf16: roundings of 2^-9 that average out.
 TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3}

@@ -21,7 +21,9 @@ from torch.nn import functional
 import padded_moe
 import tensor_files
 from peers import reset_peak, resident_peak
-from step_figures import BATCH, SEQUENCE, WARM_UP
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from report.step_figures import BATCH, SEQUENCE, WARM_UP  # noqa: E402
 
 MODES = {"plain": None, "compiled": "default", "max-autotune": "max-autotune"}
 

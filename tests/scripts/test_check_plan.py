@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_plan  # noqa: E402
-from tradeoff import companions, plans  # noqa: E402
+from report import planner_checks, sidecars  # noqa: E402
 
 # Fits with at least one technique or two micro-batches. Each technique, and each halving, makes a step 10 % slower.
 FAKE = '''#!{python}
@@ -61,7 +61,7 @@ def test_within_five_percent_of_the_fastest_drawn(tmp_path, speed, code, says):
     drawn = [" ".join(r["command"]) for r in records]
     assert not any(word in line for line in drawn for word in ("host", "lion", "dropless"))
     # each round is begun by another
-    assert [records[0]["case"], records[6]["case"]] == [plans.CHOICE, records[1]["case"]]
+    assert [records[0]["case"], records[6]["case"]] == [planner_checks.CHOICE, records[1]["case"]]
 
 
 def test_the_choice_outlives_its_file(tmp_path):
@@ -70,17 +70,17 @@ def test_the_choice_outlives_its_file(tmp_path):
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record.get("techniques") for record in records] == [["a", "b"], None, None]
     assert [record.get("settings") for record in records] == [{"activations.checkpoint": "full"}, None, None]
-    (found,) = companions.read_checks(tmp_path / "out.jsonl")
+    (found,) = sidecars.read_checks(tmp_path / "out.jsonl")
     assert found.choice.techniques == "a, b" and found.holds
 
 
 def test_a_choice_within_the_noise_holds():
     def rates(name, values):
-        return [plans.Run("1MiB", name, number, np.full(5, value), "", 1, "abc") for number, value in enumerate(values)]
-    slow, fast = rates(plans.CHOICE, [90.0, 120.0, 80.0]), rates("drawn", [100.0, 100.0, 100.0])
-    found = plans.check(slow + fast)
+        return [planner_checks.Run("1MiB", name, number, np.full(5, value), "", 1, "abc") for number, value in enumerate(values)]
+    slow, fast = rates(planner_checks.CHOICE, [90.0, 120.0, 80.0]), rates("drawn", [100.0, 100.0, 100.0])
+    found = planner_checks.check(slow + fast)
     assert found.holds and "ratio 0.900" in check_plan.spoken(found)
-    assert not plans.check(rates(plans.CHOICE, [90.0, 91.0, 90.0]) + fast).holds
+    assert not planner_checks.check(rates(planner_checks.CHOICE, [90.0, 91.0, 90.0]) + fast).holds
 
 
 def test_contradictions_are_not_drawn():

@@ -12,14 +12,14 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import claims  # noqa: E402
-from tradeoff import claims as judging, dry_claims, figures, records  # noqa: E402
+from report import figures, records  # noqa: E402
+from report.claims import dry_runs, judge as judging, page, stated as statements  # noqa: E402
 
-ALL = yaml.safe_load(claims.CLAIMS.read_text())["claims"]
+ALL = yaml.safe_load(page.CLAIMS.read_text())["claims"]
 
 
-def rows_of(entries: list[dict], dry: dict, states: dict | None = None) -> list[claims.Row]:
-    judge = claims.Judge([], [], [], states or {}, dry)
+def rows_of(entries: list[dict], dry: dict, states: dict | None = None) -> list[judging.Row]:
+    judge = judging.Judge([], [], [], states or {}, dry)
     return [judge.row(entry) for entry in entries]
 
 
@@ -27,9 +27,9 @@ def test_every_claim_has_one_verdict_and_a_reason_where_it_is_out_of_reach():
     rows = rows_of(ALL, {})
     assert len(rows) == len(ALL) == len({row.id for row in rows})
     for row in rows:
-        assert row.verdict in claims.VERDICTS
+        assert row.verdict in judging.VERDICTS
         assert row.note, row.id
-    table = claims.markdown(rows, {"ava": "Ava", "vibee": "V", "verl": "v", "nemo": "N", "parrot": "P"}, ["nothing"])
+    table = page.markdown(rows, {"ava": "Ava", "vibee": "V", "verl": "v", "nemo": "N", "parrot": "P"}, ["nothing"])
     assert table.count("\n| ") == len(rows) + 2 * 5  # with a head of two lines for each guide
 
 
@@ -47,7 +47,20 @@ def test_a_card_that_is_said_to_do(peak, verdict):
 
 
 def test_dry_runs_are_of_claims_that_exist():
-    assert set(dry_claims.DRY_CLAIMS) <= {entry["id"] for entry in ALL}
+    assert set(dry_runs.DRY_CLAIMS) <= {entry["id"] for entry in ALL}
+
+
+def test_the_data_beside_the_code_is_of_claims_that_exist():
+    ids, stated = [entry["id"] for entry in ALL], set().union(*(entry.get("figures", {}) for entry in ALL))
+    assert [begin for begin in judging.REASONS if not any(id.startswith(begin) for id in ids)] == []
+    assert [name for name in statements.NAMES["stated"] if name not in stated] == []
+
+
+def test_of_several_reasons_the_one_for_the_longest_beginning_counts():
+    notes = {row.id: row.note for row in rows_of([entry for entry in ALL if entry["id"].startswith("verl.profile")], {})}
+    assert notes == {"verl.profile_constrained": "a profile's settings; no effect is claimed",
+                     "verl.profile_balanced": "a profile's settings; no effect is claimed",
+                     "verl.profile_multi_device": "needs several devices"}
 
 
 def test_missing_dry_runs_are_a_mistake_that_is_named(tmp_path):
@@ -66,11 +79,11 @@ def sweeps_of(tmp_path: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
     return figures.sweeps(records.read_records([made.write(tmp_path / "records.jsonl", rows)])[0])
 
 
-def swept(tmp_path: pathlib.Path, rows: list[dict], stated: dict, *names: str) -> claims.Row:
+def swept(tmp_path: pathlib.Path, rows: list[dict], stated: dict, *names: str) -> judging.Row:
     """The verdict on a claim with these figures about techniques of these names."""
     entry = {"id": "a.b", "text": "t", "figures": stated}
-    techniques = [judging.Technique(name, [], ["a.b"]) for name in names]
-    return claims.Judge(sweeps_of(tmp_path, rows), techniques, judging.claims_of(entry, "A"), {}, {}).row(entry)
+    techniques = [statements.Technique(name, [], ["a.b"]) for name in names]
+    return judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
 
 
 def twice(*arguments, **changes) -> list[dict]:
@@ -120,7 +133,7 @@ def test_sparse_attention_beside_flash_attention(tmp_path, ratios, verdict, note
         for name, milliseconds in (("flash_attention", 1000), ("block_sparse", 1000 * ratio)):
             rows += made.in_part(f"attention over {sequence} tokens", "crossover", name, milliseconds, 400, [name], sequence)
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.sparse_attention"]
-    row = claims.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
+    row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
     assert (row.verdict, row.note) == (verdict, note) and "at 4,096 tokens on moe-micro" in row.measured
 
 
@@ -128,7 +141,7 @@ def test_sparse_attention_of_one_round_decides_nothing(tmp_path):
     rows = [made.in_part("attention over 4096 tokens", "crossover", name, milliseconds, 400, [name], 4096)[0]
             for name, milliseconds in (("flash_attention", 1000), ("block_sparse", 500))]
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.sparse_attention"]
-    row = claims.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
+    row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
     assert row.verdict == "not measurable here" and "2.00 × (one round)" in row.measured and "two rounds" in row.note
 
 
@@ -202,9 +215,9 @@ def test_arithmetic_is_counted_and_its_time_stands_beside_it(tmp_path):
     """A step takes twice as long for a third more FLOPs."""
     entries = {name: next(entry for entry in ALL if entry["id"] == name)
                for name in ("vibee.checkpoint_all", "verl.gradient_checkpointing")}
-    claimed = [claim for entry in entries.values() for claim in judging.claims_of(entry, "A")]
+    claimed = [claim for entry in entries.values() for claim in statements.claims_of(entry, "A")]
     rows = [*twice(), *twice("x", milliseconds=2000, activations=0)]
-    judge = claims.Judge(sweeps_of(tmp_path, rows), [judging.Technique("x", [], list(entries))], claimed, {},
+    judge = judging.Judge(sweeps_of(tmp_path, rows), [statements.Technique("x", [], list(entries))], claimed, {},
                          {name: {"none": {"flops": 3}, "more": {"flops": 4}} for name in entries})
     for entry in entries.values():
         row = judge.row(entry)
@@ -217,7 +230,7 @@ def test_formulas_of_the_guides_are_evaluated():
     assert [row.measured for row in rows_of(entries, {})] == ["98,304 bytes (by formula)", "786,432 bytes (by formula)"]
     estimate = {"peak_bytes_by_kind": {"activations": 5e8, "activations.attention": 5e7}}
     for id, words in (("ava.formula_activations", "176 MB for all 14 layers"), ("ava.formula_attention", "12.6 MB a layer")):
-        runs = {name: estimate for name in dry_claims.DRY_CLAIMS[id].runs}
+        runs = {name: estimate for name in dry_runs.DRY_CLAIMS[id].runs}
         (row,) = rows_of([entry for entry in ALL if entry["id"] == id], {id: runs})
         assert row.measured.startswith(words)
 
@@ -305,4 +318,4 @@ def test_dry_runs_of_other_settings_are_refused(tmp_path):
     run = {"claim": "parrot.gpu_8gb", "run": "preset", "arguments": ["--config", "moe-pico"], "estimate": {}}
     (tmp_path / "dry_runs.json").write_text(json.dumps({"schema": 1, "runs": [run]}))
     with pytest.raises(records.ReportError, match="parrot.gpu_8gb.*--program makes it anew"):
-        dry_claims.read(tmp_path / "dry_runs.json")
+        dry_runs.read(tmp_path / "dry_runs.json")

@@ -11,12 +11,10 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench/peers")]
+sys.path.insert(0, str(ROOT / "scripts"))
 
-import claims  # noqa: E402
-import report  # noqa: E402
-import table  # noqa: E402
-from tradeoff import document, records  # noqa: E402
+from report import assemble, peer_tables, records, rendering  # noqa: E402
+from report.claims import page as claims_page  # noqa: E402
 
 FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
 by_folder = functools.partial(pytest.mark.parametrize, ids=lambda path: path.parent.name)
@@ -39,8 +37,8 @@ def verdicts_in(page: str) -> str:
 
 @by_folder("page", sorted(ROOT.glob("results/*/report.md")))
 def test_reports_are_what_their_records_say(page, techniques):
-    blocks, _, _ = report.blocks_of([page.parent], techniques, report.CLAIMS, page.parent)
-    text = document.to_markdown(blocks)
+    blocks, _, _ = assemble.blocks_of([page.parent], techniques, claims_page.CLAIMS, page.parent)
+    text = rendering.to_markdown(blocks)
     assert text == page.read_text(), f"scripts/report.py makes {page} anew"
     if (page.parent / "dry_runs.json").exists():
         assert verdicts_in(text) == verdicts_in((page.parent / "claims.md").read_text())
@@ -48,13 +46,14 @@ def test_reports_are_what_their_records_say(page, techniques):
 
 @by_folder("page", sorted(ROOT.glob("results/*/claims.md")))
 def test_verdicts_are_what_their_records_say(page, techniques):
-    assert claims.make(page.parent, techniques, claims.CLAIMS) == page.read_text(), f"scripts/claims.py makes {page} anew"
+    text = claims_page.make(page.parent, techniques, claims_page.CLAIMS)
+    assert text == page.read_text(), f"scripts/claims.py makes {page} anew"
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/peers.md")))
 def test_tables_of_peers_are_what_their_records_say(page):
     records_of_peers = [json.loads(line) for line in page.with_suffix(".jsonl").read_text().splitlines()]
-    assert table.report(records_of_peers) == page.read_text(), f"bench/peers/table.py makes {page} anew"
+    assert rendering.to_markdown(peer_tables.report(records_of_peers)) == page.read_text(), f"scripts/report_peers.py makes {page} anew"
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))

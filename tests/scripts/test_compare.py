@@ -12,8 +12,7 @@ import sweep_records as made
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import compare  # noqa: E402
-from tradeoff import figures, records, subjects  # noqa: E402
+from report import comparison, figures, records, runs as measured  # noqa: E402
 
 
 def call(*arguments) -> subprocess.CompletedProcess:
@@ -49,7 +48,7 @@ def store(tmp_path: pathlib.Path, rounds: int = 3, **cases: float) -> pathlib.Pa
 
 
 def verdict_of(*arguments: str) -> str:
-    return compare.compare(*map(subjects.read, arguments)).verdict
+    return comparison.compare(*map(measured.read, arguments)).verdict
 
 
 @pytest.mark.parametrize("milliseconds, verdict", [(2000, "SLOWER"), (500, "FASTER"), (1000, "SAME"), (1030, "SLOWER"),
@@ -57,7 +56,7 @@ def verdict_of(*arguments: str) -> str:
 def test_cases_of_one_sweep_are_paired_by_round(tmp_path, milliseconds, verdict):
     """Rounds differ by half, pairs don't: unpaired, nothing but UNSURE could be said of most."""
     path = store(tmp_path, other=milliseconds)
-    outcome = compare.compare(subjects.read(f"{path}:baseline"), subjects.read(f"{path}:other"))
+    outcome = comparison.compare(measured.read(f"{path}:baseline"), measured.read(f"{path}:other"))
     assert outcome.paired and outcome.rounds == 3
     assert outcome.speed.value == pytest.approx(1000 / milliseconds)
     assert outcome.verdict == verdict, outcome
@@ -74,22 +73,22 @@ def test_one_round_in_a_slow_spell_of_its_baseline_decides_nothing(tmp_path):
     """Its baseline took half as long again in that round, and in no other."""
     rows = [made.record("baseline", number, 1500 if number == 1 else 1000, jitter=0.01) for number in range(1, 6)]
     path = made.write(tmp_path / "records.jsonl", [*rows, made.record("other", 1, 1000, jitter=0.01)])
-    outcome = compare.compare(subjects.read(f"{path}:baseline"), subjects.read(f"{path}:other"))
+    outcome = comparison.compare(measured.read(f"{path}:baseline"), measured.read(f"{path}:other"))
     assert (outcome.verdict, outcome.rounds, outcome.paired) == ("UNSURE", 1, True)
-    assert compare.ratio_text(outcome) == "1.500 × (one round)"
+    assert comparison.ratio_text(outcome) == "1.500 × (one round)"
 
 
 def test_noisy_twins_are_hardly_ever_told_apart():
     """Runs that differ by 3 % by chance alone: hardly more than one verdict in ten says that one is faster."""
     generator = np.random.default_rng(11)
 
-    def subject(name: str, rounds: int) -> subjects.Subject:
+    def subject(name: str, rounds: int) -> measured.RunSet:
         runs = [records.parse(made.record(name, number, 1000 * generator.normal(1, 0.03), jitter=0.02))
                 for number in range(rounds)]
-        return subjects.Subject(name, runs, "one sweep", [])
+        return measured.RunSet(name, runs, "one sweep", [])
 
     for rounds in (1, 3, 5):
-        said = [compare.compare(subject("a", rounds), subject("b", rounds)).verdict for _ in range(60)]
+        said = [comparison.compare(subject("a", rounds), subject("b", rounds)).verdict for _ in range(60)]
         assert sum(word in ("FASTER", "SLOWER") for word in said) <= 9, (rounds, said)
 
 
@@ -144,7 +143,7 @@ def test_mistakes_are_named(tmp_path):
 
 @pytest.mark.parametrize("file, content, words", [
     ("summary.json", "{", "damaged"), ("summary.json", "[]", "damaged"), ("summary.json", '{"schema": 2}', "schema 2"),
-    ("summary.json", '{"schema": 1}', "not a summary"), ("metrics.jsonl", "", "no step"),
+    ("summary.json", '{"schema": 1}', "not a summary"), ("metrics.jsonl", "", "not finished a step"),
     ("metrics.jsonl", '{"step": 1}\n', "metrics.jsonl:1"), ("metrics.jsonl", "[1]\n", "metrics.jsonl:1")])
 def test_damaged_runs_are_refused(tmp_path, file, content, words):
     good, bad = run_folder(tmp_path / "good"), run_folder(tmp_path / "bad")

@@ -9,16 +9,18 @@ import sys
 import pytest
 import torch
 
-PEERS = pathlib.Path(__file__).parents[2] / "bench/peers"
-sys.path.insert(0, str(PEERS))
+ROOT = pathlib.Path(__file__).parents[2]
+PEERS = ROOT / "bench/peers"
+sys.path[:0] = [str(PEERS), str(ROOT / "scripts")]
 
 import expert_sweep  # noqa: E402
 import hf_moe_layer  # noqa: E402
 import moe_layers  # noqa: E402
 import step_profile  # noqa: E402
-import table  # noqa: E402
 import tensor_files  # noqa: E402
 from peer_records import HEAD, SOURCE  # noqa: E402
+from report import peer_tables  # noqa: E402
+from report.rendering import to_markdown  # noqa: E402
 
 SHAPE = (torch.float32, 64, 32, 16, 4, 2)
 
@@ -84,6 +86,17 @@ def test_opponents_in_bf16_are_well_inside_their_tolerance():
     assert most / 4 < max(errors.values()) < most
 
 
+def test_the_tables_are_printed_and_a_mistake_is_named(tmp_path):
+    (tmp_path / "bad.jsonl").write_text("{")
+    for file, code, out, error in ((ROOT / "results/epyc-2-cores/peers.jsonl", 0, "| :-- | --: |", ""),
+                                   (tmp_path / "none.jsonl", 2, "", "none.jsonl: [Errno 2]"),
+                                   (tmp_path / "bad.jsonl", 2, "", "bad.jsonl: Expecting")):
+        done = subprocess.run([sys.executable, ROOT / "scripts/report_peers.py", file], capture_output=True, text=True,
+                              check=False)
+        assert (done.returncode, out in done.stdout, error in done.stderr) == (code, True, True), done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_the_sweep_over_experts_has_a_table_of_its_own():
     layer = HEAD | {"kind": "moe_layer", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 4, "k": 1, "load": "even",
                     "median": {"moelab": 10.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0,
@@ -92,7 +105,7 @@ def test_the_sweep_over_experts_has_a_table_of_its_own():
                      "median": {"moelab": 100.0, "eager": 200.0}}
     wide = sweep | {"E": 256, "median": {"moelab": 109.0, "eager": 900.0}, "spread": {"moelab": 0.12}}
     skewed = sweep | {"load": "zipf", "median": {"moelab": 50.0}}
-    lines = table.report([layer, sweep, wide, skewed]).splitlines()
+    lines = to_markdown(peer_tables.report([layer, sweep, wide, skewed])).splitlines()
     assert lines[4] == SOURCE
     assert lines[6] == "| MoE layer alone: T, d, F, E, k | moelab, ms | beside E = 4 | spread | eager, ms |"
     assert lines[8:11] == ["| float32 8, 4, 2, 4, 1 | 100 |  | 4% | 200 |",
@@ -111,7 +124,7 @@ def test_the_growth_of_a_step_is_of_the_same_round():
     assert [found[256][name] for name in ("growth", "least", "most")] == pytest.approx([0.18, 0.11, 0.25])
     record = HEAD | {"kind": "expert_sweep", "precision": "bf16", "table": {str(e): row for e, row in found.items()},
                      "settings": expert_sweep.SHAPE | {"train.micro_batch": 32}}
-    lines = table.report([record]).splitlines()
+    lines = to_markdown(peer_tables.report([record])).splitlines()
     assert lines[0] == "| training step: E | parameters | step, ms | beside E = 4 | peak resident |"
     assert lines[2:4] == ["| 4 | 1M | 150 |  | 3 MiB |", "| 256 | 60M | 112 | +18% (+11% to +25%) | 3 MiB |"]
     assert lines[5].startswith("Equal work a token: 32 × 512 tokens in bf16, 2 layers, d 256, F 512, k 4. The whole")
@@ -195,7 +208,7 @@ def test_profiles_before_and_after_stand_side_by_side():
 
     before = [record("before", precision, 0.58) for precision in ("bf16", "fp32")]
     after = [record("after", precision, 0.655, commit="fedcba9876543210", step_ms=350) for precision in ("bf16", "fp32")]
-    lines = table.report([*before, *after]).splitlines()
+    lines = to_markdown(peer_tables.report([*before, *after])).splitlines()
     assert lines[0] == ("| share of cores × time in a training step of moe-micro | before bf16 | after bf16 | before fp32 |"
                         " after fp32 |")
     assert lines[2] == "| products | 58.0% | 65.5% | 58.0% | 65.5% |"

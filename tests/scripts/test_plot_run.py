@@ -9,7 +9,8 @@ import pytest
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-import plot_run  # noqa: E402
+from report import training_runs  # noqa: E402
+from report.plots import training_runs as pictures  # noqa: E402
 
 MIB = 2**20
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -44,8 +45,8 @@ def make(tmp_path):
 
 
 def panels(*folders: pathlib.Path) -> dict:
-    runs = [plot_run.read_run(folder, label) for folder, label in zip(folders, plot_run.labels_of(list(folders)))]
-    axes = plot_run.draw(runs).axes
+    runs = [training_runs.read_run(folder, label) for folder, label in zip(folders, training_runs.labels_of(list(folders)))]
+    axes = pictures.draw(runs).axes
     assert len(axes) == 4
     return {panel.get_title().split()[0]: panel for panel in axes}
 
@@ -67,7 +68,7 @@ def memory_of(steps, peak_more: int = 0) -> dict:
 
 
 def figure_of(folder: pathlib.Path):
-    return plot_run.draw([plot_run.read_run(folder, "a")])
+    return pictures.draw([training_runs.read_run(folder, "a")])
 
 
 def by_phase(folder: pathlib.Path):
@@ -129,7 +130,7 @@ def test_of_many_steps_the_first_last_and_highest_are_drawn(make, count):
     memory = memory_of(range(1, count + 1))
     for entry, of in zip(memory["steps"], lines):
         entry["peak_bytes"] = of["peak_bytes"]
-    steps = plot_run.some_steps(plot_run.read_run(make("a", lines, None, memory), "a"))
+    steps = pictures.some_steps(training_runs.read_run(make("a", lines, None, memory), "a"))
     assert steps == sorted(set(steps)) and {1, top, count} <= set(steps) and min(count, 7) <= len(steps) <= 8
 
 
@@ -189,7 +190,7 @@ def test_runs_without_kinds_show_their_peak(make):
 
 def test_folders_of_one_name_are_told_apart(make):
     folders = [make("x/run", [line(1)]), make("y/run", [line(1)])]
-    assert plot_run.labels_of(folders) == [str(folder) for folder in folders]
+    assert training_runs.labels_of(folders) == [str(folder) for folder in folders]
 
 
 def test_writes_a_picture(make, tmp_path):

@@ -1,5 +1,6 @@
 """report.py on records made up here; what is expected is worked out by hand or known in closed form."""
 import html.parser
+import itertools
 import json
 import math
 import pathlib
@@ -7,16 +8,19 @@ import re
 import subprocess
 import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import sweep_records as made
 import yaml
+from matplotlib.text import Text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tradeoff import claims, document, figures, pages, records  # noqa: E402
-from tradeoff.plots import course, dress, pareto  # noqa: E402
+from report import document, figures, pages, records, rendering  # noqa: E402
+from report.claims import findings, stated  # noqa: E402
+from report.plots import pareto, run_curves, theme  # noqa: E402
 
 
 def sweep_of(tmp_path: pathlib.Path, rows: list[dict]) -> figures.Sweep:
@@ -35,6 +39,14 @@ def refused(*arguments) -> str:
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
     return done.stderr
+
+
+def test_nothing_in_the_package_imports_a_script():
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    imports = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
+    modules = list((ROOT / "scripts/report").rglob("*.py"))
+    assert len(modules) > 20
+    assert {(path.name, name) for path in modules for name in imports.findall(path.read_text()) if name in scripts} == set()
 
 
 # Records.
@@ -220,6 +232,25 @@ def test_only_some_of_many_points_are_named(tmp_path):
     assert len(some) == 3 and some[0].name == "baseline" and front[0] in some and front[-1] in some
 
 
+@pytest.mark.parametrize("look", [theme.WIDE, theme.NARROW])
+def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
+    """Long names on the front, among bars from the slowest to the fastest of three rounds."""
+    cases = {"baseline": (1200, (1200, 1300, 1600)), "left": (225, (2700, 3000, 4900)), "recompute + compact": (352, (4100,)),
+             "recommended without accumulation": (530, (2600, 4700, 5400)), "beaten": (600, (2700, 3800, 4800))}
+    sweep = sweep_of(tmp_path, [made.record(name, number, 1000 * made.TOKENS / rate, mib - 100, 100)
+                                for name, (mib, rates) in cases.items() for number, rate in enumerate(rates)])
+    figure = pareto.pareto(sweep, look)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    (x, y) = zip(*(axes.transData.transform(label.xy) for label in axes.texts))
+    boxes = [Text.get_window_extent(label) for label in axes.texts]
+    for label, box in zip(axes.texts, boxes):
+        assert not any(box.x0 < at < box.x1 and box.y0 < height < box.y1 for at, height in zip(x, y)), label.get_text()
+        assert math.hypot(*label.xyann) < 40, label.get_text()
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    plt.close(figure)
+
+
 def test_losses_after_other_tokens_have_no_colour(tmp_path):
     rows = [made.record(), made.record("lean"), made.record("short", steps=made.steps(500, 8))]
     losses = pareto.final_losses(sweep_of(tmp_path, rows).cases)
@@ -228,13 +259,13 @@ def test_losses_after_other_tokens_have_no_colour(tmp_path):
 
 def test_curves_of_the_cases_that_end_farthest(tmp_path):
     rows = [made.record()] + [made.record(f"case {index}", loss_change=0.01 * index * (-1)**index) for index in range(20)]
-    names = [case.name for case in course.with_curves(sweep_of(tmp_path, rows))]
+    names = [case.name for case in run_curves.with_curves(sweep_of(tmp_path, rows))]
     assert names == ["baseline", *(f"case {index}" for index in range(9, 20))]
 
 
 def test_every_case_has_its_panel_of_memory(tmp_path):
     rows = [made.record(), *(made.record(f"case {index}") for index in range(50))]
-    assert len(course.with_memory(sweep_of(tmp_path, rows))) == 51
+    assert len(run_curves.with_memory(sweep_of(tmp_path, rows))) == 51
 
 
 # Claims.
@@ -256,19 +287,19 @@ def interval(low: float, high: float) -> figures.Interval:
     ((10, 20), (-200, 300), "partly"),  # knows next to nothing, so it refutes nothing
 ])
 def test_verdicts(claimed, measured, expected):
-    assert claims.verdict(*claimed, interval(*measured)) == expected
+    assert findings.verdict(*claimed, interval(*measured)) == expected
 
 
-def claim(**changes) -> claims.Claim:
-    return claims.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
+def claim(**changes) -> stated.Claim:
+    return stated.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
                            "high": 50, "of": "", "arithmetic": "", **changes})
 
 
 def test_direction_of_what_differs():
-    assert [claims.direction(claim(), interval(value, value)) for value in (45, 30, 60, -5)] == \
+    assert [findings.direction(claim(), interval(value, value)) for value in (45, 30, 60, -5)] == \
         ["", "less", "more", "the opposite"]
     faster = claim(low=-10, high=-10)
-    assert [claims.direction(faster, interval(value, value)) for value in (-10, -5, -30, 5)] == \
+    assert [findings.direction(faster, interval(value, value)) for value in (-10, -5, -30, 5)] == \
         ["", "less", "more", "the opposite"]
 
 
@@ -284,7 +315,7 @@ GUIDES = {"schema": 1, "guides": {"a": "A guide"}, "claims": [
 
 def test_claims_become_percentages_by_hand(tmp_path):
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(GUIDES, sort_keys=False))
-    read = claims.read_claims(tmp_path / "claims.yaml")
+    read = stated.read_guides(tmp_path / "claims.yaml").claims
     assert [(one.measure, one.low, one.high, one.of) for one in read[:-1]] == [
         ("memory saved", 50, 50, "activation memory"), ("memory saved", 50, 75, "activation memory"),
         ("added step time", 10, 20, ""), ("added step time", 100, 200, ""), ("added tokens/s", 200, 200, ""),
@@ -299,27 +330,27 @@ def test_claims_are_held_against_what_they_name(tmp_path):
     case = sweep.case("half")
     for changes, expected in (({}, 50), ({"of": "activation memory"}, 75), ({"of": "attention memory"}, 75),
                               ({"measure": "added step time"}, 25), ({"measure": "added tokens/s"}, -20)):
-        measured = claims.measure(claim(**changes), case)
+        measured = findings.measure(claim(**changes), case)
         assert measured.value == pytest.approx(expected), changes
         assert measured.low <= measured.value <= measured.high
-    assert claims.measure(claim(of="host memory"), case) is None
-    assert claims.measure(claim(), sweep.case("baseline")) is None
+    assert findings.measure(claim(of="host memory"), case) is None
+    assert findings.measure(claim(), sweep.case("baseline")) is None
 
 
 def test_which_case_measures_which_claim(tmp_path):
     rows = [made.record(), made.record("half"), made.record("both", techniques=["half", "other"]),
             made.record("three", techniques=["half", "other", "third"]), made.failed("other")]
-    techniques = [claims.Technique("half", [], ["a.half"]), claims.Technique("other", [], ["a.other"]),
-                  claims.Technique("all", ["other", "half"], ["a.all"])]
-    stated = [claim(id=f"a.{name}") for name in ("half", "other", "all", "none")]
-    found = claims.judge(stated, techniques, sweep_of(tmp_path, rows))
+    techniques = [stated.Technique("half", [], ["a.half"]), stated.Technique("other", [], ["a.other"]),
+                  stated.Technique("all", ["other", "half"], ["a.all"])]
+    claimed = [claim(id=f"a.{name}") for name in ("half", "other", "all", "none")]
+    found = findings.findings_of(claimed, techniques, sweep_of(tmp_path, rows))
     assert [(one.claim.id, one.case and one.case.name, one.verdict) for one in found] == [
         ("a.half", "half", "refuted"), ("a.other", "other", "not measured"), ("a.all", "both", "refuted"),
         ("a.none", None, "not measured")]
 
 
 def test_the_projects_claims_and_techniques_can_be_read(tmp_path):
-    read = claims.read_claims(ROOT / "bench" / "tradeoff" / "claims.yaml")
+    read = stated.read_guides(ROOT / "bench" / "tradeoff" / "claims.yaml").claims
     assert len(read) > 30 and all(math.isfinite(one.low) and one.low <= one.high for one in read)
 
 
@@ -410,13 +441,13 @@ def test_html_is_whole_and_needs_nothing_else(made_report):
     assert all(source.startswith("#") for source in page.sources)
     assert not re.search(r"https?://|<script .|@import|url\((?!#)|<img|<link", text) and text.count("<script>") == 1
     assert any(meta.get("name") == "viewport" for meta in page.metas)
-    assert "@media print" in text and "prefers-color-scheme:dark" in text and "overflow-x:auto" in text
+    assert "@media print" in text and "prefers-color-scheme: dark" in text and "overflow-x: auto" in text
 
 
 def test_pictures_take_the_colours_of_the_page(made_report):
     text = (made_report / "report.html").read_text()
     assert len(re.findall("<svg ", text)) == 6 and "var(--ink)" in text and "var(--front)" in text
-    assert not any(colour in text for colour in dress.STAND_INS)
+    assert not any(colour in text for colour in theme.STAND_INS)
 
 
 def test_both_pages_say_who_measured_what(made_report):
@@ -435,11 +466,23 @@ def test_markdown_tables_are_regular_and_pictures_lie_beside(made_report):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
 
 
+@pytest.mark.parametrize("text, html", [
+    ("`a * b` **holds**", '<code>a * b</code> <strong class="green">holds</strong>'),
+    ("**red** **bold `c`**", '<strong class="red">red</strong> <strong>bold <code>c</code></strong>'),
+    ("[claims.md](claims.md) a_b_c", '<a href="claims.md">claims.md</a> a_b_c'),
+    ("1 < 2 & <i>", "1 &lt; 2 &amp; &lt;i&gt;"), ("`<b>`", "<code>&lt;b&gt;</code>"),
+    ("saved 5 % `5 %`", "saved 5\N{NO-BREAK SPACE}% <code>5 %</code>"),
+    ("[x](javascript:alert)", "[x](javascript:alert)"),
+])
+def test_texts_are_markdown(text, html):
+    assert rendering.inline(text) == html
+
+
 def test_what_cases_say_cannot_break_the_page():
     table = document.Table("c", ["a", "b"], [["<script>x</script>", "1|2 `<b>`"]])
-    page = document.to_html("t & <t>", [table, document.Commands(["a < b && c"])])
+    page = rendering.to_html("t & <t>", [table, document.Commands(["a < b && c"])])
     assert "<script>x" not in page and "<b>" not in page and "a < b && c" in Page(page).words
-    assert "1\\|2" in document.to_markdown([table])
+    assert "1\\|2" in rendering.to_markdown([table])
 
 
 def test_a_sweep_in_which_nothing_finished_is_a_report(tmp_path):

@@ -8,14 +8,15 @@ import sys
 import pytest
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench/peers"))
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "bench/peers"), str(ROOT / "scripts")]
 
 import hf_mixtral  # noqa: E402
 import padded_moe  # noqa: E402
 import peers  # noqa: E402
-import step_figures  # noqa: E402
-import table  # noqa: E402
 from peer_records import HEAD, SOURCE, mixtral_runs  # noqa: E402
+from report import peer_tables, step_figures  # noqa: E402
+from report.rendering import to_markdown  # noqa: E402
 
 
 @pytest.fixture(name="mixtral", scope="module")
@@ -231,7 +232,7 @@ def test_the_tables_ratios_are_of_what_was_measured(tmp_path, capsys):
                     "median": {"moelab": 10.0, "eager": 32.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0}
     other = layer | {"median": {"moelab": 20.0, "grouped_mm": 30.0}}
     again = layer | {"command": ["again"]}
-    lines = table.report([step, layer, other, layer | {"status": "disagrees"}, again]).splitlines()
+    lines = to_markdown(peer_tables.report([step, layer, other, layer | {"status": "disagrees"}, again])).splitlines()
     assert lines[2] == "| moelab bf16 | 2,500 | 575 to 9,600 | 2.40 × (2.30 to 2.50) | 3 |  | 2 MiB | 4 MiB |"
     assert lines[3] == "| padded bf16 | 1,000 | 250 to 4,000 |  | 3 |  | 2 MiB | 4 MiB |"
     assert lines[5].startswith("moelab bf16 has 2.40 × (2.30 to 2.50) the tokens/s of padded bf16, the fastest opponent, "

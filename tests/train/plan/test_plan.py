@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 import calibrate  # noqa: E402
-from tradeoff.records import Record, parse  # noqa: E402
+from report.records import Record, parse  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("MOELAB_PROGRAM", ""))
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="MOELAB_PROGRAM names no program")

@@ -1,0 +1,39 @@
+"""Reads all that a report is about and puts it together."""
+import pathlib
+
+from . import figures, pages, records, sidecars, sweep_parts
+from .claims import dry_runs, findings, page, stated
+from .claims.judge import VERDICTS, Judge
+
+
+def prefix(index: int, count: int) -> str:
+    """The prefix of the names of a sweep's pictures; none where there is only one sweep."""
+    return f"{index + 1}-" if count > 1 else ""
+
+
+def verdicts_of(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques: list[stated.Technique],
+                guides: stated.Guides) -> dict[str, str]:
+    """{claim: verdict} as in claims.md; {} unless `paths` is one folder with dry runs, which claims.md is made of."""
+    stored = paths[0] / "dry_runs.json"
+    if len(paths) > 1 or not of_techniques or not stored.exists():
+        return {}
+    states = page.states_of(records.files_of(paths[0]))
+    judge = Judge(sweeps, of_techniques, guides.claims, states, dry_runs.read(stored))
+    return {entry["id"]: judge.row(entry).verdict for entry in guides.entries}
+
+
+def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,
+              out: pathlib.Path) -> tuple[list, list, list]:
+    """The report's blocks, the sweeps that it is about, and notes on the records. out: the folder that it goes to."""
+    read, notes = records.read_records(paths)
+    beside = sidecars.read_beside(paths)
+    guides = stated.read_guides(claims_file)
+    of_techniques = stated.read_techniques(techniques) if techniques else []
+    everything = figures.sweeps(read)
+    # Cases at other sizes and on other memory have parts of the report to themselves.
+    shown = sweep_parts.together(everything)
+    parts = [(sweep, prefix(index, len(shown)), findings.findings_of(guides.claims, of_techniques, sweep))
+             for index, sweep in enumerate(shown)]
+    verdicts = pages.Verdicts(verdicts_of(paths, everything, of_techniques, guides), VERDICTS,
+                              (out / pages.CLAIMS_PAGE).exists())
+    return pages.report_blocks(parts, everything, beside, verdicts, notes), shown, notes

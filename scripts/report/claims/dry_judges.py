@@ -1,0 +1,192 @@
+"""What dry runs and closed formulas say of claims: functions that dry_runs.yaml names as `judge`. Each takes the
+estimates by the names of the runs, the figures of the claim, and what else stands beside `judge` in that file."""
+import math
+from collections.abc import Callable
+
+from .findings import STATE, widened
+
+GB, MB = 1e9, 1e6
+# What was found, in words, and whether each part of the claim holds; None: not known here. The part "" is the whole.
+Judged = tuple[str, dict[str, bool | None]]
+
+
+def gb(value: float) -> str:
+    return f"{value / GB:.3g} GB"
+
+
+def mb(value: float) -> str:
+    return f"{value / MB:.3g} MB"
+
+
+def within(value: float, low: float, high: float | None = None) -> bool:
+    """From `low` to `high`, or at `low`. A tenth more or less is what a guide's rounding takes."""
+    return 0.9 * low <= value <= 1.1 * (low if high is None else high)
+
+
+def of_7b(estimate: dict, kind: str) -> float:
+    return estimate["state_bytes"][kind] / estimate["model"]["parameters"] * 7e9
+
+
+SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage from which on each kind is sharded
+
+
+def state_7b(runs: dict, figures: dict, stage: int) -> Judged:
+    """State of 7e9 parameters on one rank: what this ZeRO stage shards is divided by the ranks."""
+    (run,) = runs.values()
+    parts = {kind: of_7b(run, kind) / (figures["ranks"] if stage >= first else 1)
+             for kind, first in SHARDED_FROM.items()}
+    holds = all(within(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in parts.items())
+    return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in parts.items()) + " at 7e9 parameters", {"": holds}
+
+
+def fits_a_rank(runs: dict, figures: dict) -> Judged:
+    ranks = runs["rank"]["ranks"]
+    peak = ranks["by_stage"][figures["zero_stage"]]["peak_bytes"]
+    return f"peak {gb(peak)} on each of {ranks['count']} ranks, divided by formula", \
+        {"": peak <= GB * figures["device_gb"]}
+
+
+def precision_7b(runs: dict, figures: dict) -> Judged:
+    held = {name: run["peak_bytes_by_kind"]["parameters"] / run["model"]["parameters"] * 7e9
+            for name, run in runs.items()}
+    return ", ".join(f"{name} {gb(bytes_)}" for name, bytes_ in held.items()), \
+        {name: within(bytes_, GB * figures[f"{name}_gb"]) for name, bytes_ in held.items()}
+
+
+def attention_of(estimate: dict) -> float:
+    return estimate["peak_bytes_by_kind"]["activations.attention"]
+
+
+def scores(runs: dict, figures: dict) -> Judged:
+    held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
+    layer = figures["bytes_per_head"] * figures["heads"]
+    return f"{gb(held)} more than flash attention at the peak of one layer; one tensor of scores is {gb(layer)}", \
+        {"": held >= 0.9 * layer}
+
+
+def flash(runs: dict, figures: dict) -> Judged:
+    held = attention_of(runs["flash"])
+    return f"{held / 1e6:.0f} MB of attention at the peak of one layer", \
+        {"": within(held, 0, MB * figures["per_layer_mb"])}
+
+
+def fits(runs: dict, _: dict) -> Judged:
+    (run,) = runs.values()
+    peak, limit = run["peak_bytes"], run["memory_limit_bytes"]
+    return f"peak {peak / 2**30:.2f} GiB of {limit / 2**30:.0f} GiB", {"": peak <= limit}
+
+
+def nano(runs: dict, figures: dict) -> Judged:
+    before, after = runs["textbook"]["peak_bytes"], runs["everything"]["peak_bytes"]
+    low, high = figures["optimized_gb"]
+    return f"{gb(before)} becomes {gb(after)}, {before / after:.1f} times less", \
+        {"": after <= GB * high and before / after >= 0.9 * figures["original_gb"] / high}
+
+
+def rtx_3090(runs: dict, figures: dict) -> Judged:
+    low, high = figures["claimed_memory_gb"]
+    peak = runs["preset"]["peak_bytes"]
+    return f"peak {gb(peak)}", {"": within(peak, GB * low, GB * high)}
+
+
+def state_100m(runs: dict, figures: dict) -> Judged:
+    def of_100m(name: str, kind: str) -> float:
+        return runs[name]["state_bytes"][kind] / runs[name]["model"]["parameters"] * 1e8
+    found = {"parameters": of_100m("adamw", "parameters"), "gradients": of_100m("adamw", "gradients"),
+             "adamw": of_100m("adamw", "optimizer"), "adafactor": of_100m("adafactor", "optimizer")}
+    return ", ".join(f"{name} {bytes_ / 1e6:.0f} MB" for name, bytes_ in found.items()), \
+        {name: within(bytes_, MB * figures[f"{name}_mb"]) for name, bytes_ in found.items()}
+
+
+def breakdown(runs: dict, figures: dict) -> Judged:
+    kinds = runs["preset"]["peak_bytes_by_kind"]
+    total = runs["preset"]["peak_bytes"]
+    share = {"parameters": kinds["parameters"], "gradients": kinds["gradients"],
+             "optimizer": kinds["optimizer"] + kinds["master"], "attention": kinds["activations.attention"],
+             "activations": kinds["activations"] - kinds["activations.attention"]}
+    percent = {kind: 100 * bytes_ / total for kind, bytes_ in share.items()}
+    claimed = {kind: widened(figures[f"{kind}_percent"], figures[f"{kind}_percent"]) for kind in percent}
+    holds = all(claimed[kind][0] <= value <= claimed[kind][1] for kind, value in percent.items())
+    return ", ".join(f"{kind} {value:.0f} %" for kind, value in percent.items()), {"": holds}
+
+
+def optimizer_states(runs: dict, figures: dict) -> Judged:
+    held = {name: run["state_bytes"]["optimizer"] / run["state_bytes"]["parameters"] for name, run in runs.items()}
+    return ", ".join(f"{name} {ratio:.2f}" for name, ratio in held.items()) + " times the weights", \
+        {name: within(ratio, figures[name]) for name, ratio in held.items()}
+
+
+def offload(runs: dict, figures: dict) -> Judged:
+    """The memory that moving state away saves. Dry runs do not know what it costs in time."""
+    def saved(held: Callable[[dict], float]) -> float:
+        return 100 * (1 - held(runs["away"]) / held(runs["device"]))
+    peak = saved(lambda run: run["peak_bytes"])
+    state = saved(lambda run: sum(run["peak_bytes_by_kind"][kind] for kind in STATE))
+    return f"saves {peak:.0f} % of the whole peak, {state:.0f} % of state", \
+        {"its memory": within(peak, *figures["memory_saved_percent"]), "its time": None}
+
+
+def int8_activations(runs: dict, figures: dict) -> Judged:
+    before, after = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("16 bits", "int8"))
+    saved = 100 * (1 - after / before)
+    return f"{gb(before)} of activations in 16 bits become {gb(after)}, {saved:.0f} % less", \
+        {"": within(saved, figures["memory_saved_percent"])}
+
+
+def extra_percent(runs: dict) -> float:
+    """How many percent more FLOPs of products and attention the run `more` has than the run `none`."""
+    return 100 * (runs["more"]["flops"] / runs["none"]["flops"] - 1)
+
+
+def counted_text(percent: float) -> str:
+    return f"{percent:.0f} % more FLOPs a step, counted"
+
+
+def extra_arithmetic(runs: dict, figures: dict) -> Judged:
+    low, high = widened(figures["extra_compute_percent"], figures["extra_compute_percent"])
+    return counted_text(extra_percent(runs)), {"": low <= extra_percent(runs) <= high}
+
+
+PARTS_OF_MOE = {"expert_parameters": "parameters.experts", "routing": "activations.routing",
+                "capacity_buffers": "activations.capacity_buffers", "expert_activations": "activations.experts"}
+
+
+def memory_of_moe(runs: dict, figures: dict) -> Judged:
+    run = runs["capacity"]
+    held = {part: run["peak_bytes_by_kind"][PARTS_OF_MOE[part]] for part in figures["parts"]}
+    return ", ".join(f"{part.replace('_', ' ')} {bytes_ / 2**20:.1f} MiB" for part, bytes_ in held.items()) + \
+        f" of a peak of {run['peak_bytes'] / 2**20:.1f} MiB", {"": all(held.values())}
+
+
+def read_ahead(_: dict, figures: dict) -> Judged:
+    """(workers x prefetch + 1) batches are held, as runs show. No formula says what fewer cost in time."""
+    before, after = (figures["workers"] * depth + 1 for depth in figures["prefetch"])
+    saved = 100 * (1 - after / before)
+    return f"{before} batches become {after}, {saved:.0f} % less", \
+        {"its memory": within(saved, figures["memory_saved_percent"]), "its time": None}
+
+
+def product(figures: dict, *names: str) -> float:
+    return math.prod(figures[name] for name in names)
+
+
+def formula_of_data(_: dict, figures: dict) -> Judged:
+    total = product(figures, "workers", "prefetch", "batch", "sequence", "bytes")
+    return f"{total:,.0f} bytes", {"": within(total, GB * figures["claimed_gb"])}
+
+
+def formula_of_activations(runs: dict, figures: dict) -> Judged:
+    """Activations of all blocks by the guide's formula, beside those counted when blocks are kept and recomputed."""
+    total = product(figures, "batch", "sequence", "hidden", "layers", "tensors", "bytes")
+    kept, recomputed = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("kept", "recomputed"))
+    return f"{mb(total)} for all {figures['layers']} layers by the formula; counted are {mb(kept)}, {mb(recomputed)} " \
+        "recomputed", \
+        {"its total": within(kept, GB * figures["total_gb"]),
+         "recomputed": within(recomputed, GB * figures["recomputed_gb"])}
+
+
+def formula_of_scores(runs: dict, figures: dict) -> Judged:
+    layer = product(figures, "batch", "heads", "sequence", "sequence", "bytes")
+    held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
+    return f"{mb(layer)} a layer by the formula; counted are {mb(held)} more than flash attention holds", \
+        {"": within(held, MB * figures["per_layer_mb"])}

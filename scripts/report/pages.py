@@ -1,0 +1,208 @@
+"""What the report says of a sweep, as blocks of a document."""
+import dataclasses
+import functools
+import pathlib
+
+from . import sweep_part_pages, sweep_parts
+from .byte_units import human_bytes
+from .claims.findings import Finding
+from .document import Commands, Heading, Items, Picture, Table, Text, plain, table_plain
+from .figures import RESAMPLES, SEED, Case, Sweep, measured, on_front
+from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
+                    rounds_of, spread, times)
+from .plots import pareto, run_curves
+from .plots.images import png
+from .records import WARM_UP
+from .rendering import to_html, to_markdown
+from .sidecars import Sidecars
+
+TITLE = "What memory techniques cost"
+CLAIMS_PAGE = "claims.md"
+
+
+def case_row(case: Case, front: list[Case]) -> list[str]:
+    rounds = rounds_of(case)
+    if not case.runs:
+        return [case.name, f"**failed**: {failure_word(case)}", "", "", "", "", "", "", "", "", "", rounds]
+    return [case.name, f"{case.speed.value:,.0f}", spread(case.speed, len(case.runs)), human_bytes(case.peak.value),
+            predicted(case), f"{case.step_ms.value:,.0f} ms", times(case.speed_ratio), times(case.peak_ratio),
+            f"{case.loss:.3f}", loss_change(case), "yes" if case in front else "", rounds]
+
+
+def case_table(sweep: Sweep) -> Table:
+    """The cases beside the baseline: all single techniques, and the pairs and rungs on the front."""
+    headings = ["case", "tokens/s", "spread", "peak", "predicted", "step", "speed", "memory", "loss", "change", "front",
+                "rounds"]
+    front = on_front(sweep)
+    shown = [case for case in sweep.cases
+             if case.family == "single" or case in front and case.family != "leave_one_out"]
+    return Table("Medians over the rounds. peak: bytes held at most; predicted: by a dry run, and how much more was "
+                 "measured; step: its time. speed and memory: against the baseline of the same round, with 95 % "
+                 "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
+                 "last step; change: how much higher than the baseline's; same bits: every loss and gradient norm of "
+                 "the run is the baseline's. front: nothing is both smaller and faster. "
+                 f"{provenance(sweep)}", headings,
+                 [case_row(case, front) for case in shown])
+
+
+def names(cases: list[Case]) -> str:
+    return ", ".join(f"`{case.name}`" for case in cases)
+
+
+def short_answers(sweep: Sweep) -> list[str]:
+    cases = measured(sweep)
+    if not cases:
+        return ["No case of this sweep finished."]
+    fastest = max(cases, key=lambda case: case.speed.value)
+    smallest = min(cases, key=lambda case: case.peak.value)
+    answers = [f"{what}: `{case.name}`, {case.speed.value:,.0f} tokens/s in {human_bytes(case.peak.value)}."
+               for what, case in (("Fastest", fastest), ("Smallest", smallest))]
+    answers.append(f"On the front, from small to large: {names(on_front(sweep))}. Nothing is both smaller and faster.")
+    losers = [case for case in cases if case.family != "leave_one_out" and case.speed_ratio
+              and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
+    failed = [case for case in sweep.cases if case.failures]
+    if losers:
+        answers.append(f"Slower than the baseline and no smaller: {names(losers)}.")
+    if failed:
+        answers.append(f"With runs that didn't finish: {names(failed)}.")
+    return answers
+
+
+def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
+    return Picture(f"{prefix}pareto", "Peak memory against tokens a second, one point a case",
+                   "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, "
+                   f"no other case is both smaller and faster. {provenance(sweep)}",
+                   functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in measured(sweep)])
+
+
+def memory_blocks(sweep: Sweep, prefix: str) -> list:
+    caption = ("What was held at the moment each phase of the last step peaked, by what it was held for. "
+               f"{provenance(sweep)}")
+    return [Heading(3, "Where the memory goes"),
+            Picture(f"{prefix}memory", "Memory by kind in each phase of a step, one panel a case", caption,
+                    functools.partial(run_curves.memory, sweep_parts.of_families(sweep, "single")))]
+
+
+def loss_blocks(sweep: Sweep, prefix: str) -> list:
+    singles = sweep_parts.of_families(sweep, "single")
+    chosen, cases = run_curves.with_curves(singles), measured(singles)
+    some = f" Drawn are those that end farthest from it, {len(chosen)} of {len(cases)}."
+    caption = ("Median over the rounds. A technique that only moves memory about lies on its baseline: a line at 0 "
+               f"below.{some if len(chosen) < len(cases) else ''} {provenance(sweep)}")
+    return [Heading(3, "What it does to the loss"),
+            Picture(f"{prefix}loss", "Loss over the tokens trained on, and its distance from the baseline", caption,
+                    functools.partial(run_curves.loss, singles))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdicts:
+    """of: {claim: verdict} of all claims, {} where they aren't judged here; words: the verdicts that there are; linked:
+    CLAIMS_PAGE lies beside the report."""
+
+    of: dict[str, str]
+    words: tuple[str, ...]
+    linked: bool
+
+
+def claims_page(verdicts: Verdicts) -> str:
+    if verdicts.linked:
+        return f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})"
+    return f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
+
+
+def verdict_blocks(verdicts: Verdicts) -> list:
+    if not verdicts.of:
+        return []
+    counts = ", ".join(f"{word} {list(verdicts.of.values()).count(word)}" for word in verdicts.words)
+    return [Text(f"{len(verdicts.of)} claims of guides: {counts}. {claims_page(verdicts)} has each with its reason.")]
+
+
+def finding_row(finding: Finding, before: Finding | None, verdicts: Verdicts) -> list[str]:
+    """A row; the words of the claim and the verdict stand in the first row of each claim alone."""
+    claim = finding.claim
+    said = f"{claim.guide.partition(',')[0]}: {claim.text}"
+    if claim.arithmetic:
+        said += f" (But by its own figures: {claim.arithmetic}.)"
+    repeated = before is not None and before.claim.id == claim.id
+    of = f" of {claim.of}" if claim.of else ""
+    measured = f"{claim.measure} {percent(finding.measured)}" if finding.measured else "–"
+    measured += f" (not what the claim is about: {finding.outside})" if finding.outside else ""
+    verdict = [f"**{verdicts.of[claim.id]}**" if not repeated else ""] if verdicts.of else []
+    return ["" if repeated else said, finding.case.name, claim.figure + of, measured, *verdict]
+
+
+def claim_blocks(findings: list[Finding], verdicts: Verdicts) -> list:
+    about = [finding for finding in findings if finding.case]
+    blocks = [Heading(3, "Claimed beside measured")]
+    if about:
+        caption = "What guides say of these techniques, and what this sweep measured against the baseline."
+        if verdicts.of:
+            caption += (" The verdict is of the claim by all sweeps and dry runs here; "
+                        f"{claims_page(verdicts)} has its rule.")
+        headings = ["claim", "case", "claimed", "measured", *(["verdict"] if verdicts.of else [])]
+        rows = [finding_row(finding, before, verdicts) for finding, before in zip(about, [None, *about])]
+        blocks.append(Table(caption, headings, rows, ("case", "claimed", "measured", "verdict")))
+    said = {finding.claim.id for finding in about}
+    silent = dict.fromkeys(f"`{finding.claim.id}`" for finding in findings if finding.claim.id not in said)
+    if silent:
+        blocks.append(Text(f"No case of this sweep measures {', '.join(silent)}."))
+    return blocks
+
+
+def settings_blocks(sweep: Sweep) -> list:
+    rows = [[case.name, case.baseline or "(a baseline)", changes(case, sweep) or "–"] for case in sweep.cases]
+    return [Heading(3, "The cases"),
+            Table("Settings in which each case differs from what it is held against.",
+                  ["case", "against", "settings"], rows, ("against", "settings")),
+            Text(f"The commands of the last round, at commit `{sweep.commit}` on {machine_text(sweep.machine)}:"),
+            Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])]
+
+
+def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, verdicts: Verdicts) -> list:
+    return [Heading(2, f"{sweep.model} on {machine_text(sweep.machine)}"),
+            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep),
+            *sweep_part_pages.failure_blocks([sweep]),
+            *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
+            *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
+            *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *claim_blocks(findings, verdicts),
+            *settings_blocks(sweep), *([Heading(3, "Notes"), Items(sweep.notes)] if sweep.notes else [])]
+
+
+def method_blocks(notes: list[str]) -> list:
+    return [Heading(2, "How it was measured"),
+            Text(f"Each run is a process of its own, and the cases of a round run one after the other beside"
+                 f" their baseline. Left out as warm-up: {WARM_UP}. A run's speed is the median of its "
+                 f"steps' tokens a second; its peak is counted by the allocator, to the byte. A ratio pairs "
+                 f"a run with the baseline of its round; the median over the rounds is given with a 95 % "
+                 f"percentile bootstrap interval ({RESAMPLES:,} draws of rounds and of steps within them, "
+                 f"seed {SEED}). Of few rounds such an interval spans hardly more than what was seen: the "
+                 f"range of 3 holds the true median 75 % of the time, of 5 94 %; of one round it knows the "
+                 f"steps alone. spread is (fastest − slowest round) / median: a difference smaller than that"
+                 f" says little. Losses and failures stay in."),
+            *([Items(notes)] if notes else [])]
+
+
+def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
+                  verdicts: Verdicts, notes: list[str]) -> list:
+    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings."""
+    return [Heading(1, TITLE), *verdict_blocks(verdicts),
+            *(block for part in parts for block in sweep_blocks(*part, beside, verdicts)),
+            *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
+            *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
+            *method_blocks(notes)]
+
+
+def spoken(sweep: Sweep) -> str:
+    """The table of cases and the short answers, for a terminal."""
+    return "\n".join([table_plain(case_table(sweep)), "", *map(plain, short_answers(sweep))])
+
+
+def write(folder: pathlib.Path, blocks: list) -> None:
+    """report.html, report.md and the PNGs. All of it is made before any of it is written."""
+    html, markdown = to_html(TITLE, blocks), to_markdown(blocks)
+    pictures = {block.file: png(block.drawing) for block in blocks if isinstance(block, Picture)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in pictures.items():
+        (folder / name).write_bytes(content)
+    (folder / "report.md").write_text(markdown)
+    (folder / "report.html").write_text(html)

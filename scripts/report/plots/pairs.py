@@ -1,0 +1,70 @@
+"""What two techniques do together beyond what each does alone, as a map of all pairs."""
+import math
+
+import matplotlib.pyplot as plt
+
+from ..sweep_parts import Pair
+from .theme import POINT, Theme
+
+BETTER, WORSE = (0.13, 0.45, 0.80), (0.85, 0.29, 0.16)
+
+
+def memory_share(pair: Pair) -> float:
+    """Percent of the baseline's peak that the pair saves beyond the sum; NaN where it isn't known."""
+    return 100 * pair.memory / pair.baseline_peak
+
+
+def time_share(pair: Pair) -> float:
+    """Percent of step time that the pair saves beyond the sum, nearly: it is a difference of logarithms."""
+    return -100 * pair.log_time.value if pair.log_time else math.nan
+
+
+def full_colour(pairs: list[Pair]) -> float:
+    """The share at which a cell reaches its full colour: nine of ten cells stay below it."""
+    shares = sorted(abs(share) for pair in pairs for share in (memory_share(pair), time_share(pair))
+                    if math.isfinite(share))
+    return max(1, math.ceil(shares[int(0.9 * (len(shares) - 1))])) if shares else 1
+
+
+def colour(share: float, full: float) -> tuple[float, ...]:
+    return (*(BETTER if share > 0 else WORSE), min(1, abs(share) / full))
+
+
+def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full: float, theme: Theme) -> None:
+    face = colour(share, full) if math.isfinite(share) else (0, 0, 0, 0)
+    axes.add_patch(plt.Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, facecolor=face, edgecolor=theme.faint,
+                                 lw=0.5, gid=f"{POINT}{number}"))
+
+
+def pair_map(pairs: list[Pair], names: list[str], pending: list[str], theme: Theme) -> plt.Figure:
+    """Below the diagonal memory, above it time; rows of pending techniques are left open."""
+    labels = [*names, *(f"{name} (pending)" for name in pending)]
+    count = len(labels)
+    figure, axes = plt.subplots(figsize=(theme.width, 0.82 * theme.width + 0.9), layout="constrained")
+    full = full_colour(pairs)
+    refused, unmeasured = [], []
+    for number, pair in enumerate(pairs):
+        first, second = sorted(names.index(name) for name in pair.names)
+        for spot, share in (((first, second), memory_share(pair)), ((second, first), time_share(pair))):
+            cell(axes, *spot, share, number, full, theme)
+            if not math.isfinite(share):
+                (refused if pair.refused else unmeasured).append(spot)
+    for spots, marker in ((refused, "x"), (unmeasured, ".")):
+        axes.plot([x for x, _ in spots], [y for _, y in spots], marker, ms=2.5, color=theme.ink, alpha=0.6)
+    for row in range(len(names), count):
+        axes.axhline(row, color=theme.faint, lw=0.8, ls=":")
+        axes.axvline(row, color=theme.faint, lw=0.8, ls=":")
+    axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=theme.ink, lw=0.8)
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.set_ylim(count - 0.5, -0.5)
+    size = 8 if count <= 26 else 7
+    axes.set_xticks(range(count), labels, rotation=90, fontsize=size)
+    axes.set_yticks(range(count), labels, fontsize=size)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.set_title("above the diagonal: step time\nbelow it: peak memory", loc="right")
+    looks = [((*face, 1.0), f"{word} together, by {full} % or more")
+             for face, word in ((BETTER, "better"), (WORSE, "worse"))]
+    figure.legend([plt.Rectangle((0, 0), 1, 1, facecolor=face) for face, _ in looks], [words for _, words in looks],
+                  loc="outside lower center", ncols=2, fontsize=9)
+    return figure

@@ -1,0 +1,151 @@
+"""What may lie beside the records of a sweep: dry runs of its cases, what fits on which card, how far the estimator was
+off, and the planner's checks."""
+import dataclasses
+import json
+import math
+import pathlib
+
+from . import planner_checks
+from .records import ESTIMATES, PLANS, ReportError, number, read_text
+
+SCHEMA = 1
+PREDICTIONS = "predictions.json"
+FITS = "fits.json"
+COLOURS = ("green", "amber", "red")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The dry run of one case, in bytes; refused: why its settings cannot be combined, "" where they can."""
+
+    refused: str
+    peak: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    model: str
+    commit: str
+    cases: dict[frozenset, Prediction]  # by the single techniques in them
+
+    def peak(self, *techniques: str) -> float:
+        case = self.cases.get(frozenset(techniques))
+        return case.peak if case else math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What fits in `limit` bytes. peak: of `model`, of which `status` speaks."""
+
+    size: str
+    limit: float
+    stack: str
+    largest_model: str  # of those that have a name; "" for none
+    largest_layers: float  # of `model`
+    largest_batch: float  # of `model`
+    model: str
+    status: str  # one of COLOURS
+    peak: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Fits:
+    commit: str
+    command: str
+    rows: list[Fit]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One configuration, predicted and measured; bytes. error: of the measured tensors against the predicted."""
+
+    settings: list[str]
+    predicted: float
+    measured: float
+    scratch: float
+    error: float
+    state_exact: bool
+    commit: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sidecars:
+    predictions: list[Predictions]
+    fits: list[Fits]
+    draws: list[Draw]
+    checks: list[planner_checks.Check]
+
+    def predictions_of(self, model: str) -> Predictions | None:
+        return next((one for one in self.predictions if one.model == model), None)
+
+
+def parsed(where: str, text: str, made_by: str, parse):
+    """What `parse` makes of the JSON, or a ReportError that names the place and what writes such files."""
+    try:
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            found = content.get("schema") if isinstance(content, dict) else None
+            raise ReportError(f"{where}: schema {found}; this report reads schema {SCHEMA}, as {made_by} writes it")
+        return parse(content)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ReportError(f"{where}: damaged, or not written by {made_by}: {what}") from None
+
+
+def parse_predictions(content: dict) -> Predictions:
+    cases = {}
+    for fields in content["cases"]:
+        refused = "" if fields["status"] == "ok" else str(fields["reason"])
+        cases[frozenset(fields["techniques"])] = Prediction(refused, number(fields["peak"] if not refused else None))
+    return Predictions(content["model"], content["commit"], cases)
+
+
+def parse_fit(fields: dict) -> Fit:
+    if fields["status"] not in COLOURS:
+        raise ValueError(f"status {fields['status']}: {', '.join(COLOURS)} are known")
+    return Fit(str(fields["size"]), number(fields["limit"]), fields["stack"], fields["largest_model"] or "",
+               number(fields["largest_layers"]), number(fields["largest_batch"]), fields["model"], fields["status"],
+               number(fields["peak"]))
+
+
+def parse_fits(content: dict) -> Fits:
+    return Fits(content["commit"], content["command"], [parse_fit(fields) for fields in content["rows"]])
+
+
+def parse_draw(content: dict) -> Draw:
+    return Draw(list(content["settings"]), number(content["predicted_bytes"]), number(content["measured_bytes"]),
+                number(content["scratch_bytes"]), number(content["error"]),
+                content["state_predicted"] == content["state_measured"], content["commit"])
+
+
+def read_draws(path: pathlib.Path) -> list[Draw]:
+    """check_estimates.py appends whole lines; what an interruption left of the last one is no draw."""
+    whole, _, _ = read_text(path).rpartition("\n")
+    return [parsed(f"{path}:{index}", line, "check_estimates.py", parse_draw)
+            for index, line in enumerate(whole.split("\n"), 1) if line.strip()]
+
+
+def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
+    """check_plan.py gives a file its name once it is whole."""
+    runs = [parsed(f"{path}:{index}", line, "check_plan.py", planner_checks.parse_run)
+            for index, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
+    try:
+        return planner_checks.checks(runs)
+    except (KeyError, IndexError):
+        raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it; "
+                          "check_plan.py writes both") from None
+
+
+def read_beside(paths: list[pathlib.Path]) -> Sidecars:
+    """Of all files that lie in the folders, or beside the files."""
+    predictions, fits, draws, checks = [], [], [], []
+    for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
+        if (path := folder / PREDICTIONS).exists():
+            predictions.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_predictions))
+        if (path := folder / FITS).exists():
+            fits.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_fits))
+        if (path := folder / ESTIMATES).exists():
+            draws += read_draws(path)
+        if (path := folder / PLANS).exists():
+            checks += read_checks(path)
+    return Sidecars(predictions, fits, draws, checks)

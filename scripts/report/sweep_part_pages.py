@@ -1,0 +1,311 @@
+"""What the report says of the parts of a full sweep; a part without records is left out."""
+import functools
+import itertools
+import math
+import statistics
+
+from . import sweep_parts
+from .byte_units import human_bytes
+from .document import Commands, Heading, Items, Picture, Point, Table, Text
+from .figures import Case, Interval, Sweep
+from .format import failure_word, loss_change, provenance, rounds_of, signed_bytes, times
+from .planner_checks import ALLOWED, Check
+from .plots import crossovers, estimates, ladder, pairs
+from .sidecars import Draw, Fits, Predictions
+
+WORST = 10
+
+
+def failed_row(case: Case, width: int) -> list[str]:
+    return [case.name, f"**failed**: {failure_word(case)}", *[""] * (width - 2)]
+
+
+def failure_blocks(sweeps: list[Sweep]) -> list:
+    rounds: dict[tuple, list[str]] = {}
+    for sweep in sweeps:
+        for case in sweep.cases:
+            for run in case.failures:
+                where = f"{case.name}, {sweep.part}" if sweep.part else case.name
+                rounds.setdefault((where, run.status, run.message), []).append(str(run.round))
+    if not rounds:
+        return []
+    rows = [[name, status, ", ".join(numbers), message] for (name, status, message), numbers in rounds.items()]
+    return [Heading(3, "Runs that didn't finish"),
+            Table("Running out of memory is a result too.", ["case", "status", "rounds", "message"], rows,
+                  ("status", "rounds", "message"))]
+
+
+# The ladder, and what is lost by leaving one out.
+
+
+def ladder_row(case: Case, below: Case | None) -> list[str]:
+    adds = " ".join(f"`{name}`" for name in case.techniques if below is None or name not in below.techniques)
+    if not case.runs:
+        return failed_row(case, 7)
+    return [case.name, adds or "–", human_bytes(case.peak.value), times(case.peak_ratio), f"{case.speed.value:,.0f}",
+            times(case.speed_ratio), loss_change(case)]
+
+
+def missing_rows(case: Case, below: Case | None) -> list[list[str]]:
+    """Rows for the guide's steps right below this rung that have no rung."""
+    return [["–", f"`{name}`: {reason}", "", "", "", "", ""] for name, reason in sweep_parts.without_rung(case, below)]
+
+
+def ladder_blocks(sweep: Sweep, prefix: str) -> list:
+    rungs = sweep_parts.ladder(sweep)
+    if not rungs:
+        return []
+    ground = sweep.case(rungs[0].baseline)
+    steps = [case for case in (ground, *rungs) if case]
+    rows = [row for case, below in zip(rungs, [ground, *rungs])
+            for row in (*missing_rows(case, below), ladder_row(case, below))]
+    table = Table("Each rung keeps what the ones below it have. memory, speed, loss: against "
+                  f"{', '.join(dict.fromkeys(f'`{case.baseline}`' for case in rungs))}, as in the table of the cases.",
+                  ["rung", "adds", "peak memory", "memory", "tokens/s", "speed", "loss"],
+                  rows, ("adds",))
+    finished = [case for case in steps if case.runs]
+    picture = Picture(f"{prefix}ladder", "Peak memory and tokens a second on each rung of the ladder",
+                      "One technique after the other. Steps of a guide's order (claim `ava.priority`) that have no "
+                      f"rung here are in the table below, with the reason. {provenance(sweep)}",
+                      functools.partial(ladder.ladder, finished))
+    return [Heading(3, "The ladder"), *([picture] if len(finished) > 1 else []), table]
+
+
+def leave_one_out_row(case: Case) -> list[str]:
+    if not case.runs:
+        return failed_row(case, 6)
+    return [case.name, signed_bytes(-sweep_parts.saved(case)), times(case.peak_ratio), times(case.speed_ratio),
+            loss_change(case), rounds_of(case)]
+
+
+def leave_one_out_blocks(sweep: Sweep) -> list:
+    cases = sweep_parts.of_families(sweep, "leave_one_out").cases
+    if not cases:
+        return []
+    ordered = sorted(cases, key=lambda case: sweep_parts.saved(case) if case.pairs else math.inf)
+    whole = ", ".join(dict.fromkeys(f"`{case.baseline}`" for case in cases))
+    return [Heading(3, "Leaving one out"),
+            Table(f"What changes when one technique is taken from {whole}, first those that it needs most. more at the "
+                  "peak: bytes; memory, speed, loss: against it, as in the table of the cases.",
+                  ["case", "more at the peak", "memory", "speed", "loss", "rounds"],
+                  [leave_one_out_row(case) for case in ordered])]
+
+
+# Pairs.
+
+
+def log_time_text(interval: Interval | None) -> str:
+    if interval is None:
+        return "not measured"
+    low, value, high = (100 * end for end in (interval.low, interval.value, interval.high))
+    return f"{value:+z.1f} % ({low:+z.1f} to {high:+z.1f})"
+
+
+def pair_point(pair: sweep_parts.Pair) -> Point:
+    title = " + ".join(pair.names)
+    if pair.refused:
+        return Point(title, [f"Cannot be combined: {pair.refused}"])
+    how = "by dry run" if pair.predicted else "measured"
+    facts = ["peak memory: not known" if math.isnan(pair.memory) else
+             f"peak memory: saves {signed_bytes(pair.memory)} beyond the sum of each ({how})",
+             f"step time, beyond the product of each: {log_time_text(pair.log_time)}"]
+    return Point(title, facts, pair.case.command if pair.case else "")
+
+
+def pair_row(pair: sweep_parts.Pair) -> list[str]:
+    case = pair.case
+    return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(sweep_parts.saved(case)),
+            signed_bytes(pair.memory), times(case.speed_ratio), log_time_text(pair.log_time), rounds_of(case)]
+
+
+def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> list:
+    found = sweep_parts.pairs(sweep, predictions)
+    if not found:
+        return []
+    order = sweep_parts.singles(sweep, predictions)
+    names = [name for name in order if any(name in pair.names for pair in found)]
+    pending = [name for name in sweep_parts.SHARDING if name not in names]
+    measured = [pair for pair in found if pair.case and pair.case.pairs]
+    refused = sum(bool(pair.refused) for pair in found)
+    counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone "
+              f"(their time is unmeasured), {refused} that cannot be combined. Rows for "
+              f"{', '.join(f'`{name}`' for name in pending)} are pending: they need several devices.")
+    caption = ("A cell is what two techniques do together beyond the sum of what each does alone: below the diagonal "
+               "bytes at the peak in percent of the baseline's, above it the logarithm of the step time, about its "
+               "percent. Peaks are measured where all four are, else of dry runs. ·: unmeasured. ×: cannot be "
+               f"combined. {provenance(sweep)}")
+    blocks = [Heading(3, "Two techniques together"), Text(counts),
+              Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
+                      functools.partial(pairs.pair_map, found, names, pending), [pair_point(pair) for pair in found],
+                      large=True)]
+    if measured:
+        ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
+        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond the sum: less "
+                            "what each saves alone; speed: against the baseline; time beyond the sum: of the logarithm "
+                            "of the step time, less those of each alone, with its 95 % interval.",
+                            ["pair", "saves", "beyond the sum", "speed", "time beyond the sum", "rounds"],
+                            [pair_row(pair) for pair in ordered]))
+    return blocks
+
+
+# Crossovers.
+
+
+def where(crossing: sweep_parts.Crossing, holds) -> str:
+    """The sizes of more than one round at which holds(case) is true, as "at 1, 2 and from 8 on", "at 16" for the last
+    alone, or "nowhere"."""
+    points = [(x, case) for x, case in crossing.points if not case.one_round]
+    first = sweep_parts.from_on(points, holds)
+    if points and first == points[-1][0]:
+        first = None
+    alone = [crossovers.amount(x) for x, case in points if holds(case) and (first is None or x < first)]
+    said = ([f"at {', '.join(alone)}"] if alone else []) + ([f"from {crossovers.amount(first)} on"] if first else [])
+    return " and ".join(said) or "nowhere"
+
+
+def speed_text(crossing: sweep_parts.Crossing) -> str:
+    """Where the technique is faster, slower or undecided, by intervals of several rounds."""
+    said = [f"faster {where(crossing, lambda case: case.speed_ratio.low > 1)}",
+            f"slower {where(crossing, lambda case: case.speed_ratio.high < 1)}"]
+    spans = [crossovers.amount(x) for x, case in crossing.points
+             if not case.one_round and case.speed_ratio.low <= 1 <= case.speed_ratio.high]
+    once = [crossovers.amount(x) for x, case in crossing.points if case.one_round]
+    return "; ".join([*said, *([f"undecided at {', '.join(spans)}, where the interval spans 1"] if spans else []),
+                      *([f"undecided at {', '.join(once)}, of one round alone"] if once else [])])
+
+
+def bargain(x: float, case: Case) -> str:
+    """The memory saved and the time it costs."""
+    time = 100 * (1 / case.speed_ratio.value - 1)
+    return (f"{1 - case.peak_ratio.value:.0%} of the peak for {abs(time):.0f} % {'more' if time > 0 else 'less'} time "
+            f"at {crossovers.amount(x)}")
+
+
+def crossing_text(crossing: sweep_parts.Crossing) -> str:
+    bargains = ", ".join(bargain(x, case) for x, case in crossing.points)
+    pays = where(crossing, lambda case: sweep_parts.memory_time(case).high < 1)
+    return (f"`{crossing.label}`: {speed_text(crossing)}. It saves {bargains}: memory × time is less than without it "
+            f"{pays}.")
+
+
+def crossover_rows(crossings: list[sweep_parts.Crossing]) -> list[list[str]]:
+    return [[crossing.label, crossovers.amount(x), case.any.model, times(case.speed_ratio), times(case.peak_ratio),
+             times(sweep_parts.memory_time(case)), rounds_of(case)]
+            for crossing in crossings for x, case in crossing.points]
+
+
+def crossover_blocks(sweeps: list[Sweep]) -> list:
+    found = sorted(sweep_parts.crossings(sweeps), key=lambda crossing: crossing.axis)
+    blocks = []
+    for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
+        crossings = list(group)
+        caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
+                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the "
+                   "peak times the time of a step.")
+        blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
+                   Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
+                           functools.partial(crossovers.crossovers, crossings)),
+                   Table("The same in figures.",
+                         ["technique", axis, "model", "speed", "memory", "memory × time", "rounds"],
+                         crossover_rows(crossings), ("model",))]
+    parts = [sweep for sweep in sweeps if sweep_parts.of_families(sweep, "crossover").cases]
+    blocks += failure_blocks(parts)
+    return [Heading(2, "Where techniques begin to pay"), Text(provenance(parts[0])), *blocks] if blocks else []
+
+
+# What fits.
+
+
+def fit_row(fit) -> list[str]:
+    return [fit.size, human_bytes(fit.limit), fit.stack, f"**{fit.status}**", fit.model,
+            "–" if math.isnan(fit.peak) else human_bytes(fit.peak), fit.largest_model or "none",
+            f"{fit.largest_layers:,.0f}", f"{fit.largest_batch:,.0f}"]
+
+
+def fit_run_row(case: Case) -> list[str]:
+    if not case.runs:
+        return failed_row(case, 6)
+    limit, peak = case.runs[-1].limit, case.peak.value
+    memory, share = (human_bytes(limit), f" ({peak / limit:.0%})") if limit > 0 else ("–", "")
+    return [case.name, case.any.model, memory, human_bytes(peak) + share,
+            f"{case.speed.value:,.0f}", rounds_of(case)]
+
+
+def fit_runs(sweeps: list[Sweep]) -> list:
+    of_cards = [of for sweep in sweeps if (of := sweep_parts.of_families(sweep, "fit")).cases]
+    if not of_cards:
+        return []
+    rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
+    commands = [f"# {case.name}\n{case.command}" for sweep in of_cards for case in sweep.cases]
+    return [Heading(3, "Presets, trained within their limits"),
+            Table("Each in its own memory, or in a miniature of it; a preset that asks for more than its limit ends "
+                  f"out of memory. {provenance(of_cards[0])}",
+                  ["preset", "model", "memory", "peak", "tokens/s", "rounds"], rows, ("model",)),
+            Commands(commands), *failure_blocks(of_cards)]
+
+
+def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
+    blocks = [Table("By bisection over dry runs. The colour is of the model named beside it in so much memory: "
+                    "green: no more than a run aims at (memory.target), amber: up to the critical threshold, red: "
+                    "more. largest model: of those that have a name; layers and batch: of the model beside. "
+                    f"Found by `{one.command}` at commit `{one.commit}`.",
+                    ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers",
+                     "largest batch"],
+                    [fit_row(fit) for fit in one.rows], ("techniques", "fits", "model", "largest model"))
+              for one in fits] + fit_runs(sweeps)
+    return [Heading(2, "What fits"), *blocks] if blocks else []
+
+
+# The planner.
+
+
+def check_row(check: Check) -> list[str]:
+    return [check.choice.budget, check.choice.techniques or "not recorded", human_bytes(check.choice.peak),
+            f"{check.speed:,.0f}", check.fastest, f"{check.fastest_speed:,.0f}", times(check.ratio),
+            f"{check.rounds}", f"**{check.verdict}**"]
+
+
+def check_blocks(checks: list[Check]) -> list:
+    if not checks:
+        return []
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
+    drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
+    caption = (f"The choice of `moelab plan` at each budget and drawn combinations that fit it ({drawn} a budget) "
+               "train in turns. ratio: speed of the choice to that of the fastest drawn, with its 95 % interval; it "
+               f"holds from {ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at "
+               f"commit {commits}.")
+    headings = ["budget", "choice", "peak", "tokens/s", "fastest drawn", "its tokens/s", "ratio", "rounds", "verdict"]
+    return [Heading(2, "What the planner chooses"),
+            Table(caption, headings, [check_row(check) for check in checks], ("choice", "fastest drawn", "verdict"))]
+
+
+# The estimator.
+
+
+def draw_facts(draw: Draw) -> list[str]:
+    return [f"predicted {human_bytes(draw.predicted)}, measured {human_bytes(draw.measured)}: {draw.error:+.3%}",
+            f"scratch of libraries {human_bytes(draw.scratch)}; state {'exact' if draw.state_exact else 'differs'}"]
+
+
+def estimate_blocks(draws: list[Draw]) -> list:
+    if not draws:
+        return []
+    errors = [abs(draw.error) for draw in draws]
+    differ = sum(not draw.state_exact for draw in draws)
+    answers = [f"{len(draws)} drawn configurations: tensors at the peak off by {statistics.median(errors):.3%} "
+               f"(median) and {max(errors):.3%} (worst).",
+               f"Bytes of the state {'are exact in all' if not differ else f'differ in {differ}'}.",
+               "Scratch of libraries, which no dry run sees: at most "
+               f"{human_bytes(max(draw.scratch for draw in draws))}."]
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(draw.commit for draw in draws))
+    worst = sorted(draws, key=lambda draw: -abs(draw.error))[:WORST]
+    rows = [[f"{draw.error:+.3%}", human_bytes(draw.predicted), human_bytes(draw.measured), human_bytes(draw.scratch),
+             " ".join(f"`{setting}`" for setting in draw.settings)] for draw in worst]
+    return [Heading(2, "Predicted against measured"), Items(answers),
+            Picture("estimates", "Error of the predicted peak, one point a configuration",
+                    "Dotted: 0.5 %, which the median should stay within; dashed: 2 %, which all should. Measured by "
+                    f"`scripts/check_estimates.py` at commit {commits}.", functools.partial(estimates.estimates, draws),
+                    [Point(f"configuration {number}", [*draw_facts(draw), " ".join(f"`{s}`" for s in draw.settings)])
+                     for number, draw in enumerate(draws, 1)]),
+            Table(f"The {len(worst)} worst.", ["error", "predicted", "measured", "scratch", "settings"], rows,
+                  ("settings",))]

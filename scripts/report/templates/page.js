@@ -1,0 +1,39 @@
+// Shows what is known of a point below its figure when the point is pointed at, touched or reached by keyboard. Of
+// points that lie on each other, the nearest is shown.
+const distance = (point, event) => {
+  const box = point.getBoundingClientRect();
+  return Math.hypot(box.x + box.width / 2 - event.clientX, box.y + box.height / 2 - event.clientY);
+};
+
+const nearest = (event) => {
+  const above = event.type == "focusin" ? [event.target] : document.elementsFromPoint(event.clientX, event.clientY);
+  const points = above.map((element) => element.closest(".point")).filter(Boolean);
+  return points.sort((a, b) => distance(a, event) - distance(b, event))[0];
+};
+
+const show = (figure, point) => {
+  for (const old of figure.querySelectorAll(".shown")) old.classList.remove("shown");
+  for (const same of figure.querySelectorAll(`[data-point="${point.dataset.point}"]`)) same.classList.add("shown");
+  const facts = document.getElementById(point.dataset.point).content.cloneNode(true);
+  figure.querySelector(".details").replaceChildren(facts);
+};
+
+// An arrow key moves to the next or the previous point of the drawing, around its ends.
+const move = (event) => {
+  const step = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1}[event.key];
+  const point = event.target.closest(".point");
+  if (!step || !point) return;
+  event.preventDefault();
+  const all = [...point.ownerSVGElement.querySelectorAll(".point")];
+  all[(all.indexOf(point) + step + all.length) % all.length].focus();
+};
+
+for (const figure of document.querySelectorAll("figure.pointed")) {
+  for (const kind of ["pointermove", "click", "focusin"]) {
+    figure.addEventListener(kind, (event) => {
+      const point = nearest(event);
+      if (point) show(figure, point);
+    });
+  }
+  figure.addEventListener("keydown", move);
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""Prints what bench/peers recorded as Markdown tables: training steps beside PyTorch models, MoE layers beside other
+people's, layers and steps with more experts, and where the time of a step goes.
+
+example: scripts/report_peers.py results/epyc-2-cores/peers.jsonl > results/epyc-2-cores/peers.md
+"""
+import argparse
+import json
+import pathlib
+
+from report.peer_tables import report
+from report.rendering import to_markdown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=pathlib.Path, help="JSON lines, as --out of the scripts in bench/peers appends")
+    file = parser.parse_args().records
+    try:
+        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        parser.error(f"{file}: {error}")
+    print(to_markdown(report(records)), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The parts of a full sweep, from records made up so that interactions and crossovers are known in closed form."""
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import sweep_records as made
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report import document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
+from report.plots import crossovers, theme  # noqa: E402
+
+
+def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
+    return figures.sweeps(records.read_records([made.write(folder / "records.jsonl", rows)])[0])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[list[figures.Sweep], sidecars.Sidecars]:
+    folder = made.write_plan(tmp_path_factory.mktemp("plan"))
+    return figures.sweeps(records.read_records([folder])[0]), sidecars.read_beside([folder])
+
+
+def markdown(blocks: list) -> str:
+    return rendering.to_markdown(blocks)
+
+
+def table_rows(blocks: list, heading: str) -> list[list[str]]:
+    (table,) = [block for block in blocks if isinstance(block, document.Table) and block.headings[0] == heading]
+    return table.rows
+
+
+def test_parts_with_the_same_baseline_are_one_and_others_stay_apart(whole):
+    (sweep,) = sweep_parts.together(whole[0])
+    names = [case.name for case in sweep.cases]
+    assert len(names) == len(set(names)) == 12 and "flash_attention + bf16" in names and "gpu-8gb" not in names
+    assert {case.any.sweep for case in sweep.cases} == {"core", "pairs"}
+
+
+def test_parts_of_another_baseline_are_not_merged(tmp_path):
+    rows = made.core() + made.in_part("short", "single", "baseline", 10, 800, [], settings_hash="of another length")
+    assert [len(sweep.cases) for sweep in sweep_parts.together(sweeps_of(tmp_path, rows))] == [11, 1]
+
+
+def test_ratios_pair_within_a_part(tmp_path):
+    """The baseline of the other part is ten times as fast, in the same rounds."""
+    rows = made.in_part("core", "single", "baseline", 1000, 800, []) + made.in_part("core", "single", "bf16", 500, 400, ["bf16"])
+    rows += made.in_part("pairs", "single", "baseline", 100, 800, [])
+    rows += made.in_part("pairs", "pair", "bf16 + lion", 50, 400, ["bf16", "lion"])
+    (sweep,) = sweep_parts.together(sweeps_of(tmp_path, rows))
+    assert [sweep.case(name).speed_ratio.value for name in ("bf16", "bf16 + lion")] == pytest.approx([2, 2])
+
+
+def test_interaction_of_a_measured_pair(whole):
+    """Saved 200, 300 and together 350 MiB; a step takes 0.8, 0.5 and together 0.6 times as long."""
+    (sweep,) = sweep_parts.together(whole[0])
+    pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of("moe-micro"))}
+    pair = pairs["flash_attention", "bf16"]
+    assert pair.memory == -150 * made.MIB and not pair.predicted and pair.baseline_peak == 1200 * made.MIB
+    assert pair.log_time.value == pytest.approx(math.log(0.6 / 0.8 / 0.5))
+    assert pair.log_time.low == pytest.approx(pair.log_time.high)  # all rounds alike
+
+
+def test_interactions_of_dry_runs_and_refused_pairs(whole):
+    (sweep,) = sweep_parts.together(whole[0])
+    pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of("moe-micro"))}
+    assert len(pairs) == 3
+    dry = pairs["flash_attention", "recompute_full"]
+    assert dry.memory == -100 * made.MIB and dry.predicted and dry.log_time is None
+    assert pairs["bf16", "recompute_full"].refused == "both set precision <x>"
+    assert math.isnan(pairs["bf16", "recompute_full"].memory)
+
+
+def test_interval_of_an_interaction_holds_what_it_should():
+    """Times drawn around ratios whose interaction is log 1.5: near 95 of 100 intervals hold it."""
+    generator = np.random.default_rng(5)
+
+    def case(milliseconds: float) -> figures.Case:
+        def run(number: int, mean: float) -> records.Record:
+            steps = made.steps(mean * generator.normal(1, 0.03), 12)
+            return records.parse(made.record(round=number, steps=steps))
+        made_up = figures.Case("c", [run(number, milliseconds) for number in range(8)], [], "baseline")
+        figures.compare(made_up, figures.Case("baseline", [run(number, 1000) for number in range(8)], [], ""))
+        return made_up
+
+    held = 0
+    for _ in range(20):
+        interval = sweep_parts.log_time_interaction(case(600), [case(800), case(500)])
+        assert interval.low <= interval.value <= interval.high
+        held += interval.low <= math.log(1.5) <= interval.high
+    assert held >= 15  # 19 are expected
+
+
+def test_pairs_without_records_or_dry_runs_are_no_part(whole, tmp_path):
+    (sweep,) = sweep_parts.together(sweeps_of(tmp_path, made.sweep()))
+    assert sweep_part_pages.pair_blocks(sweep, None, "") == []
+    (full,) = sweep_parts.together(whole[0])
+    assert [pair.names for pair in sweep_parts.pairs(full, None)] == [("flash_attention", "bf16")]
+
+
+def test_pages_say_what_is_pending_unmeasured_and_refused(whole):
+    (sweep,) = sweep_parts.together(whole[0])
+    text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
+    assert "3 pairs: 1 measured, 1 dry-run alone (their time is unmeasured), 1 that cannot be combined" in text
+    assert "`zero_3`" in text and "pending" in text
+    assert "| `flash_attention` + `bf16` | +350.00 MiB | −150.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
+
+
+def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):
+    (sweep,) = sweep_parts.together(whole[0])
+    rows = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
+    assert [row[:2] for row in rows] == [["ladder 1: flash_attention", "`flash_attention`"], ["ladder 2: + bf16", "`bf16`"],
+                                         ["ladder 3: + recompute_full", "`recompute_full`"]]
+    assert [row[2] for row in rows] == ["1000.00 MiB", "800.00 MiB", "600.00 MiB"]
+    left_out = table_rows(sweep_part_pages.leave_one_out_blocks(sweep), "case")
+    assert [(row[0], row[1]) for row in left_out] == [
+        ("recommended without recompute_full", "+150.00 MiB"), ("recommended without bf16", "+100.00 MiB"),
+        ("recommended without flash_attention", "+50.00 MiB")]
+    assert left_out[2][3].startswith("0.92 ×")  # 550 ms against 600
+
+
+def test_steps_of_the_guide_without_a_rung_are_named_with_the_reason(tmp_path):
+    rungs = ["flash_attention", "bf16", "recompute_full", "accumulation"]
+    rows = made.in_part("core", "single", "baseline", 1000, 800, [])
+    for count in (3, 4):
+        rows += made.in_part("core", "ladder", f"ladder {count}", 900, 300, rungs[:count])
+    (sweep,) = sweep_parts.together(sweeps_of(tmp_path, rows))
+    shown = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
+    assert [row[0] for row in shown] == ["ladder 3", "–", "–", "–", "–", "ladder 4"]
+    assert [row[1].partition(":")[0] for row in shown[1:5]] == ["`data_pipeline`", "`zero_1`", "`memory_thresholds`", "`zero_2`"]
+    assert "pending" in shown[2][1] and "no effect here" in shown[3][1]
+
+
+def test_the_ladders_order_is_the_guides():
+    stated = yaml.safe_load((ROOT / "bench/tradeoff/claims.yaml").read_text())["claims"]
+    (order,) = [claim["figures"]["order"] for claim in stated if claim["id"] == "ava.priority"]
+    assert list(sweep_parts.PRIORITY) == order
+    assert all(step.keys() in ({"technique"}, {"reason"}) for step in sweep_parts.PRIORITY.values())
+    ladder = next(part["ladder"] for part in yaml.safe_load((ROOT / "bench/tradeoff/full.yaml").read_text())["parts"]
+                  if "ladder" in part)
+    rungs = [step["technique"] for step in sweep_parts.PRIORITY.values() if "technique" in step]
+    assert ladder[:len(rungs)] == rungs
+
+
+def test_crossovers_by_sequence_and_by_model(whole):
+    by_sequence, by_model = sorted(sweep_parts.crossings(whole[0]), key=lambda one: one.axis, reverse=True)
+    assert (by_sequence.label, by_sequence.axis) == ("flash_attention", "sequence")
+    assert [(x, case.speed_ratio.value) for x, case in by_sequence.points] == [
+        (512, pytest.approx(0.5)), (1024, pytest.approx(1)), (2048, pytest.approx(2))]
+    assert (by_model.label, by_model.axis, [x for x, _ in by_model.points]) == ("recompute_full", "parameters", [1e6, 4e8])
+    text = markdown(sweep_part_pages.crossover_blocks(whole[0]))
+    assert ("`recompute_full`: faster nowhere; slower from 1M on. It saves 50% of the peak for 50 % more time at 1M, 50% of "
+            "the peak for 20 % more time at 400M: memory × time is less than without it from 1M on.\n") in text
+    assert ("`flash_attention`: faster at 2,048; slower at 512; undecided at 1,024, where the interval spans 1. It saves "
+            "33% of the peak for 100 % more time at 512, 33% of the peak for 0 % less time at 1,024, 33% of the peak for 50 % "
+            "less time at 2,048: memory × time is less than without it from 1,024 on.") in text
+    assert "| recompute_full | 400M | moe-nano | 0.83 × | 0.50 × | 0.60 × | 2 |" in text
+
+
+def crossing_of(*ratios: tuple[float, float], rounds: int = 2) -> sweep_parts.Crossing:
+    """Of (speed, width of its interval either side) at 1, 2, 3, …; half the memory everywhere; `rounds`: of the last."""
+    points = []
+    for x, (speed, width) in enumerate(ratios, 1):
+        case = figures.Case("c", [], [], "baseline")
+        case.pairs = [()] * (rounds if x == len(ratios) else 2)
+        case.speed_ratio, case.peak_ratio = figures.Interval(speed, speed - width, speed + width), figures.Interval(0.5, 0.5, 0.5)
+        points.append((x, case))
+    return sweep_parts.Crossing("c", "sequence", points)
+
+
+def test_techniques_that_are_alike_are_drawn_beside_each_other():
+    figure = crossovers.crossovers([crossing_of((0.8, 0.1), (1.5, 0.1)) for _ in range(3)], theme.WIDE)
+    drawn = [tuple(line.get_xdata()) for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2]
+    lines = [xs for xs in dict.fromkeys(drawn) if xs[0] != xs[1] and xs != (0, 1)]
+    assert len(lines) == 3 and lines[1] == (1, 2) and all(0.9 < xs[0] < 1.1 for xs in lines), drawn
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("ratios, expected", [
+    ([(0.9, 0.2), (1.2, 0.1), (1.3, 0.1)], "faster from 2 on; slower nowhere; undecided at 1, where the interval spans 1"),
+    ([(1.2, 0.1), (1.1, 0.2), (1.5, 0.1)], "faster at 1, 3; slower nowhere; undecided at 2, where the interval spans 1"),
+    ([(0.8, 0.1), (1.5, 0.1)], "faster at 2; slower at 1"), ([(0.8, 0.1), (0.7, 0.1)], "faster nowhere; slower from 1 on")])
+def test_faster_and_slower_are_what_the_intervals_say(ratios, expected):
+    assert sweep_part_pages.speed_text(crossing_of(*ratios)) == expected
+
+
+def test_one_round_decides_no_crossover():
+    assert sweep_part_pages.speed_text(crossing_of((0.8, 0.1), (1.5, 0.1), (1.9, 0.1), rounds=1)) == (
+        "faster at 2; slower at 1; undecided at 3, of one round alone")
+
+
+def test_memory_times_time_says_where_a_technique_begins_to_pay():
+    """Half the memory pays where it takes less than twice the time, by all of the interval."""
+    crossing = crossing_of((0.4, 0), (0.52, 0.05), (0.6, 0.05))
+    assert [sweep_parts.memory_time(case).value for _, case in crossing.points] == pytest.approx([1.25, 0.5 / 0.52, 0.5 / 0.6])
+    assert sweep_part_pages.crossing_text(crossing).endswith("memory × time is less than without it at 3.")
+    assert sweep_part_pages.crossing_text(crossing_of((0.6, 0.05), (0.52, 0.05))).endswith("than without it at 1.")
+    assert sweep_part_pages.crossing_text(crossing_of((0.4, 0.05))).endswith("than without it nowhere.")
+
+
+def test_what_fits(whole):
+    text = markdown(sweep_part_pages.fit_blocks(whole[0], whole[1].fits))
+    for row in ("| 8GB | 8.00 GiB | baseline | **red** | moe-nano | 12.00 GiB | none | 0 | 4 |",
+                "| 8GB | 8.00 GiB | recommended | **green** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
+                "| gpu-8gb | moe-nano | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
+                "asked for 3 GiB"):
+        assert row in text, text
+    assert rendering.inline("**green**") == '<strong class="green">green</strong>'
+
+
+def test_the_estimator_by_hand(whole):
+    """30 errors from 0 to 0.29 %: the median is 0.145 %."""
+    blocks = sweep_part_pages.estimate_blocks(whole[1].draws)
+    text = markdown(blocks)
+    assert "30 drawn configurations: tensors at the peak off by 0.145% (median) and 0.290% (worst)" in text
+    assert "exact in all" in text and "at most 29 KiB" in text
+    rows = table_rows(blocks, "error")
+    assert [row[0] for row in rows] == [f"{'-' if index % 2 else '+'}{index / 100:.3f}%" for index in range(29, 19, -1)]
+
+
+def test_parts_that_are_absent_leave_no_trace(tmp_path):
+    sweeps = sweeps_of(tmp_path, made.sweep())
+    (sweep,) = sweep_parts.together(sweeps)
+    beside = sidecars.read_beside([tmp_path / "records.jsonl"])
+    assert (beside.predictions, beside.fits, beside.draws, beside.checks) == ([], [], [], [])
+    assert [*sweep_part_pages.ladder_blocks(sweep, ""), *sweep_part_pages.leave_one_out_blocks(sweep),
+            *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, []), *sweep_part_pages.estimate_blocks([]),
+            *sweep_part_pages.check_blocks([])] == []
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("predictions.json", '{"schema": 2}', ["schema 2", "schema 1"]),
+    ("predictions.json", "{", ["damaged", "bench_tradeoff"]),
+    ("predictions.json", json.dumps(made.predictions() | {"cases": [{}]}), ["damaged", "status"]),
+    ("fits.json", "[]", ["schema None"]),
+    ("fits.json", json.dumps(made.fits() | {"rows": [made.fits()["rows"][0] | {"status": "blue"}]}), ["blue", "green"]),
+    ("estimates.jsonl", '{"schema": 1}\n', [":1", "check_estimates.py", "missing"]),
+    ("plans.jsonl", '{"schema": 1, "budget": "1MiB"}\n', [":1", "check_plan.py", "missing"]),
+    ("plans.jsonl", json.dumps(made.plans()[0]) + "\n", ["without", "nothing drawn", "check_plan.py"]),
+    ("estimates.jsonl", '{"sch\n{"schema": 1}\n', [":1", "damaged"]),
+])
+def test_damaged_companions_are_refused_and_nothing_is_written(tmp_path, name, content, words):
+    made.write_plan(tmp_path)
+    (tmp_path / name).write_text(content)
+    (tmp_path / "report.md").write_text("as it was")
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "report.py", tmp_path, "--out", tmp_path], text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert str(tmp_path / name) in done.stderr and all(word in done.stderr for word in words), done.stderr
+    assert (tmp_path / "report.md").read_text() == "as it was" and not (tmp_path / "report.html").exists()
+
+
+def test_the_planners_checks_by_hand(whole):
+    """At 300 MiB twice as fast as the fastest drawn; at 400 MiB, recorded without its techniques, half as fast."""
+    rows = table_rows(sweep_part_pages.check_blocks(whole[1].checks), "budget")
+    assert rows == [
+        ["300MiB", "bf16, adam8bit", "200.00 MiB", "2,000", "bf16", "1,000", "2.00 ×", "2", "**holds**"],
+        ["400MiB", "not recorded", "200.00 MiB", "500", "bf16", "1,000", "0.50 ×", "2", "**does not hold**"]]
+
+
+def test_a_draw_that_was_cut_off_is_left_out(tmp_path):
+    path = made.write(tmp_path / "estimates.jsonl", made.estimates(3), torn='{"schema": 1, "sett')
+    assert len(sidecars.read_draws(path)) == 3
