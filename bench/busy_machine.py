@@ -5,7 +5,7 @@ Measures moelab as it is, whose waiting threads soon sleep, and with libgomp's o
 of these; pairs compare both spin counts alone. Appends one JSON line to --out: medians, ratios, every run, command, commit and
 machine. Run it on a quiet machine.
 
-example: .venv/bin/python bench/busy_machine.py --model moe-pico --steps 20 --out results/my-machine/busy_machine.jsonl \\
+example: .venv/bin/python bench/busy_machine.py --model moe-pico --steps 20 --out results/my-machine/cpu.jsonl \\
              data.path=data/python-stdlib
 """
 import argparse

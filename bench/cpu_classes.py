@@ -6,7 +6,7 @@ and fp16; LibTorch, oneDNN and MKL are kept to the class as scripts/cpu_classes.
 classes and precisions. Appends one JSON line to --out: the tests' outcome, median tokens/s, measured and predicted peak
 memory, every run, command, commit and machine. Run it on a quiet machine.
 
-example: .venv/bin/python bench/cpu_classes.py avx2 amx --out results/my-machine/cpu_classes.jsonl
+example: .venv/bin/python bench/cpu_classes.py avx2 amx --out results/my-machine/cpu.jsonl
 """
 import argparse
 import json
