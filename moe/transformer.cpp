@@ -11,6 +11,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "moe/name_hash.h"
 
 // Axes: B sequences of S tokens, V vocabulary, D width, E experts, F expert width.
 namespace moelab {
@@ -18,11 +19,9 @@ namespace {
 
 constexpr double kDeviation = 0.02;
 
-// FNV-1a of the name, mixed with the seed: a weight's values depend on nothing that was made before it.
+// Of a weight's first values: they depend on nothing that was made before it.
 uint64_t seed_of(uint64_t seed, const std::string& name) {
-  uint64_t hash = 1469598103934665603ull ^ (seed * 0x9E3779B97F4A7C15ull);
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
+  return name_hash(name, seed * 0x9E3779B97F4A7C15ull);
 }
 
 void fill_normal(const at::Tensor& fp32, double mean, double deviation, uint64_t seed) {

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "moe/name_hash.h"
+
 namespace moelab {
 namespace {
 
@@ -44,13 +46,6 @@ at::Tensor zeros(const StateSlot& slot, c10::Device device, Home home) {
   return at::zeros(slot.shape, at::TensorOptions().dtype(slot.dtype).device(device));
 }
 
-// FNV-1a of the name.
-int64_t stream_of(const std::string& name) {
-  uint64_t hash = 1469598103934665603ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return static_cast<int64_t>(hash);
-}
-
 }  // namespace
 
 bool keeps_masters(const Settings& settings) {
@@ -86,7 +81,7 @@ const Parameter& Optimizer::add(Parameter parameter) {
   Parameter& p = parameters_.back();
   const size_t index = parameters_.size() - 1;
   steps_.push_back(0);
-  streams_.push_back(stream_of(p.name));
+  streams_.push_back(static_cast<int64_t>(name_hash(p.name)));
   Held& held = held_.emplace_back();
   held.layout = rule_->layout(p);
   held.cut = rule_->cut(p);

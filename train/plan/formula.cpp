@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/linear_cross_entropy.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_weights.h"
 #include "train/plan/block_shape.h"
@@ -11,8 +12,9 @@ namespace {
 
 constexpr double kScaled = 1 + 4.0 / 256;  // bytes of a coded element with its share of a scale
 
-// See kernels/linear_cross_entropy.cpp.
-double logit_chunk(const Settings& s) { return s.run.device == DeviceChoice::cuda ? 48 << 20 : 16 << 20; }
+double logit_chunk(const Settings& s) {
+  return static_cast<double>(logit_chunk_bytes(s.run.device == DeviceChoice::cuda));
+}
 
 double rule_bytes(const OptimSettings& optim) {
   switch (optim.name) {

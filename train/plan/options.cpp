@@ -7,6 +7,7 @@
 #include "moe/settings/error.h"
 #include "train/config/assign.h"
 #include "train/config/for_each_field.h"
+#include "train/config/print.h"
 #include "train/config/resolve.h"
 #include "train/config/validate.h"
 #include "train/techniques/combinations.h"
@@ -16,17 +17,10 @@ namespace {
 
 using Change = std::function<void(Settings&)>;
 
-Changes texts_of(const Settings& settings) {
-  Changes texts;
-  for_each_field(settings,
-                 [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
-  return texts;
-}
-
 // Settings are parsed once; a plan then copies the changed fields into a hundred thousand of them. A field is
 // known by its distance from the start of the struct.
 Change copying_fields(const Settings& base, const Settings& changed) {
-  const Changes before = texts_of(base);
+  const Changes before = setting_texts(base);
   std::vector<Change> changes;
   for_each_field(changed, [&](const Field& field, const auto& value) {
     if (before.at(field.key()) == value_text(value)) return;
@@ -76,7 +70,7 @@ class Builder {
   Builder(const Settings& base, const std::vector<std::string>& pinned, bool fp8_products)
       : base_(base),
         open_(unresolve(base)),
-        before_(texts_of(base)),
+        before_(setting_texts(base)),
         pinned_(pinned),
         fp8_products_(fp8_products) {}
 
