@@ -60,6 +60,7 @@ at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t>
   value.requires_grad_();
   parameters_.push_back(
       {name, value, options_.masters || fp32 ? master : at::Tensor(), {}, true, expert, heads, head_rows});
+  parameters_.back().hidden = name.starts_with("blocks.");
   if (options_.made) options_.made(parameters_.back());
   return value;
 }

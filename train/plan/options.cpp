@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "train/config/assign.h"
+#include "train/config/facts/placement.h"
+#include "train/config/facts/update_rule.h"
 #include "train/config/for_each_field.h"
 #include "train/config/print.h"
 #include "train/config/resolve.h"
@@ -44,25 +45,14 @@ bool is_accepted(const Settings& settings) {
   }
 }
 
-bool is_adamw(OptimizerName name) {
-  return name == OptimizerName::adamw || name == OptimizerName::adam8bit ||
-         name == OptimizerName::adamw_compact;
-}
-
-bool in_use(const Settings& s, Home home, ActivationStorage storage) {
-  return s.placement.parameters == home || s.placement.gradients == home || s.placement.optimizer == home ||
-         s.activations.storage == storage;
-}
-
 // Whether `changed` still trains the same model by the same rule, in memory that there is.
 bool is_wanted(const Settings& base, const Settings& changed) {
-  if (changed.optim.name != base.optim.name && !(is_adamw(base.optim.name) && is_adamw(changed.optim.name)))
-    return false;
-  const bool host = in_use(changed, Home::host, ActivationStorage::host),
-             nvme = in_use(changed, Home::nvme, ActivationStorage::nvme);
-  if (host && !in_use(base, Home::host, ActivationStorage::host) && base.run.device != DeviceChoice::cuda)
-    return false;
-  return !nvme || !base.placement.nvme_path.empty();
+  const bool same_update =
+      update_rule_facts(changed.optim).is_adamw() && update_rule_facts(base.optim).is_adamw();
+  if (changed.optim.name != base.optim.name && !same_update) return false;
+  const bool more_host = uses_home(changed, Home::host) && !uses_home(base, Home::host);
+  if (more_host && base.run.device != DeviceChoice::cuda) return false;
+  return !uses_home(changed, Home::nvme) || !base.placement.nvme_path.empty();
 }
 
 class Builder {
