@@ -6,6 +6,7 @@
 #include "kernels/adamw.h"
 #include "kernels/adamw_compact.h"
 #include "kernels/momentum_step.h"
+#include "kernels/muon.h"
 
 namespace moelab {
 namespace {
@@ -44,6 +45,11 @@ void momentum(const Parameter& p, const Tensor& gradient, const State& s, const 
   momentum_step_(rule, stepped(p), gradient, s[0], compute_copy(p), numbers);
 }
 
+void muon(const Parameter& p, const Tensor& gradient, const State& s, const OptimizerStep& numbers) {
+  if (p.hidden) return muon_(stepped(p), gradient, s[0], compute_copy(p), numbers);
+  adamw_(stepped(p), gradient, s[0], s[1], compute_copy(p), numbers);
+}
+
 struct Entry {
   OptimizerName name;
   UpdateRule::Step step;
@@ -67,6 +73,7 @@ constexpr Entry kSteps[] = {
        adafactor_(stepped(p), gradient, s[0], s[1], compute_copy(p), numbers);
      }},
     {OptimizerName::sgd, momentum<MomentumRule::sgd>},
+    {OptimizerName::muon, muon},
 };
 
 UpdateRule::Step step_of(OptimizerName name) {

@@ -62,6 +62,8 @@ double stated_bytes(const OptimSettings& s) {
       return 4 * kAll + 4 * (kExperts * kRows + kHeads + kRows - kHeads * kHeadRows + 1);
     case OptimizerName::adafactor:
       return 4 * ((kExperts + 1) * (kRows + kColumns) + kColumns + 1);
+    case OptimizerName::muon:
+      return 4 * kBf16 + 8 * kColumns;
     default:
       return 4 * kAll;
   }

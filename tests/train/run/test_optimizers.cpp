@@ -68,7 +68,9 @@ TEST(Optimizers, EachLowersTheLossOfARepeatedBatch) {
   for (Settings s : all_optimizers()) {
     if (s.activations.checkpoint != CheckpointMode::none) continue;
     s.train.steps = 30;
-    s.optim.lr = s.optim.name == OptimizerName::lion ? 1e-3 : s.optim.name == OptimizerName::sgd ? 0.3 : 5e-3;
+    s.optim.lr = 5e-3;
+    if (s.optim.name == OptimizerName::lion || s.optim.name == OptimizerName::muon) s.optim.lr = 1e-3;
+    if (s.optim.name == OptimizerName::sgd) s.optim.lr = 0.3;
     Trainer trainer(s, at::kCPU, [s](int64_t, int64_t, int64_t) { return test::random_batch(s, 0, 0, 4); });
     const double first = trainer.step(0).loss;
     double last = first;

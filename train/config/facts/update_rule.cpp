@@ -13,6 +13,7 @@ const UpdateRuleFacts& adam_mini_facts();
 const UpdateRuleFacts& lion_facts();
 const UpdateRuleFacts& adafactor_facts();
 const UpdateRuleFacts& sgd_facts();
+const UpdateRuleFacts& muon_facts();
 
 namespace {
 
@@ -32,6 +33,7 @@ constexpr Entry kRules[] = {
     {OptimizerName::lion, OptimizerState::fp32, lion_facts},
     {OptimizerName::adafactor, OptimizerState::fp32, adafactor_facts},
     {OptimizerName::sgd, OptimizerState::fp32, sgd_facts},
+    {OptimizerName::muon, OptimizerState::fp32, muon_facts},
 };
 
 const Entry* find(OptimizerName name, OptimizerState state) {
