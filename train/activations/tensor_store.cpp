@@ -30,7 +30,7 @@ std::unique_ptr<TensorStore> make_tensor_store(const Settings& settings, c10::De
   const StorageFacts& facts = storage_facts(settings.activations.storage);
   std::unique_ptr<TensorStore> store = make_home_store(facts.home, settings, device);
   if (!facts.code) return store;
-  return std::make_unique<CompressedStore>(*facts.code, settings.activations.block);
+  return std::make_unique<CompressedStore>(*facts.code, settings.activations.block, std::move(store));
 }
 
 }  // namespace moelab

@@ -27,9 +27,9 @@ constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
   return {"none", "full", "every", "layers", "ratio"};
 }
 
-enum class ActivationStorage { keep, int8, fp8, host, nvme };
-constexpr std::array<std::string_view, 5> enum_names(ActivationStorage) {
-  return {"keep", "int8", "fp8", "host", "nvme"};
+enum class ActivationStorage { keep, int8, fp8, host, nvme, int8_host, fp8_host, int8_nvme, fp8_nvme };
+constexpr std::array<std::string_view, 9> enum_names(ActivationStorage) {
+  return {"keep", "int8", "fp8", "host", "nvme", "int8_host", "fp8_host", "int8_nvme", "fp8_nvme"};
 }
 
 enum class OptimizerName { adamw, adam8bit, adamw_compact, adam_mini, lion, adafactor, sgd, muon };
@@ -109,7 +109,7 @@ struct ActivationSettings {
     v.field("pieces", self.pieces,
             "what is recomputed of the other blocks; attention and moe are their halves");
     v.field("storage", self.storage, "form in which what backward needs is held until then");
-    v.field("block", self.block, "with storage=int8 or fp8: elements that share a scale", range(16, 65536));
+    v.field("block", self.block, "with storage in 8 bits: elements that share a scale", range(16, 65536));
   }
 };
 
