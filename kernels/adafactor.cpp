@@ -2,23 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/load_gradient.h"
-#include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
+#include "kernels/update_operator.h"
 #include "kernels/vec.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/cuda/update_pointers.h"
-#endif
 
 namespace moelab {
 namespace {
@@ -39,8 +30,8 @@ Shape shape_of(const Tensor& master) {
   return {master.numel() / std::max<int64_t>(1, rows * columns), rows, columns};
 }
 
-void check(const Tensor& master, const Tensor& gradient, const Tensor& row, const Tensor& column,
-           const OptionalTensor& copy) {
+void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& row, const Tensor& column,
+                   const OptionalTensor& copy) {
   const Shape s = shape_of(master);
   check_step("adafactor", master, gradient, copy);
   check_state("adafactor", "row", row, at::kFloat, s.experts * s.rows);
@@ -181,65 +172,42 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& row, c
   if (master.numel() > 0) rule.step();
 }
 
-void adafactor_cpu(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
-                   at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, row, column, copy);
-  const auto step = step_now(numbers, counters, live);
-  if (!step) return;
-  with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, row, column, copy, *step); });
-}
-
-void adafactor_meta(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
-                    at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
-  check(master, gradient, row, column, copy);
-  scratch_of(row);
-}
-
+struct AdafactorRule {
+  static constexpr const char* name = "adafactor_";
+  static void check(const UpdateTensors& t) {
+    check_tensors(t.weights, t.gradient, t.state.at(0), t.state.at(1), t.compute_copy);
+  }
+  static void on_cpu(const UpdateTensors& t, const OptimizerStep& step) {
+    with_element_type(t.gradient.scalar_type(), [&](auto g) {
+      step_cpu<decltype(g)>(t.weights, t.gradient, t.state[0], t.state[1], t.compute_copy, step);
+    });
+  }
+  static void on_meta(const UpdateTensors& t) { scratch_of(t.state[0]); }
 #ifdef MOELAB_WITH_CUDA
-void adafactor_cuda(Tensor master, const Tensor& gradient, Tensor row, Tensor column, OptionalTensor copy,
-                    at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, row, column, copy);
-  const c10::cuda::CUDAGuard guard(master.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  const Shape s = shape_of(master);
-  const cuda::FactoredShape shape{s.experts, s.rows, s.columns};
-  const Tensor scratch = at::empty({shape.scratch()}, row.options().dtype(at::kDouble));
-  const auto f = [](double x) { return static_cast<float>(x); };
-  cuda::adafactor(
-      cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient), row.data_ptr<float>(),
-      column.data_ptr<float>(), scratch.data_ptr<double>(), shape,
-      {factored_beta(step), f(step.gradient_scale), f(1 - step.lr * step.weight_decay), f(step.lr)},
-      cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
+  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::LiveCall& live,
+                      cudaStream_t stream) {
+    const Tensor &row = t.state[0], &column = t.state[1];
+    const Shape s = shape_of(t.weights);
+    const cuda::FactoredShape shape{s.experts, s.rows, s.columns};
+    const Tensor scratch = at::empty({shape.scratch()}, row.options().dtype(at::kDouble));
+    const auto f = [](double x) { return static_cast<float>(x); };
+    cuda::adafactor(
+        cuda::weight_pointers(t.weights, t.compute_copy, step), cuda::gradient_pointer(t.gradient),
+        row.data_ptr<float>(), column.data_ptr<float>(), scratch.data_ptr<double>(), shape,
+        {factored_beta(step), f(step.gradient_scale), f(1 - step.lr * step.weight_decay), f(step.lr)}, live,
+        stream);
+  }
 #endif
-
-using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, at::ArrayRef<double>,
-                       at::IntArrayRef, const OptionalTensor&);
+};
 
 }  // namespace
 
 void adafactor_(const Tensor& master, const Tensor& gradient, const Tensor& row, const Tensor& column,
                 const OptionalTensor& compute_copy, const OptimizerStep& step) {
-  static const auto op = operator_handle<Signature>("moelab::adafactor_");
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const StepArguments arguments(step);
-  op.call(master, gradient, row, column, compute_copy, arguments.numbers, arguments.counters, arguments.live);
+  const Tensor state[] = {row, column};
+  call_update_rule<AdafactorRule>({master, gradient, state, compute_copy}, step);
 }
 
-TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def(
-      "adafactor_(Tensor(a!) master, Tensor gradient, Tensor(b!) row, Tensor(c!) column, "
-      "Tensor(d!)? compute_copy, float[] numbers, int[] counters, Tensor? live) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adafactor_", &adafactor_cpu); }
-
-TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adafactor_", &adafactor_meta); }
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adafactor_", &adafactor_cuda); }
-#endif
+TORCH_LIBRARY_FRAGMENT(moelab, m) { register_update_rule<AdafactorRule>(m); }
 
 }  // namespace moelab

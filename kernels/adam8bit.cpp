@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -12,17 +11,9 @@
 
 #include "kernels/adam_rule.h"
 #include "kernels/load_gradient.h"
-#include "kernels/op_handle.h"
 #include "kernels/quantize.h"
 #include "kernels/stepped_weights.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/cuda/update_pointers.h"
-#endif
+#include "kernels/update_operator.h"
 
 namespace moelab {
 namespace {
@@ -32,7 +23,8 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr int64_t kGrainBlocks = 64;
 
-void check(const Tensor& master, const Tensor& gradient, const Adam8bitState& s, const OptionalTensor& copy) {
+void check_tensors(const Tensor& master, const Tensor& gradient, const Adam8bitState& s,
+                   const OptionalTensor& copy) {
   const int64_t n = master.numel(), blocks = quant_blocks(n);
   check_step("adam8bit", master, gradient, copy);
   check_state("adam8bit", "m", s.m, at::kByte, n);
@@ -82,23 +74,6 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState&
   });
 }
 
-void adam8bit_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v, Tensor v_absmax,
-                  OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters,
-                  const OptionalTensor& live) {
-  const Adam8bitState state{m, m_absmax, v, v_absmax};
-  check(master, gradient, state, copy);
-  const auto step = step_now(numbers, counters, live);
-  if (!step) return;
-  with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, state, copy, *step); });
-}
-
-void adam8bit_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,
-                   Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef,
-                   const OptionalTensor&) {
-  check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
-}
-
 #ifdef MOELAB_WITH_CUDA
 // The map's tables in a device's memory, made once and kept.
 cuda::MapPointers on_device(const DynamicMap& map, c10::Device device) {
@@ -115,48 +90,44 @@ cuda::MapPointers on_device(const DynamicMap& map, c10::Device device) {
   }
   return {value.const_data_ptr<float>(), bin.const_data_ptr<int32_t>()};
 }
-
-void adam8bit_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor m_absmax, Tensor v,
-                   Tensor v_absmax, OptionalTensor copy, at::ArrayRef<double> numbers,
-                   at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, {m, m_absmax, v, v_absmax}, copy);
-  const c10::cuda::CUDAGuard guard(master.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  cuda::adam8bit(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
-                 m.data_ptr<uint8_t>(), m_absmax.data_ptr<float>(), v.data_ptr<uint8_t>(),
-                 v_absmax.data_ptr<float>(), on_device(signed_dynamic_map(), master.device()),
-                 on_device(unsigned_dynamic_map(), master.device()), master.numel(), adamw_factors(step),
-                 cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
 #endif
 
-using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
-                       at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&);
+Adam8bitState state_of(const UpdateTensors& t) {
+  return {t.state.at(0), t.state.at(1), t.state.at(2), t.state.at(3)};
+}
+
+struct Adam8bit {
+  static constexpr const char* name = "adam8bit_";
+  static void check(const UpdateTensors& t) {
+    check_tensors(t.weights, t.gradient, state_of(t), t.compute_copy);
+  }
+  static void on_cpu(const UpdateTensors& t, const OptimizerStep& step) {
+    with_element_type(t.gradient.scalar_type(), [&](auto g) {
+      step_cpu<decltype(g)>(t.weights, t.gradient, state_of(t), t.compute_copy, step);
+    });
+  }
+#ifdef MOELAB_WITH_CUDA
+  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::LiveCall& live,
+                      cudaStream_t stream) {
+    const Adam8bitState s = state_of(t);
+    const c10::Device device = t.weights.device();
+    cuda::adam8bit(cuda::weight_pointers(t.weights, t.compute_copy, step), cuda::gradient_pointer(t.gradient),
+                   s.m.data_ptr<uint8_t>(), s.m_absmax.data_ptr<float>(), s.v.data_ptr<uint8_t>(),
+                   s.v_absmax.data_ptr<float>(), on_device(signed_dynamic_map(), device),
+                   on_device(unsigned_dynamic_map(), device), t.weights.numel(), adamw_factors(step), live,
+                   stream);
+  }
+#endif
+};
 
 }  // namespace
 
 void adam8bit_(const Tensor& master, const Tensor& gradient, const Adam8bitState& s,
                const OptionalTensor& compute_copy, const OptimizerStep& step) {
-  static const auto op = operator_handle<Signature>("moelab::adam8bit_");
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const StepArguments arguments(step);
-  op.call(master, gradient, s.m, s.m_absmax, s.v, s.v_absmax, compute_copy, arguments.numbers,
-          arguments.counters, arguments.live);
+  const Tensor state[] = {s.m, s.m_absmax, s.v, s.v_absmax};
+  call_update_rule<Adam8bit>({master, gradient, state, compute_copy}, step);
 }
 
-TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def(
-      "adam8bit_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) m_absmax, Tensor(d!) v, "
-      "Tensor(e!) v_absmax, Tensor(f!)? compute_copy, float[] numbers, int[] counters, Tensor? live) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam8bit_", &adam8bit_cpu); }
-
-TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adam8bit_", &adam8bit_meta); }
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adam8bit_", &adam8bit_cuda); }
-#endif
+TORCH_LIBRARY_FRAGMENT(moelab, m) { register_update_rule<Adam8bit>(m); }
 
 }  // namespace moelab

@@ -2,23 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/adam_rule.h"
 #include "kernels/load_gradient.h"
-#include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/cuda/update_pointers.h"
-#endif
+#include "kernels/update_operator.h"
 
 namespace moelab {
 namespace {
@@ -28,8 +19,8 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr int64_t kGrain = 16384;
 
-void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
-           const MiniBlocks& b, const OptionalTensor& copy) {
+void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
+                   const MiniBlocks& b, const OptionalTensor& copy) {
   check_step("adam_mini", master, gradient, copy);
   check_state("adam_mini", "m", m, at::kFloat, master.numel());
   TORCH_CHECK(b.rows >= 1 && b.heads >= 0 && b.head_rows >= 0 && b.heads * b.head_rows <= b.rows &&
@@ -91,64 +82,39 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
   });
 }
 
-void adam_mini_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
-                   OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters,
-                   const OptionalTensor& live) {
-  const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
-  check(master, gradient, m, v, b, copy);
-  const auto step = step_now(numbers, counters, live);
-  if (!step) return;
-  with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<decltype(g)>(master, gradient, m, v, b, copy, *step); });
-}
+MiniBlocks blocks_of(const UpdateTensors& t) { return {t.blocks.at(0), t.blocks.at(1), t.blocks.at(2)}; }
 
-void adam_mini_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
-                    OptionalTensor copy, at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
-  check(master, gradient, m, v, {blocks.at(0), blocks.at(1), blocks.at(2)}, copy);
-}
-
+struct AdamMini {
+  static constexpr const char* name = "adam_mini_";
+  static void check(const UpdateTensors& t) {
+    check_tensors(t.weights, t.gradient, t.state.at(0), t.state.at(1), blocks_of(t), t.compute_copy);
+  }
+  static void on_cpu(const UpdateTensors& t, const OptimizerStep& step) {
+    with_element_type(t.gradient.scalar_type(), [&](auto g) {
+      step_cpu<decltype(g)>(t.weights, t.gradient, t.state[0], t.state[1], blocks_of(t), t.compute_copy,
+                            step);
+    });
+  }
 #ifdef MOELAB_WITH_CUDA
-void adam_mini_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, at::IntArrayRef blocks,
-                    OptionalTensor copy, at::ArrayRef<double> numbers, at::IntArrayRef counters,
-                    const OptionalTensor& live) {
-  const MiniBlocks b{blocks.at(0), blocks.at(1), blocks.at(2)};
-  check(master, gradient, m, v, b, copy);
-  const c10::cuda::CUDAGuard guard(master.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  cuda::adam_mini(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
-                  m.data_ptr<float>(), v.data_ptr<float>(),
-                  {b.rows, master.numel() / b.rows, b.heads, b.head_rows}, adamw_factors(step),
-                  cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
+  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::LiveCall& live,
+                      cudaStream_t stream) {
+    const MiniBlocks b = blocks_of(t);
+    cuda::adam_mini(cuda::weight_pointers(t.weights, t.compute_copy, step),
+                    cuda::gradient_pointer(t.gradient), t.state[0].data_ptr<float>(),
+                    t.state[1].data_ptr<float>(), {b.rows, t.weights.numel() / b.rows, b.heads, b.head_rows},
+                    adamw_factors(step), live, stream);
+  }
 #endif
-
-using Signature = void(Tensor, const Tensor&, Tensor, Tensor, at::IntArrayRef, OptionalTensor,
-                       at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&);
+};
 
 }  // namespace
 
 void adam_mini_(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
                 const MiniBlocks& b, const OptionalTensor& compute_copy, const OptimizerStep& step) {
-  static const auto op = operator_handle<Signature>("moelab::adam_mini_");
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const StepArguments arguments(step);
-  op.call(master, gradient, m, v, {b.rows, b.heads, b.head_rows}, compute_copy, arguments.numbers,
-          arguments.counters, arguments.live);
+  const Tensor state[] = {m, v};
+  call_update_rule<AdamMini>({master, gradient, state, compute_copy, {b.rows, b.heads, b.head_rows}}, step);
 }
 
-TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def(
-      "adam_mini_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) v, int[] blocks, "
-      "Tensor(d!)? compute_copy, float[] numbers, int[] counters, Tensor? live) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adam_mini_", &adam_mini_cpu); }
-
-TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adam_mini_", &adam_mini_meta); }
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adam_mini_", &adam_mini_cuda); }
-#endif
+TORCH_LIBRARY_FRAGMENT(moelab, m) { register_update_rule<AdamMini>(m); }
 
 }  // namespace moelab

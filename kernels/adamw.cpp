@@ -2,19 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include "kernels/adam_rule.h"
 #include "kernels/load_gradient.h"
-#include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/cuda/update_pointers.h"
-#endif
+#include "kernels/update_operator.h"
 
 namespace moelab {
 namespace {
@@ -24,8 +16,8 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr int64_t kGrain = 16384;
 
-void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
-           const OptionalTensor& copy) {
+void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
+                   const OptionalTensor& copy) {
   check_step("adamw", master, gradient, copy);
   const auto dtype = m.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
   check_state("adamw", "m", m, dtype, master.numel());
@@ -74,60 +66,38 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
   });
 }
 
-void adamw_cpu(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
-               at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, m, v, copy);
-  const auto step = step_now(numbers, counters, live);
-  if (!step) return;
-  with_element_type(gradient.scalar_type(), [&](auto g) {
-    m.scalar_type() == at::kFloat ? step_cpu<decltype(g), float>(master, gradient, m, v, copy, *step)
-                                  : step_cpu<decltype(g), at::BFloat16>(master, gradient, m, v, copy, *step);
-  });
-}
-
-void adamw_meta(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
-                at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
-  check(master, gradient, m, v, copy);
-}
-
+struct AdamW {
+  static constexpr const char* name = "adamw_";
+  static void check(const UpdateTensors& t) {
+    check_tensors(t.weights, t.gradient, t.state.at(0), t.state.at(1), t.compute_copy);
+  }
+  static void on_cpu(const UpdateTensors& t, const OptimizerStep& step) {
+    const Tensor &m = t.state[0], &v = t.state[1];
+    with_element_type(t.gradient.scalar_type(), [&](auto g) {
+      m.scalar_type() == at::kFloat
+          ? step_cpu<decltype(g), float>(t.weights, t.gradient, m, v, t.compute_copy, step)
+          : step_cpu<decltype(g), at::BFloat16>(t.weights, t.gradient, m, v, t.compute_copy, step);
+    });
+  }
 #ifdef MOELAB_WITH_CUDA
-void adamw_cuda(Tensor master, const Tensor& gradient, Tensor m, Tensor v, OptionalTensor copy,
-                at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, m, v, copy);
-  const c10::cuda::CUDAGuard guard(master.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  cuda::adamw(cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient), m.data_ptr(),
-              v.data_ptr(), m.scalar_type() == at::kBFloat16, cuda::moment_key(step), master.numel(),
-              adamw_factors(step), cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
+  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::LiveCall& live,
+                      cudaStream_t stream) {
+    const Tensor &m = t.state[0], &v = t.state[1];
+    cuda::adamw(cuda::weight_pointers(t.weights, t.compute_copy, step), cuda::gradient_pointer(t.gradient),
+                m.data_ptr(), v.data_ptr(), m.scalar_type() == at::kBFloat16, cuda::moment_key(step),
+                t.weights.numel(), adamw_factors(step), live, stream);
+  }
 #endif
-
-using Signature = void(Tensor, const Tensor&, Tensor, Tensor, OptionalTensor, at::ArrayRef<double>,
-                       at::IntArrayRef, const OptionalTensor&);
+};
 
 }  // namespace
 
 void adamw_(const Tensor& master, const Tensor& gradient, const Tensor& m, const Tensor& v,
             const OptionalTensor& compute_copy, const OptimizerStep& step) {
-  static const auto op = operator_handle<Signature>("moelab::adamw_");
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const StepArguments arguments(step);
-  op.call(master, gradient, m, v, compute_copy, arguments.numbers, arguments.counters, arguments.live);
+  const Tensor state[] = {m, v};
+  call_update_rule<AdamW>({master, gradient, state, compute_copy}, step);
 }
 
-TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def(
-      "adamw_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!) v, Tensor(d!)? compute_copy, "
-      "float[] numbers, int[] counters, Tensor? live) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_", &adamw_cpu); }
-
-TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adamw_", &adamw_meta); }
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adamw_", &adamw_cuda); }
-#endif
+TORCH_LIBRARY_FRAGMENT(moelab, m) { register_update_rule<AdamW>(m); }
 
 }  // namespace moelab

@@ -2,24 +2,16 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/adam_rule.h"
 #include "kernels/compact_format.h"
 #include "kernels/load_gradient.h"
-#include "kernels/op_handle.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/cuda/update_pointers.h"
-#endif
+#include "kernels/update_operator.h"
 
 namespace moelab {
 namespace {
@@ -29,7 +21,7 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr int64_t kGrainChunks = 64;
 
-void check(const Tensor& weights, const Tensor& gradient, const CompactState& s) {
+void check_tensors(const Tensor& weights, const Tensor& gradient, const CompactState& s) {
   const char* name = "adamw_compact";
   const int64_t n = weights.numel(), groups = quant_blocks(n, kCompactGroup);
   const bool bf16 = weights.scalar_type() == at::kBFloat16;
@@ -174,60 +166,52 @@ void step_cpu(const Weights& weights, const Gradient* gradient, const Moments& m
   });
 }
 
-void compact_cpu(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
-                 OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters,
-                 const OptionalTensor& live) {
-  check(weights, gradient, {m, m_scale, v, v_scale, correction});
-  const auto step = step_now(numbers, counters, live);
-  if (!step) return;
-  const AdamWFactors f = adamw_factors(*step);
-  const Moments moments{m.data_ptr<int8_t>(), m_scale.data_ptr<int16_t>(), v.data_ptr<uint8_t>(),
-                        v_scale.data_ptr<int16_t>()};
-  const int64_t n = weights.numel();
-  const auto with_gradient = [&](const auto& w) {
-    gradient.scalar_type() == at::kFloat ? step_cpu(w, gradient.data_ptr<float>(), moments, n, f)
-                                         : step_cpu(w, gradient.data_ptr<at::BFloat16>(), moments, n, f);
-  };
-  if (correction) {
-    with_gradient(Bf16Weights{weights.data_ptr<at::BFloat16>(), correction->data_ptr<int8_t>()});
-  } else {
-    with_gradient(Fp32Weights{weights.data_ptr<float>()});
+// Of bf16 weights with their correction behind the moments.
+CompactState state_of(const UpdateTensors& t) {
+  return {t.state.at(0), t.state.at(1), t.state.at(2), t.state.at(3),
+          t.state.size() > 4 ? std::optional(t.state[4]) : std::nullopt};
+}
+
+struct Compact {
+  static constexpr const char* name = "adamw_compact_";
+  static void check(const UpdateTensors& t) { check_tensors(t.weights, t.gradient, state_of(t)); }
+  static void on_cpu(const UpdateTensors& t, const OptimizerStep& step) {
+    const CompactState s = state_of(t);
+    const AdamWFactors f = adamw_factors(step);
+    const Moments moments{s.m.data_ptr<int8_t>(), s.m_scale.data_ptr<int16_t>(), s.v.data_ptr<uint8_t>(),
+                          s.v_scale.data_ptr<int16_t>()};
+    const int64_t n = t.weights.numel();
+    const auto with_gradient = [&](const auto& w) {
+      t.gradient.scalar_type() == at::kFloat
+          ? step_cpu(w, t.gradient.data_ptr<float>(), moments, n, f)
+          : step_cpu(w, t.gradient.data_ptr<at::BFloat16>(), moments, n, f);
+    };
+    if (s.correction) {
+      with_gradient(Bf16Weights{t.weights.data_ptr<at::BFloat16>(), s.correction->data_ptr<int8_t>()});
+    } else {
+      with_gradient(Fp32Weights{t.weights.data_ptr<float>()});
+    }
   }
-}
-
-void compact_meta(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
-                  OptionalTensor correction, at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&) {
-  check(weights, gradient, {m, m_scale, v, v_scale, correction});
-}
-
 #ifdef MOELAB_WITH_CUDA
-void compact_cuda(Tensor weights, const Tensor& gradient, Tensor m, Tensor m_scale, Tensor v, Tensor v_scale,
-                  OptionalTensor correction, at::ArrayRef<double> numbers, at::IntArrayRef counters,
-                  const OptionalTensor& live) {
-  check(weights, gradient, {m, m_scale, v, v_scale, correction});
-  const c10::cuda::CUDAGuard guard(weights.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  const auto scales = [](const Tensor& t) { return reinterpret_cast<uint16_t*>(t.data_ptr<int16_t>()); };
-  cuda::adamw_compact(weights.data_ptr(), correction ? correction->data_ptr<int8_t>() : nullptr,
-                      cuda::gradient_pointer(gradient), m.data_ptr<int8_t>(), scales(m_scale),
-                      v.data_ptr<uint8_t>(), scales(v_scale), weights.numel(), adamw_factors(step),
-                      cuda::live_call(step, live), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
+  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::LiveCall& live,
+                      cudaStream_t stream) {
+    const CompactState s = state_of(t);
+    const auto scales = [](const Tensor& x) { return reinterpret_cast<uint16_t*>(x.data_ptr<int16_t>()); };
+    cuda::adamw_compact(t.weights.data_ptr(), s.correction ? s.correction->data_ptr<int8_t>() : nullptr,
+                        cuda::gradient_pointer(t.gradient), s.m.data_ptr<int8_t>(), scales(s.m_scale),
+                        s.v.data_ptr<uint8_t>(), scales(s.v_scale), t.weights.numel(), adamw_factors(step),
+                        live, stream);
+  }
 #endif
-
-using Signature = void(Tensor, const Tensor&, Tensor, Tensor, Tensor, Tensor, OptionalTensor,
-                       at::ArrayRef<double>, at::IntArrayRef, const OptionalTensor&);
+};
 
 }  // namespace
 
 void adamw_compact_(const Tensor& weights, const Tensor& gradient, const CompactState& s,
                     const OptimizerStep& step) {
-  static const auto op = operator_handle<Signature>("moelab::adamw_compact_");
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const StepArguments arguments(step);
-  op.call(weights, gradient, s.m, s.m_scale, s.v, s.v_scale, s.correction, arguments.numbers,
-          arguments.counters, arguments.live);
+  std::vector<Tensor> state = {s.m, s.m_scale, s.v, s.v_scale};
+  if (s.correction) state.push_back(*s.correction);
+  call_update_rule<Compact>({weights, gradient, state, std::nullopt}, step);
 }
 
 Tensor joined_weights(const Tensor& bf16, const Tensor& correction) {
@@ -251,18 +235,6 @@ void split_weights_(const Tensor& fp32, const Tensor& bf16, const Tensor& correc
   correction.copy_(corrections);
 }
 
-TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def(
-      "adamw_compact_(Tensor(a!) weights, Tensor gradient, Tensor(b!) m, Tensor(c!) m_scale, Tensor(d!) v, "
-      "Tensor(e!) v_scale, Tensor(f!)? correction, float[] numbers, int[] counters, Tensor? live) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("adamw_compact_", &compact_cpu); }
-
-TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("adamw_compact_", &compact_meta); }
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("adamw_compact_", &compact_cuda); }
-#endif
+TORCH_LIBRARY_FRAGMENT(moelab, m) { register_update_rule<Compact>(m); }
 
 }  // namespace moelab

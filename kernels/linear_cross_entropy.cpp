@@ -34,8 +34,7 @@ using cuda::ceil_div;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A CPU's are to stay in its cache. A GPU takes fewer and larger products; together below 64 MiB.
-constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{48} << 20;
+// Beside a chunk of logits; together below 64 MiB.
 constexpr int64_t kSlabBytes = int64_t{4} << 20, kGpuSlabBytes = int64_t{12} << 20;
 
 // The operator's: loss, dx, dw, dw_lower and divergence of the buffers.
@@ -409,7 +408,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 
 int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size, bool gpu) {
   constexpr int64_t kMultiple = 16;
-  const int64_t bytes = gpu ? kGpuChunkBytes : kChunkBytes;
+  const int64_t bytes = logit_chunk_bytes(gpu);
   const int64_t fitting = bytes / (vocabulary * element_size) / kMultiple * kMultiple;
   const int64_t most = std::max(fitting, kMultiple);
   if (tokens <= most) return tokens;

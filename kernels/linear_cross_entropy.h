@@ -45,8 +45,12 @@ ComparedLoss compared_cross_entropy(const at::Tensor& x_TD, const at::Tensor& we
                                     const at::Tensor& targets_T, const ReferenceHead& reference,
                                     const std::optional<at::Tensor>& gradient_scale = {});
 
-// Tokens whose logits exist at a time: as many as fit 16 MiB, on a GPU 48, with `element_size` bytes a logit,
-// at least 16, and spread evenly over the chunks.
+// Bytes of logits that exist at a time: a CPU's are to stay in its cache, a GPU takes fewer and larger
+// products.
+constexpr int64_t logit_chunk_bytes(bool gpu) { return int64_t{gpu ? 48 : 16} << 20; }
+
+// Tokens whose logits exist at a time: as many as fit logit_chunk_bytes with `element_size` bytes a logit, at
+// least 16, and spread evenly over the chunks.
 int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size,
                                    bool gpu = false);
 

@@ -2,21 +2,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include "kernels/cuda/live_step.h"
 #include "kernels/load_gradient.h"
-#include "kernels/op_handle.h"
 #include "kernels/stepped_weights.h"
+#include "kernels/update_operator.h"
 #include "kernels/vec.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/cuda/update_pointers.h"
-#endif
 
 namespace moelab {
 namespace {
@@ -34,7 +25,8 @@ Factors factors_of(const OptimizerStep& s) {
           f(s.gradient_scale)};
 }
 
-void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const OptionalTensor& copy) {
+void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& m,
+                   const OptionalTensor& copy) {
   check_step("momentum_step", master, gradient, copy);
   check_state("momentum_step", "m", m, at::kFloat, master.numel());
 }
@@ -42,6 +34,8 @@ void check(const Tensor& master, const Tensor& gradient, const Tensor& m, const 
 Vec sign(const Vec& x) { return Vec::blendv(Vec::blendv(Vec(0), Vec(1), x > Vec(0)), Vec(-1), x < Vec(0)); }
 
 struct Lion {
+  static constexpr const char* name = "lion_";
+  static constexpr bool is_lion = true;
   static Vec direction(const Vec& g, Vec& m, const Factors& f) {
     const Vec u = sign(at::vec::fmadd(m, Vec(f.beta1), g * Vec(f.rest1)));
     m = at::vec::fmadd(m, Vec(f.beta2), g * Vec(f.rest2));
@@ -50,6 +44,8 @@ struct Lion {
 };
 
 struct Sgd {
+  static constexpr const char* name = "sgd_";
+  static constexpr bool is_lion = false;
   static Vec direction(const Vec& g, Vec& m, const Factors& f) {
     m = at::vec::fmadd(m, Vec(f.beta1), g);
     return m;
@@ -76,73 +72,38 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
 }
 
 template <class Rule>
-void momentum_cpu(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
-                  at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, m, copy);
-  const auto step = step_now(numbers, counters, live);
-  if (!step) return;
-  with_element_type(gradient.scalar_type(),
-                    [&](auto g) { step_cpu<Rule, decltype(g)>(master, gradient, m, copy, *step); });
-}
-
-void momentum_meta(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy, at::ArrayRef<double>,
-                   at::IntArrayRef, const OptionalTensor&) {
-  check(master, gradient, m, copy);
-}
-
+struct Momentum {
+  static constexpr const char* name = Rule::name;
+  static void check(const UpdateTensors& t) {
+    check_tensors(t.weights, t.gradient, t.state.at(0), t.compute_copy);
+  }
+  static void on_cpu(const UpdateTensors& t, const OptimizerStep& step) {
+    with_element_type(t.gradient.scalar_type(), [&](auto g) {
+      step_cpu<Rule, decltype(g)>(t.weights, t.gradient, t.state[0], t.compute_copy, step);
+    });
+  }
 #ifdef MOELAB_WITH_CUDA
-template <bool kLion>
-void momentum_cuda(Tensor master, const Tensor& gradient, Tensor m, OptionalTensor copy,
-                   at::ArrayRef<double> numbers, at::IntArrayRef counters, const OptionalTensor& live) {
-  check(master, gradient, m, copy);
-  const c10::cuda::CUDAGuard guard(master.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  cuda::momentum_step(kLion, cuda::weight_pointers(master, copy, step), cuda::gradient_pointer(gradient),
-                      m.data_ptr<float>(), master.numel(), factors_of(step), cuda::live_call(step, live),
-                      c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
+  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::LiveCall& live,
+                      cudaStream_t stream) {
+    cuda::momentum_step(Rule::is_lion, cuda::weight_pointers(t.weights, t.compute_copy, step),
+                        cuda::gradient_pointer(t.gradient), t.state[0].data_ptr<float>(), t.weights.numel(),
+                        factors_of(step), live, stream);
+  }
 #endif
-
-using Signature = void(Tensor, const Tensor&, Tensor, OptionalTensor, at::ArrayRef<double>, at::IntArrayRef,
-                       const OptionalTensor&);
+};
 
 }  // namespace
 
 void momentum_step_(MomentumRule rule, const Tensor& master, const Tensor& gradient, const Tensor& m,
                     const OptionalTensor& compute_copy, const OptimizerStep& step) {
-  static const auto lion = operator_handle<Signature>("moelab::lion_");
-  static const auto sgd = operator_handle<Signature>("moelab::sgd_");
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const StepArguments arguments(step);
-  (rule == MomentumRule::lion ? lion : sgd)
-      .call(master, gradient, m, compute_copy, arguments.numbers, arguments.counters, arguments.live);
+  const UpdateTensors tensors{master, gradient, m, compute_copy};
+  rule == MomentumRule::lion ? call_update_rule<Momentum<Lion>>(tensors, step)
+                             : call_update_rule<Momentum<Sgd>>(tensors, step);
 }
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
-  m.def(
-      "lion_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!)? compute_copy, float[] numbers, "
-      "int[] counters, Tensor? live) -> ()");
-  m.def(
-      "sgd_(Tensor(a!) master, Tensor gradient, Tensor(b!) m, Tensor(c!)? compute_copy, float[] numbers, "
-      "int[] counters, Tensor? live) -> ()");
+  register_update_rule<Momentum<Lion>>(m);
+  register_update_rule<Momentum<Sgd>>(m);
 }
-
-TORCH_LIBRARY_IMPL(moelab, CPU, m) {
-  m.impl("lion_", &momentum_cpu<Lion>);
-  m.impl("sgd_", &momentum_cpu<Sgd>);
-}
-
-TORCH_LIBRARY_IMPL(moelab, Meta, m) {
-  m.impl("lion_", &momentum_meta);
-  m.impl("sgd_", &momentum_meta);
-}
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("lion_", &momentum_cuda<true>);
-  m.impl("sgd_", &momentum_cuda<false>);
-}
-#endif
 
 }  // namespace moelab

@@ -15,6 +15,7 @@ struct Parameter {
   bool expert = false;
   int64_t heads = 0;      // its first rows are so many query and key heads, …
   int64_t head_rows = 0;  // … of so many rows each
+  bool hidden = false;    // a block's matrix between hidden states: neither embedding, head nor router
 
   // The gradient to step with; undefined when there is none.
   const at::Tensor& gradient() const { return accumulated.defined() ? accumulated : value.grad(); }

@@ -11,6 +11,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "moe/name_hash.h"
 
 // Axes: B sequences of S tokens, V vocabulary, D width, E experts, F expert width.
 namespace moelab {
@@ -18,11 +19,9 @@ namespace {
 
 constexpr double kDeviation = 0.02;
 
-// FNV-1a of the name, mixed with the seed: a weight's values depend on nothing that was made before it.
+// Of a weight's first values: they depend on nothing that was made before it.
 uint64_t seed_of(uint64_t seed, const std::string& name) {
-  uint64_t hash = 1469598103934665603ull ^ (seed * 0x9E3779B97F4A7C15ull);
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
+  return name_hash(name, seed * 0x9E3779B97F4A7C15ull);
 }
 
 void fill_normal(const at::Tensor& fp32, double mean, double deviation, uint64_t seed) {
@@ -61,6 +60,7 @@ at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t>
   value.requires_grad_();
   parameters_.push_back(
       {name, value, options_.masters || fp32 ? master : at::Tensor(), {}, true, expert, heads, head_rows});
+  parameters_.back().hidden = name.starts_with("blocks.");
   if (options_.made) options_.made(parameters_.back());
   return value;
 }

@@ -35,8 +35,7 @@ TECHNIQUES = {
     "precision.compute": ["bf16", "fp16", "fp8"], "precision.master": ["none"], "precision.store": ["int8", "fp8"],
     "activations.checkpoint": ["full", "every", "ratio"],
     "activations.pieces": ["[norms]", "[attention]", "[expert_hidden]", "[moe]", "[norms, expert_hidden]"],
-    "activations.storage": ["int8", "fp8", "host", "nvme"],
-    "optim.name": ["adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"], "optim.state": ["bf16"],
+    "activations.storage": None, "optim.name": None, "optim.state": ["bf16"],  # None: all in the table of techniques
     "optim.in_backward": ["true"], "placement.parameters": ["host", "nvme"], "placement.gradients": ["host", "nvme"],
     "placement.optimizer": ["host", "nvme"],
 }
@@ -44,11 +43,18 @@ CHANCE = 0.3  # of each technique
 ALLOCATED, RESERVED = 0.03, 0.05  # what a run's peaks may be off by
 
 
-def draw(chance: random.Random, nvme: pathlib.Path) -> dict:
+def techniques_of(program: pathlib.Path) -> dict[str, list[str]]:
+    """TECHNIQUES, with the values that the program's own table of techniques knows."""
+    rows = [row["settings"] for row in json.loads(call(program, "techniques", "--json").stdout)["techniques"]]
+    return {key: values or list(dict.fromkeys(row[key] for row in rows if key in row))
+            for key, values in TECHNIQUES.items()}
+
+
+def draw(chance: random.Random, nvme: pathlib.Path, techniques: dict[str, list[str]]) -> dict:
     settings = dict(BASE)
     for key, values in SIZES.items():
         settings[key] = chance.choice(values)
-    for key, values in TECHNIQUES.items():
+    for key, values in techniques.items():
         if chance.random() < CHANCE:
             settings[key] = chance.choice(values)
     if settings.get("activations.checkpoint") == "every":
@@ -152,13 +158,14 @@ def main() -> None:
     if not arguments.data.is_dir():
         parser.error(f"--data {arguments.data}: no folder; scripts/prepare_data.py makes one")
     call(arguments.program, "--version")  # a mistake is found before the old records are gone
+    techniques = techniques_of(arguments.program)
     shared = [f"data.path={arguments.data}", f"run.device={arguments.device}"]
     chance, records, seen = random.Random(arguments.seed), [], set()
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w", encoding="utf-8") as out:
         nvme = pathlib.Path(scratch) / "nvme"
         nvme.mkdir()
         while len(records) < arguments.draws:
-            settings = draw(chance, nvme)
+            settings = draw(chance, nvme, techniques)
             if str(settings) in seen:
                 continue
             seen.add(str(settings))

@@ -20,7 +20,7 @@ sources_of() {
   case $1 in
     safetensors) echo train/checkpoint/safetensors.cpp ;;
     shard) echo train/data/shard.cpp train/files/*.cpp ;;
-    settings) echo train/config/*.cpp train/presets/*.cpp moe/settings/*.cpp ;;
+    settings) echo train/config/*.cpp train/config/facts/*.cpp train/presets/*.cpp moe/settings/*.cpp ;;
     *) fail "no fuzz target '$1'; there are safetensors, shard and settings" ;;
   esac
 }

@@ -1,5 +1,7 @@
 #include "train/activations/compressed_store.h"
 
+#include <ATen/ATen.h>
+
 #include "kernels/packed_blocks.h"
 
 namespace moelab {
@@ -15,10 +17,35 @@ struct PackedTensor : StoredTensor {
   int64_t block;
 };
 
+// The bytes are in another store, from where they come back to the device to be decoded.
+struct AwayPackedTensor : StoredTensor {
+  AwayPackedTensor(const at::Tensor& packed, BlockCode code, int64_t block, TensorStore& away)
+      : bytes(packed.numel()), away(away.store(packed)), code(code), block(block) {}
+  void read(const at::Tensor& to) override {
+    at::Tensor packed = away->fetched();
+    if (!packed.defined()) {
+      packed = at::empty({bytes}, to.options().dtype(at::kByte));
+      away->read(packed);
+    }
+    unpack_blocks(packed, code, block, to);
+  }
+
+  int64_t bytes;
+  std::unique_ptr<StoredTensor> away;
+  BlockCode code;
+  int64_t block;
+};
+
 }  // namespace
 
 std::unique_ptr<StoredTensor> CompressedStore::store(const at::Tensor& dense) {
-  return std::make_unique<PackedTensor>(pack_blocks(dense, code_, block_), code_, block_);
+  at::Tensor packed = pack_blocks(dense, code_, block_);
+  if (away_) return std::make_unique<AwayPackedTensor>(packed, code_, block_, *away_);
+  return std::make_unique<PackedTensor>(std::move(packed), code_, block_);
+}
+
+void CompressedStore::begin_block() {
+  if (away_) away_->begin_block();
 }
 
 }  // namespace moelab

@@ -3,27 +3,34 @@
 #include "train/activations/compressed_store.h"
 #include "train/activations/host_store.h"
 #include "train/activations/nvme_store.h"
+#include "train/config/facts/storage.h"
 
 namespace moelab {
+namespace {
 
-std::unique_ptr<TensorStore> make_tensor_store(const Settings& settings, c10::Device device) {
-  const ActivationSettings& a = settings.activations;
+// Null for the device.
+std::unique_ptr<TensorStore> make_home_store(Home home, const Settings& settings, c10::Device device) {
   const PlacementSettings& p = settings.placement;
   // a dry run's memory is that of the device it stands for
   const bool ahead = device.is_cuda() || (device.is_meta() && settings.run.device == DeviceChoice::cuda);
-  switch (a.storage) {
-    case ActivationStorage::keep:
+  switch (home) {
+    case Home::device:
       break;
-    case ActivationStorage::int8:
-      return std::make_unique<CompressedStore>(BlockCode::int8, a.block);
-    case ActivationStorage::fp8:
-      return std::make_unique<CompressedStore>(BlockCode::e4m3, a.block);
-    case ActivationStorage::host:
+    case Home::host:
       return std::make_unique<HostStore>(device, ahead);
-    case ActivationStorage::nvme:
+    case Home::nvme:
       return std::make_unique<NvmeStore>(p.nvme_path, p.nvme_block.count, p.nvme_depth, device, ahead);
   }
   return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<TensorStore> make_tensor_store(const Settings& settings, c10::Device device) {
+  const StorageFacts& facts = storage_facts(settings.activations.storage);
+  std::unique_ptr<TensorStore> store = make_home_store(facts.home, settings, device);
+  if (!facts.code) return store;
+  return std::make_unique<CompressedStore>(*facts.code, settings.activations.block, std::move(store));
 }
 
 }  // namespace moelab

@@ -22,7 +22,7 @@ class StoredTensor {
 class TensorStore {
  public:
   virtual ~TensorStore() = default;
-  // `dense` is a floating-point tensor without gaps in memory; it may be freed afterwards. On CUDA it is read
+  // `dense` is a tensor without gaps in memory; it may be freed afterwards. On CUDA it is read
   // behind what is queued now, so nothing may write to it before; autograd does not allow that either.
   virtual std::unique_ptr<StoredTensor> store(const at::Tensor& dense) = 0;
   // What is stored from now on is of the model's next block.

@@ -56,4 +56,11 @@ nlohmann::ordered_json settings_json(const Settings& settings) {
   return json;
 }
 
+std::map<std::string, std::string> setting_texts(const Settings& settings) {
+  std::map<std::string, std::string> texts;
+  for_each_field(settings,
+                 [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
+  return texts;
+}
+
 }  // namespace moelab

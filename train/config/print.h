@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,5 +13,8 @@ std::string print_settings(const Settings& settings);
 
 // The same as a JSON object of groups; sizes are numbers of bytes, enums their names.
 nlohmann::ordered_json settings_json(const Settings& settings);
+
+// Each setting's key and value as the command line takes them.
+std::map<std::string, std::string> setting_texts(const Settings& settings);
 
 }  // namespace moelab

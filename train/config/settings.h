@@ -27,14 +27,14 @@ constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
   return {"none", "full", "every", "layers", "ratio"};
 }
 
-enum class ActivationStorage { keep, int8, fp8, host, nvme };
-constexpr std::array<std::string_view, 5> enum_names(ActivationStorage) {
-  return {"keep", "int8", "fp8", "host", "nvme"};
+enum class ActivationStorage { keep, int8, fp8, host, nvme, int8_host, fp8_host, int8_nvme, fp8_nvme };
+constexpr std::array<std::string_view, 9> enum_names(ActivationStorage) {
+  return {"keep", "int8", "fp8", "host", "nvme", "int8_host", "fp8_host", "int8_nvme", "fp8_nvme"};
 }
 
-enum class OptimizerName { adamw, adam8bit, adamw_compact, adam_mini, lion, adafactor, sgd };
-constexpr std::array<std::string_view, 7> enum_names(OptimizerName) {
-  return {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"};
+enum class OptimizerName { adamw, adam8bit, adamw_compact, adam_mini, lion, adafactor, sgd, muon };
+constexpr std::array<std::string_view, 8> enum_names(OptimizerName) {
+  return {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd", "muon"};
 }
 
 enum class OptimizerState { fp32, bf16 };
@@ -109,7 +109,7 @@ struct ActivationSettings {
     v.field("pieces", self.pieces,
             "what is recomputed of the other blocks; attention and moe are their halves");
     v.field("storage", self.storage, "form in which what backward needs is held until then");
-    v.field("block", self.block, "with storage=int8 or fp8: elements that share a scale", range(16, 65536));
+    v.field("block", self.block, "with storage in 8 bits: elements that share a scale", range(16, 65536));
   }
 };
 
@@ -130,7 +130,8 @@ struct OptimSettings {
   static void visit(Self& self, Visitor& v) {
     v.field("name", self.name, "update rule");
     v.field("state", self.state, "type of AdamW's moments; bf16 is rounded stochastically");
-    v.field("lr", self.lr, "learning rate after warm-up", range(0, 1e3));
+    v.field("lr", self.lr, "learning rate after warm-up; Muon's matrices take 67 times as much",
+            range(0, 1e3));
     v.field("min_lr", self.min_lr, "learning rate at the end of the schedule", range(0, 1e3));
     v.field("betas", self.betas,
             "decay of the first and second moment; Lion's two; the first is SGD's momentum",

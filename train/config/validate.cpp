@@ -4,23 +4,18 @@
 #include <limits>
 #include <set>
 
-#include "moe/settings/error.h"
 #include "train/config/convert.h"
+#include "train/config/facts/placement.h"
+#include "train/config/facts/precision.h"
+#include "train/config/facts/require.h"
+#include "train/config/facts/storage.h"
+#include "train/config/facts/update_rule.h"
 #include "train/config/for_each_field.h"
 #include "train/config/resolve.h"
 #include "train/presets/parameter_count.h"
 
 namespace moelab {
 namespace {
-
-void require(bool holds, const std::string& message) {
-  if (!holds) throw UserError(message);
-}
-
-template <class T>
-std::string named(const char* key, const T& value) {
-  return std::string(key) + "=" + value_text(value);
-}
 
 // Settings made in code pass no reader, so each value goes through one here.
 void check_intervals(const Settings& settings) {
@@ -115,61 +110,8 @@ void check_activations(const ActivationSettings& a, int64_t layers) {
           named("activations.layers", a.layers) + " names a block twice");
 }
 
-void check_precision(const PrecisionSettings& p, const ModelSettings& m) {
-  const bool fp8 = p.compute == ComputePrecision::fp8;
-  require(!fp8 || m.dense() || m.dispatch != Dispatch::onehot,
-          "precision.compute=fp8 with model.dispatch=onehot, whose products have no fp8; set "
-          "model.dispatch=capacity or dropless");
-  require(p.master == MasterWeights::fp32 || fp8 || p.compute == ComputePrecision::bf16,
-          named("precision.master", p.master) + " with " + named("precision.compute", p.compute) +
-              "; stochastic rounding is for bf16 weights, set precision.compute=bf16");
-  require(
-      p.loss_scale.automatic() || p.compute == ComputePrecision::fp16 || p.compute == ComputePrecision::bf16,
-      named("precision.loss_scale", p.loss_scale) + " with " + named("precision.compute", p.compute) +
-          "; a loss scale is for precision.compute=fp16 or bf16, leave it at 0");
-}
-
-void check_store(const PrecisionSettings& p, OptimizerName optimizer) {
-  const std::string store = named("precision.store", p.store),
-                    compute = named("precision.compute", p.compute);
-  const bool coded = p.store == WeightStore::fp8 || p.store == WeightStore::int8;
-  if (!coded) {
-    const std::string type = p.compute == ComputePrecision::fp8 ? "bf16" : value_text(p.compute);
-    require(p.store == WeightStore::compute || value_text(p.store) == type,
-            store + " with " + compute + "; weights are held as " + type + " there, leave it at compute");
-    return;
-  }
-  require(p.compute != ComputePrecision::fp32,
-          store + " with " + compute +
-              "; a coded weight needs its fp32 master beside it, which is the weight itself there, set "
-              "precision.compute=bf16");
-  require(p.master == MasterWeights::fp32, store + " with " + named("precision.master", p.master) +
-                                               "; steps are smaller than what 8 bits can tell apart, set "
-                                               "precision.master=fp32");
-  require(optimizer != OptimizerName::adamw_compact,
-          store + " with " + named("optim.name", optimizer) +
-              ", which keeps no masters to code; set precision.store=compute or another optim.name");
-}
-
-void check_storage(const Settings& s) {
-  const int64_t block = s.placement.nvme_block.count;
-  require(s.activations.storage != ActivationStorage::nvme || !s.placement.nvme_path.empty(),
-          "activations.storage=nvme with placement.nvme_path=; name a folder on the drive there");
-  require(s.placement.parameters != Home::nvme || !s.placement.nvme_path.empty(),
-          "placement.parameters=nvme with placement.nvme_path=; name a folder on the drive there");
-  require(s.placement.gradients != Home::nvme || !s.placement.nvme_path.empty(),
-          "placement.gradients=nvme with placement.nvme_path=; name a folder on the drive there");
-  require(s.placement.optimizer != Home::nvme || !s.placement.nvme_path.empty(),
-          "placement.optimizer=nvme with placement.nvme_path=; name a folder on the drive there");
-  require(s.reference.placement != Home::nvme || !s.placement.nvme_path.empty(),
-          "reference.placement=nvme with placement.nvme_path=; name a folder on the drive there");
-  require(
-      s.placement.gradients == Home::device || !s.optim.in_backward,
-      named("placement.gradients", s.placement.gradients) +
-          " with optim.in_backward=true, which uses each gradient at once; set placement.gradients=device");
-  require(block >= 4096 && block <= int64_t{1} << 30 && block % 4096 == 0,
-          named("placement.nvme_block", s.placement.nvme_block) +
-              " is not a multiple of 4096 bytes, at most 1GiB, which direct reads and writes need");
+void check_reference(const Settings& s) {
+  require_drive(s, "reference.placement", s.reference.placement, s.reference.placement);
 }
 
 // One shape of every tensor, and nothing that waits for the host or moves between it and the device.
@@ -185,7 +127,7 @@ void check_captured_step(const Settings& s) {
   refuse(!s.model.dense() && s.model.experts_per_token == s.model.experts && s.model.capacity_factor >= 1,
          "all tokens at all experts, whose rows are counted on the host",
          "model.experts_per_token below model.experts");
-  refuse(s.activations.storage == ActivationStorage::host || s.activations.storage == ActivationStorage::nvme,
+  refuse(storage_facts(s.activations.storage).home != Home::device,
          named("activations.storage", s.activations.storage) + ", which a graph cannot reach",
          "activations.storage=keep");
   const auto home = [&](const char* name, Home where) {
@@ -211,7 +153,7 @@ void check_cuda_graphs(const Settings& s) {
   require(s.placement.parameters == Home::device,
           with + named("placement.parameters", s.placement.parameters) +
               ", which a graph cannot reach; set placement.parameters=device, or memory.cuda_graphs=none");
-  require(s.precision.store != WeightStore::fp8 && s.precision.store != WeightStore::int8,
+  require(!weight_code(s.precision),
           with + named("precision.store", s.precision.store) +
               ", whose weights come and go; set precision.store=compute, or memory.cuda_graphs=none");
   if (captures_step(s.memory.cuda_graphs)) check_captured_step(s);
@@ -232,16 +174,7 @@ void check_optim(const Settings& s) {
   const OptimSettings& o = s.optim;
   require(o.betas.size() == 2, named("optim.betas", o.betas) + " are not two numbers, e.g. [0.9, 0.95]");
   require(o.min_lr <= o.lr, named("optim.min_lr", o.min_lr) + " is more than " + named("optim.lr", o.lr));
-  require(o.state == OptimizerState::fp32 || o.name == OptimizerName::adamw,
-          named("optim.state", o.state) + " with " + named("optim.name", o.name) +
-              "; only optim.name=adamw has moments of that type");
-  require(o.name != OptimizerName::adamw_compact || s.precision.compute == ComputePrecision::bf16 ||
-              s.precision.compute == ComputePrecision::fp8,
-          "optim.name=adamw_compact with " + named("precision.compute", s.precision.compute) +
-              "; its weights are bf16, so it needs precision.compute=bf16");
-  require(o.name != OptimizerName::adamw_compact || s.precision.master == MasterWeights::fp32,
-          "optim.name=adamw_compact with " + named("precision.master", s.precision.master) +
-              "; its 8-bit correction stands in for the masters already, leave precision.master=fp32");
+  check_update_rule(s);
   require(!o.in_backward || s.precision.compute != ComputePrecision::fp16,
           "optim.in_backward=true with precision.compute=fp16; the loss scale needs all gradients before any "
           "is used, set precision.compute=bf16");
@@ -288,9 +221,10 @@ void validate(const Settings& settings) {
   check_data(settings.data);
   check_activations(settings.activations, settings.model.layers);
   check_pieces(settings.activations, settings.model);
-  check_precision(settings.precision, settings.model);
-  check_store(settings.precision, settings.optim.name);
+  check_precision(settings);
   check_storage(settings);
+  check_placement(settings);
+  check_reference(settings);
   check_optim(settings);
   check_sample(settings);
   check_cuda_graphs(settings);

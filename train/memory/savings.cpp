@@ -6,7 +6,7 @@
 
 #include "moe/settings/error.h"
 #include "train/config/assign.h"
-#include "train/config/for_each_field.h"
+#include "train/config/print.h"
 #include "train/config/validate.h"
 #include "train/techniques/techniques.h"
 
@@ -14,13 +14,6 @@ namespace moelab {
 namespace {
 
 using Texts = std::map<std::string, std::string>;  // key -> value
-
-Texts texts_of(const Settings& settings) {
-  Texts texts;
-  for_each_field(settings,
-                 [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
-  return texts;
-}
 
 // A path in the table stands for any.
 bool is_on(const Technique& technique, const Texts& now) {
@@ -56,8 +49,8 @@ std::optional<Settings> without(const Technique& technique, const Settings& sett
 }  // namespace
 
 std::vector<WithoutTechnique> without_each_technique(const Settings& settings) {
-  const Texts now = texts_of(settings);
-  Texts absent = texts_of(Settings{});
+  const Texts now = setting_texts(settings);
+  Texts absent = setting_texts(Settings{});
   const Technique& baseline = techniques().front();
   for (const auto& [key, value] : baseline.settings) absent[std::string(key)] = std::string(value);
   std::vector<WithoutTechnique> runs;

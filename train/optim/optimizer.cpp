@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "moe/name_hash.h"
+
 namespace moelab {
 namespace {
 
@@ -41,22 +43,10 @@ void prepare_master(Parameter& p, bool keep) {
 at::Tensor zeros(const StateSlot& slot, c10::Device device, Home home) {
   const KindScope kind(slot.kind);
   const HomeScope where(home);
-  return at::zeros(slot.shape, at::TensorOptions().dtype(slot.dtype).device(device));
-}
-
-// FNV-1a of the name.
-int64_t stream_of(const std::string& name) {
-  uint64_t hash = 1469598103934665603ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return static_cast<int64_t>(hash);
+  return at::zeros(slot.shape, at::TensorOptions().dtype(scalar_type(slot.type)).device(device));
 }
 
 }  // namespace
-
-bool keeps_masters(const Settings& settings) {
-  return settings.precision.master == MasterWeights::fp32 &&
-         make_update_rule(settings.optim)->keeps_masters();
-}
 
 Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters)
     : Optimizer(settings, masters, Home::device,
@@ -66,8 +56,8 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& set
 
 Optimizer::Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
                      std::shared_ptr<StateFile> file)
-    : rule_(make_update_rule(settings)),
-      masters_(masters && rule_->keeps_masters()),
+    : rule_(settings),
+      masters_(masters && rule_.keeps_masters()),
       home_(home),
       device_(device),
       file_(std::move(file)),
@@ -86,10 +76,10 @@ const Parameter& Optimizer::add(Parameter parameter) {
   Parameter& p = parameters_.back();
   const size_t index = parameters_.size() - 1;
   steps_.push_back(0);
-  streams_.push_back(stream_of(p.name));
+  streams_.push_back(static_cast<int64_t>(name_hash(p.name)));
   Held& held = held_.emplace_back();
-  held.layout = rule_->layout(p);
-  held.cut = rule_->cut(p);
+  held.layout = rule_.layout(p);
+  held.cut = rule_.cut(p);
   if (file_) plan_parts(index);
   if (in_file()) {
     if (p.has_master_copy()) put_master(index);
@@ -147,7 +137,7 @@ void Optimizer::step_live(const at::Tensor& live) {
                 " has no gradient, or its state is not on the device");
     OptimizerStep numbers = numbers_of(i);
     numbers.live = live;
-    rule_->step(p, p.gradient(), held_[i].state, numbers);
+    rule_.step(p, p.gradient(), held_[i].state, numbers);
   }
 }
 
@@ -184,9 +174,9 @@ OptimizerStep Optimizer::next_numbers(size_t index, double lr, double gradient_s
 void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const UpdateRule::State& state,
                          const OptimizerStep& numbers) {
   if (home_ == Home::device)  // the gradient may be on the host
-    return rule_->step(p, gradient.to(p.value.device(), /*non_blocking=*/true), state, numbers);
+    return rule_.step(p, gradient.to(p.value.device(), /*non_blocking=*/true), state, numbers);
   const HomeScope outside(Home::host);  // for the rule's scratch
-  if (!p.value.is_cuda()) return rule_->step(p, gradient, state, numbers);
+  if (!p.value.is_cuda()) return rule_.step(p, gradient, state, numbers);
   Parameter host = p;
   host.value = copies_.passing(p.value, p.value.scalar_type());
   const bool own_master = p.master.is_same(p.value), value_counts = own_master || !p.master.defined();
@@ -198,7 +188,7 @@ void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const U
     copies_.start(gradient, down);
   }
   if (value_counts || gradient.is_cuda()) copies_.finish();
-  rule_->step(host, down, state, numbers);
+  rule_.step(host, down, state, numbers);
   copies_.start(host.value, p.value.detach());
   copies_.join();
 }
@@ -207,14 +197,14 @@ at::Tensor Optimizer::weights(size_t index) const {
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) return p.master.detach();
   const HomeScope outside(Home::host);
-  if (!in_file()) return rule_->joined(p, held_[index].state);
+  if (!in_file()) return rule_.joined(p, held_[index].state);
   at::Tensor fp32 =
       at::empty(p.value.sizes(),
                 p.value.options().dtype(at::kFloat).device(device_.is_meta() ? c10::kMeta : c10::kCPU));
   const at::NoGradGuard no_grad;
   visit_records(index, false, [&](Part& part) {
     const bool master = part.parameter.master.defined();
-    const at::Tensor whole = master ? part.parameter.master : rule_->joined(part.parameter, part.state);
+    const at::Tensor whole = master ? part.parameter.master : rule_.joined(part.parameter, part.state);
     fp32.view(-1).narrow(0, part.element, whole.numel()).copy_(whole.reshape(-1));
   });
   return fp32;
@@ -227,13 +217,13 @@ void Optimizer::set_weights(size_t index, const at::Tensor& fp32) {
     p.master.detach().copy_(fp32);
     if (p.has_master_copy()) round_into_value(p);
   } else if (!in_file()) {
-    rule_->split(fp32, p, held_[index].state);
+    rule_.split(fp32, p, held_[index].state);
   } else {
     const at::Tensor flat = fp32.detach().reshape(-1);
     visit_records(index, true, [&](Part& part) {
       const Parameter& q = part.parameter;
       const at::Tensor mine = flat.narrow(0, part.element, q.value.numel()).view(q.value.sizes());
-      if (!q.master.defined()) return rule_->split(mine, q, part.state);
+      if (!q.master.defined()) return rule_.split(mine, q, part.state);
       q.master.copy_(mine);
       round_into_value(q);
     });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moe/parameter.h"
+#include "train/config/facts/precision.h"
 #include "train/config/settings.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/state_file.h"
@@ -21,10 +22,6 @@ struct NamedState {
   std::string name;
   at::Tensor tensor;
 };
-
-// Whether 16-bit weights have fp32 masters behind them: not with precision.master=none, nor under a rule that
-// does without.
-bool keeps_masters(const Settings& settings);
 
 // A gradient that lies in the state's file instead of in a tensor.
 struct StoredGradient {
@@ -146,7 +143,7 @@ class Optimizer {
   at::Tensor gradient_of(const Step& step, const Part& part, const at::Tensor& bytes) const;
   void step_parts(const std::vector<size_t>& indices, double lr, double gradient_scale);
 
-  std::unique_ptr<UpdateRule> rule_;
+  UpdateRule rule_;
   bool masters_;
   Home home_;
   c10::Device device_;

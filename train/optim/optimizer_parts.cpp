@@ -20,9 +20,10 @@ int64_t record_bytes(const std::vector<StateSlot>& slots) {
   return bytes;
 }
 
-// The first bytes of `bytes` as a tensor.
-at::Tensor typed(const at::Tensor& bytes, int64_t offset, const StateSlot& slot) {
-  return bytes.narrow(0, offset, bytes_of(slot)).view(slot.dtype).view(slot.shape);
+// The bytes from `offset` on as a tensor.
+at::Tensor typed(const at::Tensor& bytes, int64_t offset, at::IntArrayRef shape, c10::ScalarType type) {
+  const int64_t length = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(type));
+  return bytes.narrow(0, offset, length).view(type).view(shape);
 }
 
 at::Tensor rows_of_tensor(const at::Tensor& whole, const Cut& cut, int64_t row, int64_t rows) {
@@ -47,8 +48,8 @@ Parameter Optimizer::rows_of(size_t index, int64_t row, int64_t rows) const {
 std::vector<StateSlot> Optimizer::record_of(size_t index, const Parameter& part) const {
   std::vector<StateSlot> slots;
   if (held_[index].master_in_file)
-    slots.push_back({"master", part.value.sizes().vec(), c10::kFloat, Kind::master});
-  for (StateSlot& slot : rule_->layout(part)) slots.push_back(std::move(slot));
+    slots.push_back({"master", part.value.sizes().vec(), ElementType::fp32, Kind::master});
+  for (StateSlot& slot : rule_.layout(part)) slots.push_back(std::move(slot));
   return slots;
 }
 
@@ -92,8 +93,8 @@ Optimizer::Part Optimizer::part_of(size_t index, int64_t number, const at::Tenso
   const int64_t row = number * held.part_rows, rows = std::min(held.part_rows, held.rows() - row);
   Part part{rows_of(index, row, rows), {}, parameters_[index].value.numel() / held.rows() * row};
   if (!record.defined()) {
-    const std::vector<StateSlot> before = rule_->layout(rows_of(index, 0, row)),
-                                 here = rule_->layout(part.parameter);
+    const std::vector<StateSlot> before = rule_.layout(rows_of(index, 0, row)),
+                                 here = rule_.layout(part.parameter);
     for (size_t k = 0; k < here.size(); ++k) {
       const int64_t first = row == 0 ? 0 : elements_of(before[k]);
       part.state.push_back(held.state[k].view(-1).narrow(0, first, elements_of(here[k])).view(here[k].shape));
@@ -102,7 +103,7 @@ Optimizer::Part Optimizer::part_of(size_t index, int64_t number, const at::Tenso
   }
   int64_t offset = 0;
   for (const StateSlot& slot : record_of(index, part.parameter)) {
-    at::Tensor tensor = typed(record, offset, slot);
+    at::Tensor tensor = typed(record, offset, slot.shape, scalar_type(slot.type));
     offset += slot_bytes(slot);
     if (held.master_in_file && !part.parameter.master.defined()) {
       part.parameter.master = std::move(tensor);
@@ -160,7 +161,7 @@ std::vector<at::Tensor> Optimizer::whole_state(size_t index, bool weights) const
     const StateSlot& slot = held.layout[k];
     whole.emplace_back();
     if (!weights && slot.kind == Kind::master) continue;
-    whole.back() = in_file() ? at::empty(slot.shape, options.dtype(slot.dtype)) : held.state[k];
+    whole.back() = in_file() ? at::empty(slot.shape, options.dtype(scalar_type(slot.type))) : held.state[k];
   }
   if (in_file()) exchange(index, whole, false);
   return whole;
@@ -189,7 +190,7 @@ at::Tensor Optimizer::gradient_of(const Step& step, const Part& part, const at::
   }
   const int64_t begin =
       held.gradient->offset + part.element * static_cast<int64_t>(c10::elementSize(held.gradient->type));
-  return typed(bytes, begin % UnnamedFile::kAlign, {"", value.sizes().vec(), held.gradient->type});
+  return typed(bytes, begin % UnnamedFile::kAlign, value.sizes(), held.gradient->type);
 }
 
 void Optimizer::step_parts(const std::vector<size_t>& indices, double lr, double gradient_scale) {

@@ -33,12 +33,6 @@ void* data_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::optional<BlockCode> weight_code(const PrecisionSettings& precision) {
-  if (precision.store == WeightStore::int8) return BlockCode::int8;
-  if (precision.store == WeightStore::fp8) return BlockCode::e4m3;
-  return std::nullopt;
-}
-
 void round_as_stored(const Parameter& parameter, const PrecisionSettings& precision) {
   const at::NoGradGuard no_grad;
   const at::Tensor value = parameter.value.detach();

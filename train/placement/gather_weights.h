@@ -12,13 +12,11 @@
 #include "kernels/memory/copy_stream.h"
 #include "kernels/quantize.h"
 #include "moe/parameter.h"
+#include "train/config/facts/precision.h"
 #include "train/config/settings.h"
 #include "train/placement/gather_home.h"
 
 namespace moelab {
-
-// The code of precision.store, in blocks of kQuantBlock; none where weights are held as products take them.
-std::optional<BlockCode> weight_code(const PrecisionSettings& precision);
 
 // Writes to `value` what products see of `master` in training: rounded to the compute type, and through the
 // code where it is one of those that precision.store codes, the blocks' 16-bit weights.

@@ -4,6 +4,7 @@
 
 #include "kernels/dispatch.h"
 #include "train/activations/recompute.h"
+#include "train/config/facts/precision.h"
 #include "train/presets/parameter_count.h"
 
 namespace moelab {
@@ -30,7 +31,7 @@ BlockShape::BlockShape(const Settings& s) {
   expert_rows = m.dense()      ? tokens
                 : capacity > 0 ? rows * experts * capacity
                                : tokens * static_cast<double>(m.experts_per_token);
-  element = s.precision.compute == ComputePrecision::fp32 ? 4 : 2;
+  element = element_bytes(s);
   const double expert = 3 * width * hidden;
   expert_parameters = m.dense() ? expert : experts * expert + 3 * width * shared_hidden;
   const double blocks = approximate_parameter_count(m) - outer_parameters(m);
@@ -40,6 +41,10 @@ BlockShape::BlockShape(const Settings& s) {
 double outer_parameters(const ModelSettings& m) {
   const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
   return (m.tie_embeddings ? 1 : 2) * embedding + static_cast<double>(m.d_model);
+}
+
+WeightCounts weight_counts(const Settings& settings, const BlockShape& block) {
+  return {static_cast<double>(settings.model.layers) * block.parameters(), outer_parameters(settings.model)};
 }
 
 double recomputed_blocks(const Settings& settings) {

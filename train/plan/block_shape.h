@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "train/config/facts/update_rule.h"
 #include "train/config/settings.h"
 
 namespace moelab {
@@ -27,6 +28,8 @@ struct BlockShape {
 
 // Parameters outside of the blocks: embedding, final norm, and the head unless it is tied.
 double outer_parameters(const ModelSettings& model);
+
+WeightCounts weight_counts(const Settings& settings, const BlockShape& block);
 
 // How many blocks are recomputed whole.
 double recomputed_blocks(const Settings& settings);

@@ -12,13 +12,16 @@ namespace {
 using Json = nlohmann::json;
 
 void read_costs(CostModel& model, const Json& costs, const std::string& where) {
-  for (size_t i = 0; i < kEfforts; ++i) {
-    const std::string name(effort_name(static_cast<Effort>(i)));
+  const std::vector<std::string_view>& terms = cost_terms();
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const std::string name(terms[i]);
     if (!costs.contains(name)) throw UserError(where + ": no cost of " + name);
     model.nanoseconds[i] = costs.at(name).get<double>();
     if (!(model.nanoseconds[i] >= 0)) throw UserError(where + ": the cost of " + name + " is negative");
   }
-  if (costs.size() != kEfforts) throw UserError(where + ": has costs of efforts that there are not");
+  for (const auto& [name, unused] : costs.items())
+    if (std::find(terms.begin(), terms.end(), name) == terms.end())
+      throw UserError(where + ": has a cost of " + name + ", which no step has");
 }
 
 Json parse(const std::string& text, const char* file) {
@@ -56,9 +59,9 @@ const std::vector<CostModel>& cost_models() {
 
 }  // namespace
 
-double CostModel::step_seconds(const Work& work) const {
+double CostModel::step_seconds(const StepCost& cost) const {
   double sum = 0;
-  for (size_t i = 0; i < kEfforts; ++i) sum += nanoseconds[i] * work[i];
+  for (size_t i = 0; i < nanoseconds.size(); ++i) sum += nanoseconds[i] * cost.amounts()[i];
   return sum * 1e-9;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "train/config/settings.h"
-#include "train/plan/work.h"
+#include "train/plan/step_cost.h"
 
 namespace moelab {
 
@@ -16,16 +16,16 @@ struct CostError {
   int64_t cases = 0;
 };
 
-// What a unit of each effort takes on one device; a step's time is the sum.
+// What a unit of each term of a step's cost takes on one device; a step's time is the sum.
 struct CostModel {
   std::string device;  // cpu, h100, …
   std::string about;   // the machine and where the costs come from
   DeviceChoice runs_on = DeviceChoice::cpu;
   bool fp8_products = false;  // whether it has them; elsewhere they are emulated
-  std::array<double, kEfforts> nanoseconds{};
+  std::vector<double> nanoseconds = std::vector<double>(cost_terms().size());  // in the order of cost_terms()
   std::optional<CostError> error;  // none: by datasheet, never measured
 
-  double step_seconds(const Work& work) const;
+  double step_seconds(const StepCost& cost) const;
 };
 
 // Of the program's own devices. Throws UserError with the nearest name.
@@ -37,7 +37,7 @@ extern const char* const kDevicesText;
 extern const char* const kCalibrationText;
 
 // Reads both, of schema 1: every device by datasheet, then what was measured in its place. Throws
-// UserError, naming the device, for an effort that is missing or unknown and where fp8_products is not true
+// UserError, naming the device, for a term that is missing or unknown and where fp8_products is not true
 // or false.
 std::vector<CostModel> parse_cost_models(const std::string& devices, const std::string& calibration);
 

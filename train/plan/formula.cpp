@@ -2,35 +2,13 @@
 
 #include <algorithm>
 
-#include "train/optim/optimizer.h"
-#include "train/placement/gather_weights.h"
+#include "kernels/linear_cross_entropy.h"
+#include "train/config/facts/precision.h"
+#include "train/config/facts/storage.h"
 #include "train/plan/block_shape.h"
 
 namespace moelab {
 namespace {
-
-constexpr double kScaled = 1 + 4.0 / 256;  // bytes of a coded element with its share of a scale
-
-// See kernels/linear_cross_entropy.cpp.
-double logit_chunk(const Settings& s) { return s.run.device == DeviceChoice::cuda ? 48 << 20 : 16 << 20; }
-
-double rule_bytes(const OptimSettings& optim) {
-  switch (optim.name) {
-    case OptimizerName::adamw:
-      return optim.state == OptimizerState::bf16 ? 4 : 8;
-    case OptimizerName::adam8bit:
-      return 2 * kScaled;
-    case OptimizerName::adamw_compact:
-      return 1 + 2 * kScaled;
-    case OptimizerName::adafactor:
-      return 0;
-    case OptimizerName::adam_mini:
-    case OptimizerName::lion:
-    case OptimizerName::sgd:
-      break;
-  }
-  return 4;
-}
 
 // What one block keeps of one micro-batch when nothing of it is recomputed whole, less its input.
 double kept_bytes(const Settings& s, const BlockShape& b) {
@@ -56,26 +34,12 @@ double kept_bytes(const Settings& s, const BlockShape& b) {
   return bytes + b.tokens * b.experts * 8;
 }
 
-double as_stored(const Settings& s, double bytes) {
-  switch (s.activations.storage) {
-    case ActivationStorage::keep:
-      break;
-    case ActivationStorage::int8:
-    case ActivationStorage::fp8:
-      return bytes * kScaled / (s.precision.compute == ComputePrecision::fp32 ? 4 : 2);
-    case ActivationStorage::host:
-    case ActivationStorage::nvme:
-      return 0;
-  }
-  return bytes;
-}
-
 double on_device(Home home, double bytes) { return home == Home::device ? bytes : 0; }
 
 // Weights of blocks that come and go leave two blocks' on the device, as products read them.
-void place(StateFormula& state, const Settings& s, const BlockShape& b) {
+void place(StateBytes& state, const Settings& s, const BlockShape& b) {
   const auto layers = static_cast<double>(s.model.layers);
-  const StateFormula blocks = state_formula(s, layers * b.parameters());
+  const StateBytes blocks = state_formula(s, {layers * b.parameters(), 0});
   const double plain = b.element * b.parameters();
   const bool coded = weight_code(s.precision).has_value(), away = s.placement.parameters != Home::device;
   if (away) state.weights -= blocks.weights;
@@ -85,20 +49,21 @@ void place(StateFormula& state, const Settings& s, const BlockShape& b) {
   state.optimizer = on_device(s.placement.optimizer, state.optimizer);
   if (s.placement.gradients != Home::device || s.optim.in_backward) {
     const double head = static_cast<double>(s.model.vocab * s.model.d_model);
-    state.gradients = state_formula(s, std::max(b.expert_parameters, head)).gradients;
+    state.gradients = state_formula(s, {0, std::max(b.expert_parameters, head)}).gradients;
   }
 }
 
 }  // namespace
 
-StateFormula state_formula(const Settings& s, double parameters) {
-  const bool wide = s.precision.compute == ComputePrecision::fp32,
-             coded = weight_code(s.precision).has_value();
-  StateFormula state;
-  state.weights = parameters * (coded ? kScaled : wide ? 4 : 2);
+StateBytes state_formula(const Settings& s, const WeightCounts& weights) {
+  const UpdateRuleFacts& rule = update_rule_facts(s.optim);
+  const bool wide = s.precision.compute == ComputePrecision::fp32;
+  const double parameters = weights.total(), of_rule = rule.bytes_per_parameter(false);
+  StateBytes state;
+  state.weights = parameters * (weight_code(s.precision) ? kCodedBytes : element_bytes(s));
   state.masters = !wide && keeps_masters(s) ? 4 * parameters : 0;
-  state.gradients = parameters * (wide || s.train.accumulation > 1 ? 4 : 2);
-  state.optimizer = parameters * rule_bytes(s.optim);
+  state.gradients = parameters * (s.train.accumulation > 1 ? 4 : element_bytes(s));
+  state.optimizer = parameters * of_rule + weights.in_blocks * (rule.bytes_per_parameter(true) - of_rule);
   return state;
 }
 
@@ -110,17 +75,17 @@ double saved_bytes(const Settings& s) {
 
 PeakFormula peak_formula(const Settings& s) {
   const BlockShape b(s);
-  const auto layers = static_cast<double>(s.model.layers);
   const double head = static_cast<double>(s.model.vocab * s.model.d_model);
   PeakFormula f;
-  f.state = state_formula(s, layers * b.parameters() + outer_parameters(s.model));
+  f.state = state_formula(s, weight_counts(s, b));
   const double gradients = f.state.gradients;
   place(f.state, s, b);
   const bool gathered = f.state.gradients < gradients;  // consumed or taken away as they come
   const bool summed = s.train.accumulation > 1 && !gathered;
-  f.activations = as_stored(s, saved_bytes(s));
+  f.activations = stored_bytes(s, saved_bytes(s), Home::device);
   const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;
-  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min(logits, logit_chunk(s));
+  const auto logit_chunk = static_cast<double>(logit_chunk_bytes(s.run.device == DeviceChoice::cuda));
+  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min(logits, logit_chunk);
   const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
   f.working =
       repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;

@@ -2,6 +2,9 @@
 
 #include <initializer_list>
 
+#include "train/config/facts/precision.h"
+#include "train/config/facts/storage.h"
+#include "train/config/facts/update_rule.h"
 #include "train/plan/formula.h"
 #include "train/presets/parameter_count.h"
 
@@ -22,24 +25,23 @@ std::string listed(std::initializer_list<Part> parts) {
 
 // Of activations, and of scores where the formula has them.
 std::string activations_not_kept(const Settings& s, bool scores, bool masks) {
-  const ActivationStorage storage = s.activations.storage;
+  const StorageFacts& storage = storage_facts(s.activations.storage);
   return listed({{masks, "dropout masks"},
                  {scores && s.attention.kernel != AttentionKernel::materialised,
                   "scores, which this attention kernel never holds"},
                  {s.activations.checkpoint != CheckpointMode::none || !s.activations.pieces.empty(),
                   "what backward recomputes"},
-                 {storage == ActivationStorage::int8 || storage == ActivationStorage::fp8,
-                  "more than a byte of an element that is stored in 8 bits"},
-                 {storage == ActivationStorage::host, "what lies on the host"},
-                 {storage == ActivationStorage::nvme, "what lies in files"}});
+                 {storage.code.has_value(), "more than a byte of an element that is stored in 8 bits"},
+                 {storage.home == Home::host, "what lies on the host"},
+                 {storage.home == Home::nvme, "what lies in files"}});
 }
 
 std::string state_not_kept(const Settings& s) {
   const bool wide = s.precision.compute == ComputePrecision::fp32;
+  const UpdateRuleFacts& rule = update_rule_facts(s.optim);
   return listed({{!wide && s.precision.master == MasterWeights::none, "fp32 masters"},
-                 {s.precision.store == WeightStore::int8 || s.precision.store == WeightStore::fp8,
-                  "16-bit weights of the blocks, which wait in 8 bits"},
-                 {s.optim.name != OptimizerName::adamw || s.optim.state != OptimizerState::fp32,
+                 {weight_code(s.precision).has_value(), "16-bit weights of the blocks, which wait in 8 bits"},
+                 {!rule.is_adamw() || rule.bytes_per_parameter(true) != 8,
                   "AdamW's two moments in fp32, in place of which this rule has its own"},
                  {s.optim.in_backward, "gradients, each of which backward consumes"}});
 }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "train/config/assign.h"
+#include "train/config/facts/placement.h"
+#include "train/config/facts/update_rule.h"
 #include "train/config/for_each_field.h"
+#include "train/config/print.h"
 #include "train/config/resolve.h"
 #include "train/config/validate.h"
 #include "train/techniques/combinations.h"
@@ -16,17 +18,10 @@ namespace {
 
 using Change = std::function<void(Settings&)>;
 
-Changes texts_of(const Settings& settings) {
-  Changes texts;
-  for_each_field(settings,
-                 [&](const Field& field, const auto& value) { texts[field.key()] = value_text(value); });
-  return texts;
-}
-
 // Settings are parsed once; a plan then copies the changed fields into a hundred thousand of them. A field is
 // known by its distance from the start of the struct.
 Change copying_fields(const Settings& base, const Settings& changed) {
-  const Changes before = texts_of(base);
+  const Changes before = setting_texts(base);
   std::vector<Change> changes;
   for_each_field(changed, [&](const Field& field, const auto& value) {
     if (before.at(field.key()) == value_text(value)) return;
@@ -50,25 +45,14 @@ bool is_accepted(const Settings& settings) {
   }
 }
 
-bool is_adamw(OptimizerName name) {
-  return name == OptimizerName::adamw || name == OptimizerName::adam8bit ||
-         name == OptimizerName::adamw_compact;
-}
-
-bool in_use(const Settings& s, Home home, ActivationStorage storage) {
-  return s.placement.parameters == home || s.placement.gradients == home || s.placement.optimizer == home ||
-         s.activations.storage == storage;
-}
-
 // Whether `changed` still trains the same model by the same rule, in memory that there is.
 bool is_wanted(const Settings& base, const Settings& changed) {
-  if (changed.optim.name != base.optim.name && !(is_adamw(base.optim.name) && is_adamw(changed.optim.name)))
-    return false;
-  const bool host = in_use(changed, Home::host, ActivationStorage::host),
-             nvme = in_use(changed, Home::nvme, ActivationStorage::nvme);
-  if (host && !in_use(base, Home::host, ActivationStorage::host) && base.run.device != DeviceChoice::cuda)
-    return false;
-  return !nvme || !base.placement.nvme_path.empty();
+  const bool same_update =
+      update_rule_facts(changed.optim).is_adamw() && update_rule_facts(base.optim).is_adamw();
+  if (changed.optim.name != base.optim.name && !same_update) return false;
+  const bool more_host = uses_home(changed, Home::host) && !uses_home(base, Home::host);
+  if (more_host && base.run.device != DeviceChoice::cuda) return false;
+  return !uses_home(changed, Home::nvme) || !base.placement.nvme_path.empty();
 }
 
 class Builder {
@@ -76,7 +60,7 @@ class Builder {
   Builder(const Settings& base, const std::vector<std::string>& pinned, bool fp8_products)
       : base_(base),
         open_(unresolve(base)),
-        before_(texts_of(base)),
+        before_(setting_texts(base)),
         pinned_(pinned),
         fp8_products_(fp8_products) {}
 

@@ -38,7 +38,7 @@ class Search {
         options_(plan_options(base, search.pinned, costs.fp8_products)) {
     for (const uint64_t set : admissible_sets(options_)) {
       const Settings settings = settings_of(set);
-      candidates_.push_back({set, costs.step_seconds(step_work(settings)), peak_formula(settings).peak});
+      candidates_.push_back({set, costs.step_seconds(step_cost(settings)), peak_formula(settings).peak});
     }
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
       if (a.seconds != b.seconds) return a.seconds < b.seconds;

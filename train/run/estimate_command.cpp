@@ -5,11 +5,11 @@
 
 #include "kernels/memory/report.h"
 #include "train/config/convert.h"
+#include "train/config/facts/precision.h"
+#include "train/config/facts/update_rule.h"
 #include "train/config/print.h"
-#include "train/optim/optimizer.h"
-#include "train/placement/gather_weights.h"
 #include "train/plan/known_formulas.h"
-#include "train/plan/work.h"
+#include "train/plan/step_cost.h"
 #include "train/presets/parameter_count.h"
 #include "train/run/commands.h"
 #include "train/run/estimate.h"
@@ -74,8 +74,8 @@ void print_formulas(const Settings& settings, const DryRun& run) {
 
 nlohmann::ordered_json work_json(const Settings& settings) {
   nlohmann::ordered_json work;
-  const Work amounts = step_work(settings);
-  for (size_t i = 0; i < kEfforts; ++i) work[std::string(effort_name(static_cast<Effort>(i)))] = amounts[i];
+  const StepCost cost = step_cost(settings);
+  for (const std::string_view term : cost_terms()) work[std::string(term)] = cost.of(term);
   return work;
 }
 
@@ -173,7 +173,7 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
         settings.optim.in_backward                  ? "the largest, consumed in backward"
         : !wide && settings.train.accumulation == 1 ? "2 P"
                                                     : "4 P");
-  state("optimizer", run.state.optimizer, state_formula(settings.optim).c_str());
+  state("optimizer", run.state.optimizer, update_rule_facts(settings.optim).formula().c_str());
   print_formulas(settings, run);
   if (ranks > 1) print_ranks(settings, run, ranks);
   if (settings.memory.limit.count > 0) {

@@ -93,7 +93,7 @@ void print_refused(const Settings& base, const Plan& plan, int64_t room) {
 void print_without(const Plan& winner, const CostModel& costs, const std::string& name,
                    const Settings& without) {
   const int64_t saved = dry_run(without).peak - winner.peak;
-  const double change = 100 * (costs.step_seconds(step_work(without)) / winner.seconds - 1);
+  const double change = 100 * (costs.step_seconds(step_cost(without)) / winner.seconds - 1);
   std::cout << fmt::format(
       "  {:<22}{:>10} {}  {}\n", name, human_bytes(std::abs(saved)), saved >= 0 ? "less" : "more",
       std::abs(change) < 0.5

@@ -1,12 +1,19 @@
 #include "train/techniques/techniques.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
+
+#include "train/config/facts/placement.h"
+#include "train/config/facts/precision.h"
+#include "train/config/facts/storage.h"
+#include "train/config/facts/update_rule.h"
 
 namespace moelab {
 namespace {
 
-// A new technique is one entry here. `settings` are changes to the first row's.
+// Update rules, stores, placements and precisions bring their own rows; any other technique is one entry
+// here. `settings` are changes to the first row's.
 std::vector<Technique> single_techniques() {
   return {
       {"baseline",
@@ -84,30 +91,7 @@ std::vector<Technique> single_techniques() {
   };
 }
 
-std::vector<Technique> precision_techniques() {
-  return {
-      {"fp16",
-       "fp16 compute with a dynamic loss scale, fp32 masters",
-       {{"precision.compute", "fp16"}},
-       "Steps whose gradients pass 65504 at the loss scale are skipped, and weights exist twice.",
-       "2 bytes for 4 an activation; state 2 P + 4 P of masters + 2 P + 8 P",
-       {"nemo.mixed_precision", "ava.mixed_precision", "parrot.mixed_precision"}},
-      {"bf16_without_masters",
-       "bf16 weights without masters",
-       {{"precision.compute", "bf16"}, {"precision.master", "none"}},
-       "Weights keep 8 bits of precision between steps, rounded stochastically.",
-       "2 bytes for 4 an activation; state 2 P + 2 P + 8 P",
-       {"ava.static_100m_fp16", "vibee.precision_7b"}},
-      {"fp8",
-       "fp8 products, bf16 activations, fp32 masters",
-       {{"precision.compute", "fp8"}, {"model.dispatch", "capacity"}},
-       "Factors of the blocks' products round to 4 bits of precision, gradients to 3.",
-       "as bf16 and capacity buffers",
-       {"vibee.precision_7b", "ava.gpu_h100_80"}},
-  };
-}
-
-std::vector<Technique> activation_techniques() {
+std::vector<Technique> recompute_techniques() {
   return {
       {"recompute_cheap",
        "norms and the experts' hidden state recomputed, capacity buffers",
@@ -127,142 +111,20 @@ std::vector<Technique> activation_techniques() {
        "The experts' forward pass runs a second time.",
        "4 T (D + 2 E) + 4 R (2 D + 3 F) + 8 T E C a block less",
        {"ava.activation_checkpointing"}},
-      {"int8_activations",
-       "saved activations in int8",
-       {{"activations.storage", "int8"}},
-       "Backward reads them rounded, and each is coded and decoded once.",
-       "1 + 4/256 bytes for 4 an activation kept",
-       {"vibee.int8_activations"}},
-      {"fp8_activations",
-       "saved activations in fp8",
-       {{"activations.storage", "fp8"}},
-       "As in int8, with 4 significant bits at every magnitude.",
-       "1 + 4/256 bytes for 4 an activation kept",
-       {"vibee.int8_activations"}},
-      {"host_activations",
-       "saved activations in host memory",
-       {{"activations.storage", "host"}},
-       "Each is copied there and back; host memory holds them instead.",
-       "no activations kept but of the block under way",
-       {"verl.activation_offload", "nemo.preset_large_model"}},
-      {"nvme_activations",
-       "saved activations in a file",
-       {{"activations.storage", "nvme"}, {"placement.nvme_path", "."}},
-       "Each is written to the drive and read back, which backward waits for.",
-       "no activations kept but of the block under way",
-       {"nemo.preset_large_model"}},
-  };
-}
-
-std::vector<Technique> weight_techniques() {
-  return {
-      {"int8_weights",
-       "the blocks' weights in int8 for compute, bf16 products, fp32 masters",
-       {{"precision.compute", "bf16"}, {"precision.store", "int8"}},
-       "Products take weights rounded to 255 steps of each block's largest; masters don't shrink.",
-       "as bf16, with 1 + 4/256 bytes for 2 a weight of the blocks, two blocks unpacked",
-       {"vibee.precision_7b"}},
-      {"fp8_weights",
-       "the blocks' weights in fp8 for compute, bf16 products, fp32 masters",
-       {{"precision.compute", "bf16"}, {"precision.store", "fp8"}},
-       "Products take weights with 4 significant bits; masters don't shrink.",
-       "as bf16, with 1 + 4/256 bytes for 2 a weight of the blocks, two blocks unpacked",
-       {"vibee.precision_7b"}},
-      {"host_weights",
-       "the blocks' weights and masters in host memory",
-       {{"placement.parameters", "host"}},
-       "Each comes to the device for forward, for backward and for its step, and goes back after that.",
-       "two blocks' weights for those of all",
-       {"vibee.offload_cpu", "ava.cpu_offload"}},
-      {"nvme_weights",
-       "the blocks' weights and masters in a file",
-       {{"placement.parameters", "nvme"}, {"placement.nvme_path", "."}},
-       "Each is read from the drive for forward, for backward and for its step, and written after that.",
-       "two blocks' weights for those of all",
-       {"vibee.offload_nvme"}},
   };
 }
 
 std::vector<Technique> optimizer_techniques() {
-  return {
-      {"bf16_moments",
-       "AdamW with bf16 moments",
-       {{"optim.state", "bf16"}},
-       "Moments are rounded stochastically.",
-       "4 P of moments for 8 P",
-       {"vibee.adamw_bytes", "ava.optimizer_states"}},
-      {"adam8bit",
-       "8-bit Adam",
-       {{"optim.name", "adam8bit"}},
-       "Moments are rounded to 256 values a block.",
-       "2 (1 + 4/256) P of moments for 8 P",
-       {"vibee.adam8bit_bytes", "ava.optimizer_states", "vibee.fits_7b_on_24gb"}},
-      {"adamw_compact",
-       "compact AdamW: bf16 weights with an 8-bit correction, 8-bit moments",
-       {{"precision.compute", "bf16"}, {"optim.name", "adamw_compact"}},
-       "Weights have 16 significant bits between steps, moments 8.",
-       "as bf16, with 3 P + 8/256 P for 4 P of masters and 8 P of moments",
-       {"vibee.adamw_bytes", "ava.optimizer_states"}},
-      {"adam_mini",
-       "Adam-mini",
-       {{"optim.name", "adam_mini"}},
-       "The weights of a head or output share one second moment.",
-       "4 P of moments, and one number a head or output, for 8 P",
-       {"vibee.adam_mini_bytes"}},
-      {"lion",
-       "Lion",
-       {{"optim.name", "lion"}},
-       "Steps follow the momentum's sign alone; another learning rate suits it.",
-       "4 P of momentum for 8 P",
-       {"vibee.lion_bytes"}},
-      {"adafactor",
-       "Adafactor",
-       {{"optim.name", "adafactor"}},
-       "The second moment is a product of row and column means, and there is no first one.",
-       "a row and a column of each matrix for 8 P",
-       {"ava.optimizer_states", "ava.static_100m_fp16"}},
-      {"sgd",
-       "SGD with momentum",
-       {{"optim.name", "sgd"}},
-       "No second moment, so that every weight learns at the same rate.",
-       "4 P of momentum for 8 P",
-       {"ava.optimizer_states"}},
-      {"step_in_backward",
-       "each weight stepped in backward",
-       {{"optim.in_backward", "true"}},
-       "Each gradient is clipped by its own norm, and cannot be accumulated.",
-       "the largest gradient for 4 P",
-       {"vibee.breakdown_7b_fp32"}},
-  };
-}
-
-std::vector<Technique> state_techniques() {
-  return {
-      {"host_optimizer",
-       "optimizer state and masters in host memory, stepped there",
-       {{"placement.optimizer", "host"}},
-       "On a GPU each gradient goes down and each weight comes up; on the CPU nothing is copied.",
-       "8 P of moments, and 4 P of masters in 16 bits, less",
-       {"verl.optimizer_offload", "vibee.offload_cpu", "nemo.preset_memory_efficient", "ava.cpu_offload"}},
-      {"nvme_optimizer",
-       "optimizer state and masters in a file",
-       {{"placement.optimizer", "nvme"}, {"placement.nvme_path", "."}},
-       "All of it is read from the drive and written back in every step.",
-       "8 P of moments, and 4 P of masters in 16 bits, less",
-       {"vibee.offload_nvme"}},
-      {"host_gradients",
-       "gradients in host memory",
-       {{"placement.gradients", "host"}},
-       "Each is copied there once backward has made it; on a GPU the step copies it back.",
-       "the largest gradient for 4 P",
-       {"vibee.offload_cpu"}},
-      {"nvme_gradients",
-       "gradients in a file",
-       {{"placement.gradients", "nvme"}, {"placement.nvme_path", "."}},
-       "Each is written to the drive in backward and read back by the step.",
-       "the largest gradient for 4 P",
-       {"vibee.offload_nvme"}},
-  };
+  std::vector<Technique> rows;
+  for (const UpdateRuleFacts* rule : all_update_rules())
+    if (const std::optional<Technique> row = rule->row()) rows.push_back(*row);
+  rows.push_back({"step_in_backward",
+                  "each weight stepped in backward",
+                  {{"optim.in_backward", "true"}},
+                  "Each gradient is clipped by its own norm, and cannot be accumulated.",
+                  "the largest gradient for 4 P",
+                  {"vibee.breakdown_7b_fp32"}});
+  return rows;
 }
 
 const Technique& named(const std::vector<Technique>& rows, std::string_view name) {
@@ -281,8 +143,8 @@ Technique together(const std::vector<Technique>& rows, Technique whole) {
 
 std::vector<Technique> make_techniques() {
   std::vector<Technique> rows = single_techniques();
-  for (const auto& more : {precision_techniques(), activation_techniques(), weight_techniques(),
-                           optimizer_techniques(), state_techniques()})
+  for (const auto& more : {precision_rows(), recompute_techniques(), storage_rows(), weight_store_rows(),
+                           weight_placement_rows(), optimizer_techniques(), state_placement_rows()})
     rows.insert(rows.end(), more.begin(), more.end());
   rows.push_back(together(rows, {"int8_recompute",
                                  "every block recomputed, its input saved in int8",

@@ -3,21 +3,9 @@
 #include <string_view>
 #include <vector>
 
-#include "train/presets/presets.h"
+#include "train/config/facts/technique.h"
 
 namespace moelab {
-
-// A named set of settings that trades speed, or exactness, for memory.
-struct Technique {
-  std::string_view name;
-  std::string_view title;
-  Preset::Pairs settings;                // what it changes in the baseline's settings
-  std::string_view trades;               // one sentence
-  std::string_view bytes;                // what it takes or saves, in the letters of techniques_text()
-  std::vector<std::string_view> claims;  // ids in bench/tradeoff/claims.yaml
-  std::vector<std::string_view> parts =
-      {};  // the techniques that it puts together; empty: it is a single one
-};
 
 // The one table of techniques: `moelab techniques`, the harness and the reports read it. The first row is the
 // baseline, the naive way to train, which the others are held against.

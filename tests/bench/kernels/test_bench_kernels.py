@@ -1,16 +1,20 @@
 """bench_kernels on its small cases: that each operator is there, and that the figures hang together."""
 import json
 import os
+import pathlib
 import subprocess
+import sys
 
 import pytest
 import torch
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
+import gpu_goals  # noqa: E402
+
 PROGRAM = os.environ["BENCH_KERNELS"]
 WITH_BACKWARD = {"rms_norm", "rope", "attention", "attention_materialised", "attention_span", "embedding",
                  "linear_cross_entropy", "router", "expert_block"}
-RULES = {"adamw", "adamw_bf16_moments", "adamw_no_master", "adamw_compact", "adam8bit", "adam_mini", "lion", "sgd",
-         "adafactor"}
+RULES = set(gpu_goals.RULES)
 WITHOUT_BACKWARD = RULES | {"dispatch", "squared_norm", "pack_int8", "unpack_int8", "pack_fp8", "unpack_fp8"}
 # their only, or first, pass allocates nothing
 IN_PLACE = RULES - {"adafactor"} | {"rope", "squared_norm", "unpack_int8", "unpack_fp8"}

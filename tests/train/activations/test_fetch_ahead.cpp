@@ -4,6 +4,7 @@
 #include "tests/cuda_device.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/activations/model_gradients.h"
+#include "train/activations/compressed_store.h"
 #include "train/activations/fetch_ahead.h"
 #include "train/activations/host_store.h"
 #include "train/activations/nvme_store.h"
@@ -108,6 +109,20 @@ TEST(FetchAhead, GradientsAreBitwiseTheSame) {
   EXPECT_TRUE(folder.empty());
 }
 
+// Coded bytes that were fetched decode to what they decode to where they never left.
+TEST(FetchAhead, CodedGradientsAreBitwiseTheSame) {
+  const TemporaryFolder folder;
+  const Settings s = settings_with({"precision.compute=bf16"});
+  Model model(s);
+  model.use(s, std::make_unique<CompressedStore>(BlockCode::int8, 256));
+  const Gradients exact = model.gradients();
+  for (const bool host : {true, false}) {
+    model.use(s, std::make_unique<CompressedStore>(BlockCode::int8, 256, store_ahead(host, folder)));
+    for (int step = 0; step < 3; ++step) expect_equal(exact, model.gradients(), host ? "host" : "nvme");
+  }
+  EXPECT_TRUE(folder.empty());
+}
+
 // Of what lies outside, two blocks' tensors are on the device at a time.
 TEST(FetchAhead, BackwardHoldsTwoBlocks) {
   install_allocators();
@@ -124,6 +139,9 @@ TEST(FetchAhead, BackwardHoldsTwoBlocks) {
   const int64_t kept = peak(nullptr), waiting = peak(std::make_unique<HostStore>(at::kCPU, false)),
                 ahead = peak(std::make_unique<HostStore>(at::kCPU, true));
   const int64_t inputs = s.train.micro_batch * s.train.sequence * s.model.d_model * 4;
+  const int64_t coded = peak(
+      std::make_unique<CompressedStore>(BlockCode::int8, 256, std::make_unique<HostStore>(at::kCPU, true)));
+  EXPECT_LE(coded, waiting + inputs) << "a byte for four of each of two blocks, and one of them decoded";
   EXPECT_LE(ahead, waiting + 2 * inputs);
   EXPECT_LT(ahead, kept - 4 * inputs);
 }

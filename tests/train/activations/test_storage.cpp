@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::expect_equal, test::settings_with, test::text_of;
-using test::Gradients, test::Model, test::Overrides;
+using test::Gradients, test::Model, test::Overrides, test::operator+;
 
 double cosine(const Gradients& a, const Gradients& b) {
   double ab = 0, aa = 0, bb = 0;
@@ -87,6 +87,29 @@ TEST(Storage, OffloadedGradientsAreBitwiseTheSame) {
   }
 }
 
+// Coded bytes that wait elsewhere decode to what they would decode to on the device.
+TEST(Storage, CompressedGradientsAreBitwiseTheSameInEveryHome) {
+  install_allocators();
+  const TemporaryFolder folder;
+  for (const Overrides& variant : variants()) {
+    for (const std::string code : {"int8", "fp8"}) {
+      Model model(settings_with(variant + Overrides{"activations.storage=" + code}));
+      const Gradients on_device = model.gradients();
+      const int64_t stored = model.saved().stored_tensors();
+      for (const std::string home : {"_host", "_nvme"}) {
+        const Overrides overrides =
+            variant + Overrides{"activations.storage=" + code + home,
+                                "placement.nvme_path=" + folder.string(), "placement.nvme_block=64KiB"};
+        model.use(settings_with(overrides));
+        for (int step = 0; step < 3; ++step)
+          expect_equal(on_device, model.gradients(), text_of(overrides) + std::to_string(step));
+        EXPECT_EQ(model.saved().stored_tensors(), stored);
+        EXPECT_TRUE(folder.empty());
+      }
+    }
+  }
+}
+
 // A recomputed block stores its input and nothing else, neither in forward nor while it runs again.
 TEST(Storage, ARecomputedBlockStoresItsInputAlone) {
   const Settings s = settings_with({"activations.storage=int8", "activations.checkpoint=full"});
@@ -146,6 +169,31 @@ TEST(Storage, HostMemoryIsMadeOnceAndNotWasted) {
   EXPECT_EQ(host.allocated(), before);
 }
 
+// The device keeps nothing of them, and a home holds, and so a bus carries, a quarter of the bytes with a
+// scale for each block, but for what aligns a place.
+TEST(Storage, CompressedBytesWaitElsewhere) {
+  install_allocators();
+  const TemporaryFolder folder;
+  Model model(settings_with({}));
+  const auto device_bytes = [&](const char* storage) {
+    model.use(settings_with({std::string("activations.storage=") + storage,
+                             "placement.nvme_path=" + folder.string(), "placement.nvme_block=64KiB"}));
+    model.gradients();
+    const int64_t before = cpu_ledger().allocated();
+    const at::Tensor loss = model.forward();
+    return cpu_ledger().allocated() - before;
+  };
+  const int64_t left_alone = device_bytes("host"), host = cpu_ledger(Home::host).allocated();
+  EXPECT_EQ(device_bytes("int8_host"), left_alone);
+  const auto coded = static_cast<double>(model.saved().stored_bytes()) / 4 * (1 + 4.0 / 256);
+  EXPECT_LT(cpu_ledger(Home::host).allocated(), 0.3 * static_cast<double>(host));
+  cpu_ledger(Home::nvme).reset_peaks();
+  EXPECT_EQ(device_bytes("fp8_nvme"), left_alone);
+  const auto in_file = static_cast<double>(cpu_ledger(Home::nvme).peak());
+  EXPECT_GE(in_file, coded);
+  EXPECT_LE(in_file, coded + 4096.0 * static_cast<double>(model.saved().stored_tensors()));
+}
+
 TEST(Storage, NvmeHoldsFourTilesInMemoryAndTheRestInItsFile) {
   install_allocators();
   const TemporaryFolder folder;
@@ -167,7 +215,7 @@ TEST(Storage, NvmeHoldsFourTilesInMemoryAndTheRestInItsFile) {
 TEST(Storage, AnAbandonedForwardLeavesNothing) {
   install_allocators();
   const TemporaryFolder folder;
-  for (const char* storage : {"int8", "host", "nvme"}) {
+  for (const char* storage : {"int8", "host", "nvme", "int8_host", "fp8_nvme"}) {
     Settings s = settings_with(
         {std::string("activations.storage=") + storage, "placement.nvme_path=" + folder.string()});
     Model model(s);
@@ -186,7 +234,7 @@ TEST(Storage, AnAbandonedForwardLeavesNothing) {
 // Forward may free a tensor and store another while others wait: their places stay their own.
 TEST(Storage, PlacesAreNotGivenTwice) {
   const TemporaryFolder folder;
-  for (const char* storage : {"int8", "host", "nvme"}) {
+  for (const char* storage : {"int8", "host", "nvme", "int8_host", "fp8_nvme"}) {
     const auto store = make_tensor_store(settings_with({std::string("activations.storage=") + storage,
                                                         "placement.nvme_path=" + folder.string()}),
                                          at::kCPU);
@@ -205,6 +253,8 @@ TEST(Storage, PlacesAreNotGivenTwice) {
 }
 
 TEST(Storage, NvmeWithoutItsFolderIsAMistake) {
+  for (const char* storage : {"nvme", "fp8_nvme"})
+    EXPECT_THROW(settings_with({std::string("activations.storage=") + storage}), UserError) << storage;
   EXPECT_THROW(make_tensor_store(settings_with({"activations.storage=nvme", "placement.nvme_path=/nowhere"}),
                                  at::kCPU),
                UserError);

@@ -14,15 +14,10 @@ namespace {
 using at::Tensor;
 
 std::vector<OptimSettings> all_rules() {
-  std::vector<OptimSettings> all;
-  for (const auto name :
-       {OptimizerName::adamw, OptimizerName::adamw, OptimizerName::adam8bit, OptimizerName::adamw_compact,
-        OptimizerName::adam_mini, OptimizerName::lion, OptimizerName::adafactor, OptimizerName::sgd}) {
-    OptimSettings s;
-    s.name = name;
-    if (all.size() == 1) s.state = OptimizerState::bf16;
-    all.push_back(s);
-  }
+  std::vector<OptimSettings> all(enum_names(OptimizerName{}).size());
+  for (size_t i = 0; i < all.size(); ++i) all[i].name = static_cast<OptimizerName>(i);
+  all.emplace_back();
+  all.back().state = OptimizerState::bf16;
   return all;
 }
 
@@ -32,7 +27,7 @@ constexpr int64_t kExperts = 4, kRows = 96, kColumns = 130, kHeads = 6, kHeadRow
 
 // An expert weight, an attention matrix and a norm, as a bf16 model has them.
 std::vector<Parameter> parameters(at::Device device, const OptimSettings& settings) {
-  const bool masters = make_update_rule(settings)->keeps_masters();
+  const bool masters = update_rule_facts(settings).keeps_masters();
   std::vector<Parameter> all;
   const auto add = [&](const char* name, at::IntArrayRef shape, at::ScalarType dtype) {
     at::manual_seed(static_cast<uint64_t>(all.size()));
@@ -41,7 +36,7 @@ std::vector<Parameter> parameters(at::Device device, const OptimSettings& settin
     p.name = name;
     p.value = initial.to(dtype, false, true).requires_grad_();
     if (dtype != at::kFloat && masters) p.master = initial;
-    p.decays = shape.size() > 1;
+    p.decays = p.hidden = shape.size() > 1;
     all.push_back(p);
   };
   add("experts", {kExperts, kRows, kColumns}, at::kBFloat16);
@@ -67,6 +62,8 @@ double stated_bytes(const OptimSettings& s) {
       return 4 * kAll + 4 * (kExperts * kRows + kHeads + kRows - kHeads * kHeadRows + 1);
     case OptimizerName::adafactor:
       return 4 * ((kExperts + 1) * (kRows + kColumns) + kColumns + 1);
+    case OptimizerName::muon:
+      return 4 * kBf16 + 8 * kColumns;
     default:
       return 4 * kAll;
   }

@@ -31,10 +31,10 @@ Settings settings_with(const Overrides& overrides) {
 // Every rule, with masters, without, and in fp32; every way that gradients come.
 std::vector<Overrides> variants() {
   std::vector<Overrides> all;
-  for (const char* name : {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"}) {
-    const Overrides rule = {std::string("optim.name=") + name};
+  for (const std::string_view name : enum_names(OptimizerName{})) {
+    const Overrides rule = {"optim.name=" + std::string(name)};
     all.push_back(rule + Overrides{"precision.compute=bf16"});
-    if (name == std::string("adamw_compact")) continue;
+    if (name == "adamw_compact") continue;
     all.push_back(rule);
     all.push_back(rule + Overrides{"precision.compute=bf16", "precision.master=none"});
   }

@@ -140,9 +140,9 @@ TEST(DeviceHomesCuda, WeightsAndGradientsAreBitwiseTheSame) {
 // A step where the state lies is the CPU's step, whatever the device computes.
 void expect_the_cpus_steps(c10::Device device) {
   const TemporaryFolder drive;
-  for (const char* name : {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"}) {
+  for (const std::string_view name : enum_names(OptimizerName{})) {
     for (const char* home : {"host", "nvme"}) {
-      const std::vector<std::string> run = {std::string("optim.name=") + name, "precision.compute=bf16"};
+      const std::vector<std::string> run = {"optim.name=" + std::string(name), "precision.compute=bf16"};
       Chain kept(settings_of(run, drive), at::kCPU),
           moved(settings_of(run + (std::string("placement.optimizer=") + home), drive), device);
       for (int step = 0; step < 3; ++step) {

@@ -64,9 +64,8 @@ TEST(PlanOptions, ModelAttentionAndRuleStay) {
     EXPECT_EQ(before["model"], after["model"]) << option.name;
     EXPECT_EQ(before["attention"], after["attention"]) << option.name;
     EXPECT_NE(before, after) << option.name;
-    EXPECT_TRUE(changed.optim.name == OptimizerName::adamw || changed.optim.name == OptimizerName::adam8bit ||
-                changed.optim.name == OptimizerName::adamw_compact)
-        << option.name;
+    const std::string rule = value_text(changed.optim.name);
+    EXPECT_TRUE(rule.starts_with("adamw") || rule == "adam8bit") << option.name;
     EXPECT_EQ(changed.train.micro_batch * changed.train.accumulation,
               settings.train.micro_batch * settings.train.accumulation);
   }

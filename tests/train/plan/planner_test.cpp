@@ -39,7 +39,7 @@ const std::vector<Tried>& all_combinations() {
       Settings changed = settings;
       for (size_t i = 0; i < options.size(); ++i)
         if (set >> i & 1) options[i].apply(changed);
-      all.push_back({cost_model("cpu").step_seconds(step_work(changed)), peak(changed)});
+      all.push_back({cost_model("cpu").step_seconds(step_cost(changed)), peak(changed)});
     }
     return all;
   }();
@@ -118,7 +118,7 @@ TEST(Planner, PartsSayWhatEachTechniqueBuys) {
   const Plan& first = result.fits.front();
   ASSERT_FALSE(first.parts.empty());
   for (const Plan::Part& part : first.parts) {
-    const double seconds = cost_model("cpu").step_seconds(step_work(part.without));
+    const double seconds = cost_model("cpu").step_seconds(step_cost(part.without));
     EXPECT_TRUE(peak(part.without) > quantile(0.02) || seconds >= first.seconds) << part.name;
   }
 }

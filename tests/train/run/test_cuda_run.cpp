@@ -72,8 +72,8 @@ TEST(CudaRun, PackedRowsAreTheCpus) {
 
 TEST(CudaRun, EveryOptimizerFollowsTheCpus) {
   MOELAB_NEEDS_CUDA();
-  for (const char* name : {"adamw", "adam8bit", "adamw_compact", "adam_mini", "lion", "adafactor", "sgd"}) {
-    const Overrides run = {std::string("optim.name=") + name, "precision.compute=bf16"};
+  for (const std::string_view name : enum_names(OptimizerName{})) {
+    const Overrides run = {"optim.name=" + std::string(name), "precision.compute=bf16"};
     const Result cpu = run_on(at::kCPU, run), gpu = run_on(kGpu, run);
     for (size_t i = 0; i < cpu.losses.size(); ++i) EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 2e-2) << name;
   }

@@ -45,9 +45,14 @@ Settings fp8_settings() {
   return s;
 }
 
-constexpr OptimizerName kWithMasters[] = {OptimizerName::adamw,     OptimizerName::adam8bit,
-                                          OptimizerName::adam_mini, OptimizerName::lion,
-                                          OptimizerName::adafactor, OptimizerName::sgd};
+std::vector<OptimizerName> rules_with_masters() {
+  std::vector<OptimizerName> rules;
+  for (size_t i = 0; i < enum_names(OptimizerName{}).size(); ++i) {
+    const auto name = static_cast<OptimizerName>(i);
+    if (update_rule_facts({.name = name}).keeps_masters()) rules.push_back(name);
+  }
+  return rules;
+}
 
 std::string name_of(const Settings& s) {
   return value_text(s.optim.name) + " compute " + value_text(s.precision.compute) + " master " +
@@ -142,7 +147,7 @@ TEST(Fp16, BacksOffUntilGradientsAreFinite) {
 }
 
 TEST(Fp16, GoesOnBitwiseWithItsScale) {
-  for (const auto optimizer : kWithMasters) {
+  for (const auto optimizer : rules_with_masters()) {
     for (const int64_t accumulation : {1, 2}) {
       Settings s = fp16_settings();
       s.optim.name = optimizer;
@@ -179,7 +184,7 @@ TEST(Bf16, ALossScaleIsTakenOutExactly) {
     }
     return std::pair(trainer.weights(), norms);
   };
-  for (const auto optimizer : kWithMasters) {
+  for (const auto optimizer : rules_with_masters()) {
     for (const int64_t accumulation : {1, 2}) {
       for (const auto master : {MasterWeights::fp32, MasterWeights::none}) {
         Settings s = bare_settings(optimizer);
@@ -349,7 +354,7 @@ TEST(Bf16WithoutMasters, LearnsAsWithThem) {
 }
 
 TEST(Bf16WithoutMasters, GoesOnBitwiseUnderEveryRule) {
-  for (const auto optimizer : kWithMasters) {
+  for (const auto optimizer : rules_with_masters()) {
     for (const bool in_backward : {false, true}) {
       Settings s = bare_settings(optimizer);
       s.optim.in_backward = in_backward;
@@ -388,7 +393,7 @@ TEST(Bf16WithoutMasters, TakesTwoBytesAParameterWithItsGradientTwoMore) {
 TEST(Precision, DryRunPredictsThePeakOfEach) {
   install_allocators();
   std::vector<Settings> all;
-  for (const auto optimizer : kWithMasters) {
+  for (const auto optimizer : rules_with_masters()) {
     for (const bool recompute : {false, true}) {
       for (Settings s : {fp16_settings(), bare_settings(), fp8_settings()}) {
         s.optim.name = optimizer;
