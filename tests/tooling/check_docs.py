@@ -1,6 +1,6 @@
 """Checks that what a Markdown file names exists: files, options and settings.
 
-usage: check_readme.py --program PATH/moelab README.md
+usage: check_docs.py --program PATH/moelab README.md
 
 In code (blocks and `spans`) it looks at
 - paths that begin with a folder of this repository, and local links: they exist;

@@ -1,7 +1,7 @@
 """The README check finds what is wrong, and nothing else, in small made-up pages."""
 import pytest
 
-from check_readme import Facts, check
+from check_docs import Facts, check
 
 HELP = """usage: moelab train --config NAME [key=value …]
   --config NAME   settings
