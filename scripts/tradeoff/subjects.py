@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from . import figures
-from .records import SCHEMA, Record, ReportError, number, parse, read_records, read_text
+from .records import SCHEMA, Record, ReportError, parse, read_records, read_text
 
 # Of a run's settings, what says nothing of how it trained.
 NAMES = ("run.name", "run.dir", "checkpoint.dir")
