@@ -20,11 +20,11 @@ def folder(tmp_path) -> pathlib.Path:
     return tmp_path
 
 
-def train(folder: pathlib.Path, config: pathlib.Path, *arguments: str) -> dict:
-    """The summary of a training. The settings given here only make it short."""
+def train(folder: pathlib.Path, config: pathlib.Path, *arguments: str) -> tuple[dict, str]:
+    """The summary of a training and what it prints. The settings given here only make it short."""
     short = ["eval.batches=1", "run.threads=1", *arguments]
     done = programs.run([programs.moelab(), "train", "--config", config, *short], cwd=folder)
-    return programs.summary(done, folder / "runs" / config.stem)
+    return programs.summary(done, folder / "runs" / config.stem), done.stdout
 
 
 def test_every_device_has_configs():
@@ -33,14 +33,15 @@ def test_every_device_has_configs():
 
 @pytest.mark.parametrize("config", [path for path in CONFIGS if DEVICES[path] == "cpu"], **BY_NAME)
 def test_a_config_for_the_cpu_trains(folder, config):
-    summary = train(folder, config, "train.steps=1")
+    summary, _ = train(folder, config, "train.steps=1")
     assert (summary["status"], summary["steps"]) == ("ok", 1)
 
 
 def test_the_run_to_be_resumed_goes_on_from_its_checkpoint(folder):
     config = programs.ROOT / "configs/resume.yaml"
     train(folder, config, "train.steps=1")
-    train(folder, config, "train.steps=2", "--resume", "latest")
+    _, printed = train(folder, config, "train.steps=2", "--resume", "latest")
+    assert "resumed from runs/resume/checkpoints/step-1 after step 1\n" in printed
     assert [line["step"] for line in programs.metrics(folder / "runs/resume")] == [1, 2]
 
 
