@@ -199,8 +199,8 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
         caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
-                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the peak "
-                   "times the time of a step.")
+                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the peak times the time of a "
+                   "step.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),

@@ -10,12 +10,12 @@ import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench/peers"))
 
-import hf_mixtral
-import padded_moe
-import peers
-import step_figures
-import table
-from peer_records import HEAD, SOURCE, mixtral_runs
+import hf_mixtral  # noqa: E402
+import padded_moe  # noqa: E402
+import peers  # noqa: E402
+import step_figures  # noqa: E402
+import table  # noqa: E402
+from peer_records import HEAD, SOURCE, mixtral_runs  # noqa: E402
 
 
 @pytest.fixture(name="mixtral", scope="module")
