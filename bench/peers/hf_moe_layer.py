@@ -173,7 +173,8 @@ def compare(shape, load, makers, program, rounds, iterations, device, clock):
             return record | {"status": "disagrees"}
         others = Opponents(makers)
         others.runners = others.each(lambda name, _: makers[name](tensors, k, dtype))
-        record["errors_of_peers"] = others.each(lambda _, runner: errors_of(runner.results(), reference))
+        record["errors_of_peers"] = others.each(
+            lambda _, runner, expected=reference: errors_of(runner.results(), expected))
         del reference
         for name, found in record["errors_of_peers"].items():
             if not agrees(found, PEER_TOLERANCE[dtype]):

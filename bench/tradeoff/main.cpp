@@ -59,22 +59,24 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--model", options.model, "named model or YAML file of settings; parts of a plan may differ")
       ->capture_default_str()
       ->type_name("NAME|FILE");
-  app.add_option("--only", options.only, "cases by name; the baseline is run besides")
+  app.add_option("--only", options.only, "cases to measure, by name; the baseline is always run")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,…");
-  app.add_option("--rounds", options.rounds, "how often each case is run; a plan has its own")
+  app.add_option("--rounds", options.rounds, "runs of each case; replaces the number that a plan states")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--case-steps", options.steps, "optimizer steps a run; a plan has its own")
+  app.add_option("--case-steps", options.steps,
+                 "optimizer steps in a run; replaces the number that a plan states")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--spread", sweep.spread,
-                 "half the 95 % interval of a case's speed, as a share of it, beyond which it is run again")
+  app.add_option(
+         "--spread", sweep.spread,
+         "a case is run again while half the 95 % interval of its speed is more than this share of the speed")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--extra-rounds", sweep.extra_rounds,
-                 "how often at most; what still spreads is marked noisy")
+                 "most such repetitions of a case; one that still spreads is marked noisy")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000));
   app.add_option("--timeout", sweep.timeout_seconds, "seconds after which a run is killed")

@@ -52,7 +52,7 @@ struct ModelSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("preset", self.preset, "named model shape; see moelab train --help");
+    v.field("preset", self.preset, "named model shape; moelab train --help lists them");
     v.field("vocab", self.vocab, "number of token ids", range(1, 1 << 24));
     v.field("d_model", self.d_model, "width of the residual stream", range(1, 1 << 20));
     v.field("layers", self.layers, "number of transformer blocks", range(1, 4096));
@@ -61,18 +61,19 @@ struct ModelSettings {
     v.field("head_dim", self.head_dim, "width of a head; 0: d_model / heads", range(0, 1024));
     v.field("d_expert", self.d_expert, "hidden width of an expert (of the feed-forward when dense)",
             range(1, 1 << 20));
-    v.field("experts", self.experts, "experts a layer; 0: a dense feed-forward", range(0, 4096));
+    v.field("experts", self.experts, "experts in a layer; 0: a dense feed-forward", range(0, 4096));
     v.field("experts_per_token", self.experts_per_token, "experts each token is sent to (top-k)",
             range(1, 128));
     v.field("shared_experts", self.shared_experts, "experts that every token passes through", range(0, 64));
     v.field("capacity_factor", self.capacity_factor,
-            "rows an expert takes a sequence, as a multiple of its fair share", range(0.01, 1024));
+            "rows that an expert takes from a sequence, as a multiple of an even share", range(0.01, 1024));
     v.field("dispatch", self.dispatch, "how tokens reach their experts in training");
     v.field("router", self.router, "how experts are chosen");
     v.field("norm_topk", self.norm_topk, "renormalise the weights of the chosen experts to sum to 1");
     v.field("norm_eps", self.norm_eps, "epsilon of RMSNorm", range(0, 1));
     v.field("qk_norm", self.qk_norm, "RMSNorm on queries and keys: by head or over the full width");
-    v.field("clip_qkv", self.clip_qkv, "clamp queries, keys and values to +-this; 0: off", at_least(0));
+    v.field("clip_qkv", self.clip_qkv, "clamp queries, keys and values to plus or minus this; 0: off",
+            at_least(0));
     v.field("rope_theta", self.rope_theta, "base of the rotary embedding", at_least(1));
     v.field("tie_embeddings", self.tie_embeddings, "the output head is the embedding");
     v.field("z_loss", self.z_loss, "weight of the router z-loss", range(0, 1e3));
@@ -98,13 +99,13 @@ struct AttentionSettings {
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("kernel", self.kernel,
-            "flash: scores never in memory; materialised: the S x S baseline; sliding_window, block_sparse: "
-            "flash over the nearest tokens, linear in S");
-    v.field("window", self.window, "with sliding_window: tokens that each sees, its own included",
+            "flash: scores are never stored; materialised: all S x S scores are stored (the baseline); "
+            "sliding_window, block_sparse: flash over the nearest tokens alone, linear in S");
+    v.field("window", self.window, "with sliding_window: tokens that each token sees, itself included",
             range(1, 1 << 24));
-    v.field("block_size", self.block_size, "with block_sparse: tokens a block", range(1, 1 << 20));
+    v.field("block_size", self.block_size, "with block_sparse: tokens in a block", range(1, 1 << 20));
     v.field("local_blocks", self.local_blocks,
-            "with block_sparse: blocks that each token sees, up to its own", range(1, 1 << 20));
+            "with block_sparse: blocks that each token sees, its own included", range(1, 1 << 20));
   }
 };
 

@@ -79,9 +79,21 @@ def test_records_have_a_report(folder):
         assert (folder / "claims.md").exists()
 
 
-def test_the_readmes_table_is_the_reports():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("| case |"))
-    rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
+def rows_under(lines: list[str], heading: str) -> dict[str, dict[str, str]]:
+    """The first table of cases under a heading: each case's cells by column."""
+    start = next(i for i in itertools.count(lines.index(heading)) if lines[i].startswith("| case |"))
+    table = [[cell.strip() for cell in line.split("|")[1:-1]]
+             for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start:])]
+    return {cells[0]: dict(zip(table[0], cells, strict=True)) for cells in table[2:]}
+
+
+def test_the_readmes_table_is_the_reports(techniques):
     report_lines = (ROOT / "results/xeon-2-cores/report.md").read_text().splitlines()
-    assert len(rows) > 10 and [row for row in rows if row not in report_lines] == []
+    measured = rows_under(report_lines, next(line for line in report_lines if line.startswith("## moe-micro on ")))
+    titles = {row["name"]: row["title"] for row in json.loads(techniques.read_text())["techniques"]}
+    shown = rows_under((ROOT / "README.md").read_text().splitlines(), "## What techniques cost")
+    assert len(shown) >= 5 and "baseline" in shown
+    for case, row in shown.items():
+        assert row.pop("what it is") == titles[case]
+        assert row == {column: measured[case][column] for column in row}
+        assert "(+0.0%)" in measured[case]["predicted"], "README says so of every row"

@@ -168,10 +168,10 @@ def test_special_tokens_in_a_text_are_text(corpus, tmp_path):
 
 def test_json_lines_and_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
+    parquet = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": s}) + "\n" for s in stories(50)) + "\n")
     table = pyarrow.table({"n": range(51), "body": [None, *stories(50)]})
-    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+    parquet.write_table(table, tmp_path / "b.parquet")
     for name in ("a.jsonl", "b.parquet"):
         prepare("--bytes", "--field", "body", "--validation", 0, "--out", tmp_path / name[0], tmp_path / name)
         documents = [bytes(d).decode() for d in split(ids(tmp_path / name[0] / "train.bin"), 0)]
@@ -246,9 +246,9 @@ def test_bad_files_are_told_in_one_line(tmp_path):
     assert "c.jsonl:1: no text in field 'n'" in refuse_file("c.jsonl", b'{"n": 3}\n', "--field", "n")
     assert "hold no text" in refuse_file("empty.txt", b"")
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
+    parquet = pytest.importorskip("pyarrow.parquet")
     assert "unreadable Parquet" in refuse_file("d.parquet", b"nothing of the kind")
-    pyarrow.parquet.write_table(pyarrow.table({"n": [1]}), tmp_path / "e.parquet")
+    parquet.write_table(pyarrow.table({"n": [1]}), tmp_path / "e.parquet")
     content = (tmp_path / "e.parquet").read_bytes()
     assert "no column 'text'" in refuse_file("e.parquet", content)
     assert "holds no text" in refuse_file("e.parquet", content, "--field", "n")

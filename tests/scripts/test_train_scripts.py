@@ -1,6 +1,5 @@
 """scripts/train_*.sh and the presets behind them: each trains a miniature under its budget, with what it promises."""
 
-import json
 import os
 import pathlib
 import shutil

@@ -76,18 +76,19 @@ struct PrecisionSettings {
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("compute", self.compute,
-            "type of products and activations, all but fp32 with fp32 master weights; fp8: bf16 with the "
+            "type of products and activations; 16-bit types keep fp32 master weights; fp8: bf16, with the "
             "blocks' products in fp8");
+    v.field("store", self.store,
+            "how the blocks' weights are held between products; compute: as products take them; fp8, int8: a "
+            "byte a weight and a scale for every 256, decoded a block at a time");
     v.field(
-        "store", self.store,
-        "form in which the blocks' weights wait for their products; fp8, int8: a byte and a scale every 256, "
-        "of the masters, made the compute type a block at a time; compute: as they are used");
-    v.field("master", self.master, "what updates add to; none: the bf16 weights, rounded stochastically");
-    v.field(
-        "loss_scale", self.loss_scale,
-        "with fp16 or bf16: factor of the loss, divided out of the gradients; dynamic: from 32768, halved "
-        "when a gradient is not finite, doubled after 2000 good steps; 0: dynamic with fp16, none with bf16");
-    v.field("tf32", self.tf32, "on a GPU, fp32 products of factors rounded to 10 bits (TensorFloat-32)");
+        "master", self.master,
+        "what updates are added to; fp32: master weights; none: the bf16 weights, with stochastic rounding");
+    v.field("loss_scale", self.loss_scale,
+            "with fp16 or bf16: factor of the loss, divided out of the gradients again; dynamic: begins at "
+            "32768, is halved when a gradient is not finite and doubled after 2000 good steps; 0: dynamic "
+            "with fp16, none with bf16");
+    v.field("tf32", self.tf32, "on a GPU: fp32 products round their factors to 10 bits (TensorFloat-32)");
   }
 };
 
@@ -102,12 +103,14 @@ struct ActivationSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("checkpoint", self.checkpoint, "which blocks are recomputed in backward instead of kept");
-    v.field("every", self.every, "with checkpoint=every: blocks 0, N, 2N, …", range(1, 4096));
-    v.field("layers", self.layers, "with checkpoint=layers: the blocks, e.g. [0, 4, 8]", range(0, 4095));
-    v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks, spread evenly", range(0, 1));
+    v.field("checkpoint", self.checkpoint, "which blocks are recomputed in backward instead of being kept");
+    v.field("every", self.every, "with checkpoint=every: recompute blocks 0, N, 2N, …", range(1, 4096));
+    v.field("layers", self.layers, "with checkpoint=layers: the blocks to recompute, e.g. [0, 4, 8]",
+            range(0, 4095));
+    v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks to recompute, spread evenly",
+            range(0, 1));
     v.field("pieces", self.pieces,
-            "what is recomputed of the other blocks; attention and moe are their halves");
+            "what to recompute in the other blocks; attention and moe are the two halves of a block");
     v.field("storage", self.storage, "form in which what backward needs is held until then");
     v.field("block", self.block, "with storage in 8 bits: elements that share a scale", range(16, 65536));
   }
@@ -137,12 +140,15 @@ struct OptimSettings {
             "decay of the first and second moment; Lion's two; the first is SGD's momentum",
             range(0, 0.999999));
     v.field("eps", self.eps, "epsilon of the Adam family", range(0, 1));
-    v.field("weight_decay", self.weight_decay, "on matrices, not on norms and biases", range(0, 1e3));
-    v.field("clip", self.clip, "largest norm of all gradients together, of each one with in_backward; 0: off",
+    v.field("weight_decay", self.weight_decay, "weight decay of matrices; norms and biases have none",
+            range(0, 1e3));
+    v.field("clip", self.clip,
+            "largest norm of all gradients together, or of each gradient alone with in_backward; 0: off",
             at_least(0));
-    v.field("schedule", self.schedule, "after warm-up: cosine, or wsd (constant, then linear decay)");
+    v.field("schedule", self.schedule, "after warm-up: cosine, or wsd (constant, then a linear decay)");
     v.field("warmup", self.warmup, "steps of linear warm-up", at_least(0));
-    v.field("in_backward", self.in_backward, "step each weight in backward and drop its gradient at once");
+    v.field("in_backward", self.in_backward,
+            "update each weight as soon as backward has its gradient, and drop the gradient");
   }
 };
 
@@ -158,14 +164,14 @@ struct PlacementSettings {
   static void visit(Self& self, Visitor& v) {
     v.field(
         "parameters", self.parameters,
-        "where the blocks' weights and masters are between uses; they come to the device a block at a time");
-    v.field("gradients", self.gradients,
-            "where a gradient is from its last addition in backward to the step");
+        "where the blocks' weights and masters lie between uses; a block's come to the device while it runs");
+    v.field("gradients", self.gradients, "where gradients lie between backward and the update");
     v.field("optimizer", self.optimizer,
-            "where the optimizer's state and masters are, and where the step is taken");
-    v.field("nvme_path", self.nvme_path, "folder on the drive of what is nvme; its file has no name");
-    v.field("nvme_block", self.nvme_block, "bytes of a read or write there, a multiple of 4096");
-    v.field("nvme_depth", self.nvme_depth, "reads or writes under way there at a time", range(1, 4));
+            "where the optimizer's state and the masters lie; the update runs there, with nvme on the host");
+    v.field("nvme_path", self.nvme_path,
+            "folder on the drive for what lies on nvme; its file has no name and goes when the run ends");
+    v.field("nvme_block", self.nvme_block, "bytes of one read or write on nvme, a multiple of 4096");
+    v.field("nvme_depth", self.nvme_depth, "reads or writes under way on nvme at a time", range(1, 4));
   }
 };
 
@@ -184,19 +190,19 @@ struct TrainSettings {
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("steps", self.steps, "optimizer steps", range(0, 1e12));
-    v.field("micro_batch", self.micro_batch, "sequences a forward pass", range(1, 1 << 20));
-    v.field("accumulation", self.accumulation, "micro-batches an optimizer step", range(1, 1 << 20));
-    v.field("sequence", self.sequence, "tokens a sequence; with tokens_per_device of a document at most",
-            range(1, 1 << 24));
+    v.field("micro_batch", self.micro_batch, "sequences in a forward pass", range(1, 1 << 20));
+    v.field("accumulation", self.accumulation, "micro-batches in an optimizer step", range(1, 1 << 20));
+    v.field("sequence", self.sequence,
+            "tokens in a sequence; with tokens_per_device: most tokens of a document", range(1, 1 << 24));
     v.field("tokens_per_device", self.tokens_per_device,
-            "tokens a forward pass, filled with whole documents one behind another that see nothing of each "
-            "other; longer ones are cut. 0: one sequence a row, wherever documents end",
+            "tokens in a forward pass that packs whole documents into one row; documents see nothing of each "
+            "other, and longer ones are cut. 0: no packing; a row is one sequence of the text, wherever "
+            "documents end",
             range(0, 1 << 24));
     v.field("seed", self.seed, "everything random follows from it", range(0, 9e15));
-    v.field(
-        "init", self.init,
-        "folder of the weights to start from: Hugging Face's, a checkpoint or a run's; the model takes its "
-        "shape from there; empty: random weights");
+    v.field("init", self.init,
+            "folder of weights to start from (Hugging Face, checkpoint or run), which also gives the model's "
+            "shape; empty: random weights");
   }
 };
 
@@ -207,10 +213,10 @@ struct EvalSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("every", self.every, "evaluate on held-out text every so many steps; 0: at the end only",
+    v.field("every", self.every, "steps between evaluations on held-out text; 0: at the end only",
             at_least(0));
-    v.field("batches", self.batches, "batches an evaluation; 0: no evaluation", at_least(0));
-    v.field("micro_batch", self.micro_batch, "sequences a batch; 0: train.micro_batch", range(0, 1 << 20));
+    v.field("batches", self.batches, "batches in an evaluation; 0: no evaluation", at_least(0));
+    v.field("micro_batch", self.micro_batch, "sequences in a batch; 0: train.micro_batch", range(0, 1 << 20));
   }
 };
 
@@ -222,13 +228,14 @@ struct ReferenceSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("path", self.path,
-            "checkpoint or Hugging Face folder of a frozen model of the same shape to stay close to; empty: "
-            "none");
-    v.field("kl", self.kl, "weight in the loss of the mean KL(policy || reference) of each token's successor",
+    v.field(
+        "path", self.path,
+        "frozen model of the same shape to stay close to: a checkpoint or Hugging Face folder; empty: none");
+    v.field("kl", self.kl, "weight in the loss of KL(policy || reference), averaged over tokens",
             range(0, 1e6));
-    v.field("placement", self.placement,
-            "where the blocks' weights of the reference are; they come to the device a block at a time");
+    v.field(
+        "placement", self.placement,
+        "where the reference's block weights lie between uses; a block's come to the device while it runs");
   }
 };
 
@@ -242,16 +249,15 @@ struct DataSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("path", self.path, "folder or file of token shards, or a mix: 0.7*DIR1,0.3*DIR2");
+    v.field("path", self.path, "folder or file of token shards, or a weighted mix: 0.7*DIR1,0.3*DIR2");
     v.field("validation", self.validation, "held-out shards; empty: the val shards in data.path");
-    v.field("workers", self.workers, "threads that read batches ahead, as long as the run lasts",
-            range(0, 256));
-    v.field("prefetch", self.prefetch, "batches that each of them reads ahead; 0: none, a batch waits",
-            range(0, 1024));
+    v.field("workers", self.workers, "threads that read batches ahead", range(0, 256));
+    v.field("prefetch", self.prefetch,
+            "batches that each worker reads ahead; 0: each batch is read when it is needed", range(0, 1024));
     v.field("buffer", self.buffer,
-            "with train.tokens_per_device: documents among which those that share a row are chosen",
-            range(1, 1 << 24));
-    v.field("pin", self.pin, "with cuda: batches lie in page-locked memory, which copies to it want");
+            "with train.tokens_per_device: documents to choose from when a row is filled", range(1, 1 << 24));
+    v.field("pin", self.pin,
+            "with cuda: batches lie in page-locked memory, so that copies to the GPU run beside other work");
   }
 };
 
@@ -280,33 +286,37 @@ struct MemorySettings {
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("limit", self.limit, "memory budget of the device, e.g. 8GiB; 0: none");
-    v.field("profile", self.profile, "thresholds of the monitor, as shares of the limit");
-    v.field("target", self.target, "threshold; 0: the profile's", range(0, 1));
-    v.field("warning", self.warning, "threshold; 0: the profile's", range(0, 1));
-    v.field("critical", self.critical, "threshold; 0: the profile's", range(0, 1));
-    v.field("emergency", self.emergency, "threshold; 0: the profile's", range(0, 1));
-    v.field(
-        "recover", self.recover,
-        "smaller micro-batches and more of them at the critical threshold and after running out of memory");
+    v.field("profile", self.profile, "thresholds of the memory monitor, as shares of the limit");
+    v.field("target", self.target,
+            "share of the limit up to which the micro-batch may grow back; 0: the profile's", range(0, 1));
+    v.field("warning", self.warning, "share of the limit from which the status is warning; 0: the profile's",
+            range(0, 1));
+    v.field("critical", self.critical,
+            "share of the limit from which the micro-batch shrinks; 0: the profile's", range(0, 1));
+    v.field("emergency", self.emergency,
+            "share of the limit from which cached memory is given back too; 0: the profile's", range(0, 1));
+    v.field("recover", self.recover,
+            "at the critical threshold, and after running out of memory, go on with smaller micro-batches "
+            "and more of them");
     v.field("dynamic_batch.enabled", self.dynamic_batch.enabled,
-            "let the micro-batch grow past train.micro_batch; the rows a step stay the same");
+            "let the micro-batch grow past train.micro_batch; a step keeps its rows");
     v.field("dynamic_batch.min", self.dynamic_batch.min,
-            "smallest micro-batch that a threshold leads to; running out of memory goes below",
-            range(1, 1 << 20));
+            "smallest micro-batch at a threshold; running out of memory may go below", range(1, 1 << 20));
     v.field("dynamic_batch.max", self.dynamic_batch.max, "largest micro-batch", range(1, 1 << 20));
-    v.field("dynamic_batch.target", self.dynamic_batch.target, "share of the limit that growing may reach",
-            range(0.01, 1));
+    v.field("dynamic_batch.target", self.dynamic_batch.target,
+            "share of the limit up to which the micro-batch may grow", range(0.01, 1));
     v.field("dynamic_batch.every", self.dynamic_batch.every,
-            "steps without a change before the micro-batch grows, with dynamic_batch.enabled=false back to "
-            "train.micro_batch",
+            "steps without a change before the micro-batch grows; with enabled=false, before it grows back "
+            "to train.micro_batch",
             range(1, 1e12));
-    v.field("dynamic_batch.smooth", self.dynamic_batch.smooth, "one doubling at a time");
+    v.field("dynamic_batch.smooth", self.dynamic_batch.smooth, "grow one doubling at a time");
     v.field("empty_cache_every", self.empty_cache_every,
-            "give the allocator's unused memory back every so many steps; 0: only in need", at_least(0));
+            "steps between two times that the allocator gives unused memory back; 0: only when needed",
+            at_least(0));
     v.field("host_allocator", self.host_allocator,
-            "malloc of the program, which restarts itself for another than the system's");
+            "malloc of the program; for another than the system's the program starts itself anew");
     v.field("cuda_graphs", self.cuda_graphs,
-            "with cuda: what is captured once and launched whole after that; step: all of a training step, "
+            "with cuda: what is captured once as a CUDA graph and then replayed; step: the training step; "
             "decode: each token that is written");
   }
 };
@@ -321,15 +331,14 @@ struct SampleSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("every", self.every, "go on from the prompts by 64 tokens every so many steps; 0: never",
-            at_least(0));
-    v.field("share", self.share, "of memory.limit: what keys and values of the texts under way may take",
+    v.field("every", self.every,
+            "steps between two times that each prompt is continued by 64 tokens; 0: never", at_least(0));
+    v.field("share", self.share, "share of memory.limit for the keys and values of texts being written",
             range(0, 1));
-    v.field("max_sequences", self.max_sequences, "texts under way at a time; the others wait",
-            range(1, 65536));
+    v.field("max_sequences", self.max_sequences, "texts written at a time; the others wait", range(1, 65536));
     v.field("max_batched_tokens", self.max_batched_tokens,
-            "tokens a forward pass of them; longer prompts are read in parts", range(1, 1 << 20));
-    v.field("prompt", self.prompt, "a text to go on from, or @FILE with one on each line");
+            "tokens of all texts in a forward pass; longer prompts are read in parts", range(1, 1 << 20));
+    v.field("prompt", self.prompt, "text to continue, or @FILE with one text a line");
   }
 };
 
@@ -342,13 +351,12 @@ struct MonitorSettings {
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("every", self.every, "steps between two lines of the memory dashboard; 0: none", at_least(0));
-    v.field("quiet", self.quiet, "no dashboard, and a warning at most once");
-    v.field(
-        "snapshot", self.snapshot,
-        "what the device holds, into run.dir; oom: when memory runs out; step: then, and after a step during "
-        "which SIGUSR1 came");
+    v.field("quiet", self.quiet, "no dashboard, and at most one warning");
+    v.field("snapshot", self.snapshot,
+            "write what the device holds into run.dir; oom: when memory runs out; step: also after a step "
+            "during which SIGUSR1 came");
     v.field("profile_steps", self.profile_steps,
-            "steps after the warm-up whose operators are recorded into run.dir, slowly; 0: none",
+            "steps after the warm-up whose operators are recorded into run.dir, which slows them; 0: none",
             range(0, 1000));
   }
 };
@@ -361,7 +369,7 @@ struct CheckpointSettings {
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("every", self.every, "steps between two saved checkpoints; 0: at the end only", at_least(0));
-    v.field("keep", self.keep, "how many of the newest checkpoints stay; 0: save none", range(0, 1e6));
+    v.field("keep", self.keep, "how many of the newest checkpoints to keep; 0: save none", range(0, 1e6));
     v.field("dir", self.dir, "where checkpoints go; empty: run.dir/checkpoints");
   }
 };
@@ -380,9 +388,10 @@ struct RunSettings {
   static void visit(Self& self, Visitor& v) {
     v.field("name", self.name, "name of the run; empty: the model's preset");
     v.field("dir", self.dir, "folder the run leaves its files in; empty: runs/NAME");
-    v.field("preset", self.preset, "GPU-size preset, e.g. gpu-8gb; see moelab train --help");
-    v.field("device", self.device, "where to train; auto: cpu, as long as nothing has been run on a GPU");
-    v.field("scale", self.scale, "true miniature: widths, vocabulary and sequence by its root, memory by it",
+    v.field("preset", self.preset, "GPU size or profile, e.g. gpu-8gb; moelab train --help lists them");
+    v.field("device", self.device, "where to train; auto: the CPU, as long as nothing has been run on a GPU");
+    v.field("scale", self.scale,
+            "miniature: widths, vocabulary and sequence shrink by its root, the memory limit by it",
             range(1e-6, 1));
     v.field("threads", self.threads, "CPU threads; 0: one a core", range(0, 1024));
     v.field("log_every", self.log_every, "steps between two progress lines; 0: none", at_least(0));

@@ -51,19 +51,21 @@ std::vector<Preset> run_profiles() {
   return {
       profile(
           "constrained",
-          "all but the block at work in host memory, blocks recomputed, documents packed to 4096 tokens, "
-          "more of them as memory allows",
+          "weights, saved activations and optimizer state on the host; every block recomputed; packed rows "
+          "of 4096 tokens; the batch grows with free memory",
           both(both(on_the_host, moving_batch),
                {{"train.tokens_per_device", "4096"}, {"train.micro_batch", "1"}, {"sample.share", "0.3"}})),
-      profile("balanced", "every block recomputed, nothing off the device, the batch as memory allows",
+      profile("balanced",
+              "every block recomputed; everything on the device; the batch grows with free memory",
               both({{"activations.checkpoint", "full"}, {"sample.share", "0.5"}}, moving_batch)),
-      profile("multi_device",
-              "constrained with neither packed nor moving batches and with the reference on the host too: "
-              "what each of several "
-              "devices does",
-              both(on_the_host, {{"reference.placement", "host"}, {"sample.share", "0.8"}})),
+      profile(
+          "multi_device",
+          "for each of several devices: as constrained, with a fixed batch, no packing, and the reference on "
+          "the host",
+          both(on_the_host, {{"reference.placement", "host"}, {"sample.share", "0.8"}})),
       profile("nemo-memory-efficient",
-              "every fourth block recomputed, of the others norms and experts; optimizer on the host",
+              "every fourth block recomputed, norms and expert hidden states in the others; optimizer on the "
+              "host",
               {{"activations.checkpoint", "every"},
                {"activations.every", "4"},
                {"activations.pieces", "[norms,expert_hidden]"},

@@ -39,9 +39,9 @@ constexpr std::array<CommandText, 9> commands = {
      {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
       "moelab techniques --json"},
      {Command::import_model, "import",
-      "Make a checkpoint of a Hugging Face folder (Mixtral, OLMoE, Qwen3-MoE)",
+      "Convert a Hugging Face folder (Mixtral, OLMoE, Qwen3-MoE) to a checkpoint",
       "moelab import Qwen3-30B-A3B qwen"},
-     {Command::export_model, "export", "Make a Hugging Face folder of a checkpoint",
+     {Command::export_model, "export", "Convert a checkpoint to a Hugging Face folder",
       "moelab export runs/moe-nano/checkpoints/step-100 moe-nano-hf"}}};
 
 // The parser, and what it fills. CLI11 refuses nothing by itself: leftovers are looked at here, so that
@@ -97,8 +97,8 @@ class Parser {
 
  private:
   static constexpr const char* kConfigHelp =
-      "named model, YAML file of settings, or a model's folder (Hugging Face's, a checkpoint or a run's), "
-      "whose shape, attention and sequence length are taken";
+      "named model, YAML file of settings, or a model's folder (Hugging Face, checkpoint or run) whose "
+      "shape, attention and sequence length are taken";
   static constexpr const char* kConfigType = "NAME|FILE|FOLDER";
 
   void add(const CommandText& text) {
@@ -115,21 +115,22 @@ class Parser {
     sub.add_option("--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     sub.add_option("--preset", sources_.preset, "GPU size or profile, e.g. gpu-8gb")->type_name("NAME");
     add_short(sub, "--device", "run.device=", "short for run.device=")->type_name("auto|cpu|cuda");
-    add_short(sub, "--scale", "run.scale=", "true miniature, e.g. 1/64; short for run.scale=")
+    add_short(sub, "--scale",
+              "run.scale=", "miniature whose every tensor is smaller, e.g. 1/64; short for run.scale=")
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
     if (text.command == Command::train)
-      sub.add_option("--resume", result_.resume, "go on from a checkpoint")->type_name("latest|PATH");
+      sub.add_option("--resume", result_.resume, "continue from a checkpoint")->type_name("latest|PATH");
     if (text.command == Command::estimate)
-      sub.add_option("--ranks", result_.ranks, "also what each of so many ranks would hold under ZeRO")
+      sub.add_option("--ranks", result_.ranks, "also print what each of N ranks would hold under ZeRO")
           ->check(CLI::Range(1, 1 << 20));
     if (text.command == Command::eval)
       sub.add_option("--checkpoint", result_.checkpoint,
-                     "what to evaluate; default: the newest of checkpoint.dir")
+                     "checkpoint to evaluate; default: the newest in checkpoint.dir")
           ->type_name("PATH");
     sub.add_option(
            "settings", sources_.overrides,
-           "changes to single settings, over --config and --preset; of two for one key the later wins")
+           "settings that replace those of --config and --preset; of a key given twice the later wins")
         ->type_name("KEY=VALUE");
     const std::string example = text.example;
     sub.footer(
@@ -162,20 +163,21 @@ class Parser {
     sub.add_option("--from", call.from, "checkpoint, or the folder of a run (its newest one)")
         ->type_name("FOLDER")
         ->required();
-    CLI::Option* prompt = sub.add_option("--prompt", call.prompt, "text to go on from")->type_name("TEXT");
-    sub.add_option("--prompt-file", call.prompt_file, "file that holds it, taken as it is")
+    CLI::Option* prompt = sub.add_option("--prompt", call.prompt, "text to continue")->type_name("TEXT");
+    sub.add_option("--prompt-file", call.prompt_file, "file with the text to continue")
         ->type_name("FILE")
         ->excludes(prompt);
     const auto add = [&](const char* name, auto& value, const char* about) {
       return sub.add_option(name, value, about)->capture_default_str();
     };
-    add("--max-tokens", call.max_tokens, "most tokens a text goes on for")->check(CLI::Range(1, 1 << 30));
+    add("--max-tokens", call.max_tokens, "most tokens to write in each text")->check(CLI::Range(1, 1 << 30));
     add("--temperature", call.sampling.temperature,
-        "0: always the likeliest token; 1: as likely as the model says");
+        "0: always the likeliest token; 1: the model's own probabilities");
     add("--top-k", call.sampling.top_k, "choose among the k likeliest tokens; 0: all");
-    add("--top-p", call.sampling.top_p, "among the fewest likeliest that have this probability; 1: all");
+    add("--top-p", call.sampling.top_p,
+        "choose among the likeliest tokens that together have this probability; 1: all");
     add("--seed", call.sampling.seed, "the same seed writes the same text");
-    add("--samples", call.samples, "texts to write, each with random numbers of its own")
+    add("--samples", call.samples, "number of texts, each with random numbers of its own")
         ->check(CLI::Range(1, 1 << 30));
     sub.add_option("settings", sources_.overrides, "changes to the checkpoint's settings, e.g. run.threads=1")
         ->type_name("KEY=VALUE");
@@ -185,10 +187,11 @@ class Parser {
 
   void add_model(CLI::App& sub, const CommandText& text) {
     if (text.command == Command::techniques)
-      sub.add_flag("--pairs", result_.pairs, "the peak of the baseline, of each technique and of every two");
+      sub.add_flag("--pairs", result_.pairs,
+                   "predict the peak of the baseline, of each technique and of every two together");
     sub.add_option("--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     sub.add_option("settings", sources_.overrides,
-                   "changes to the baseline's settings; a technique's own come after")
+                   "changes to the baseline's settings; each technique's own settings replace them")
         ->type_name("KEY=VALUE");
     sub.footer("Example: " + std::string(text.example));
   }
@@ -205,25 +208,23 @@ class Parser {
 
   void add_plan(CLI::App& sub, const CommandText& text) {
     PlanCall& call = result_.plan;
-    add_short(sub, "--memory", "memory.limit=", "what the device has, e.g. 8GB; short for memory.limit=")
+    add_short(sub, "--memory", "memory.limit=", "memory of the device, e.g. 8GB; short for memory.limit=")
         ->type_name("BYTES")
         ->required();
     sub.add_option("--model", sources_.config, kConfigHelp)->type_name(kConfigType);
     std::string devices;
     for (const std::string& device : cost_devices()) devices += (devices.empty() ? "" : "|") + device;
-    sub.add_option("--device", call.device, "whose speed to assume")
+    sub.add_option("--device", call.device, "device whose speed is assumed")
         ->capture_default_str()
         ->type_name(devices);
-    sub.add_option("--out", call.out, "file for the settings of the fastest that fits")->type_name("FILE");
-    sub.add_option(
-           "settings", sources_.overrides,
-           "settings that stay as they are given, whatever the techniques; placement.nvme_path lets a "
-           "plan use that drive")
+    sub.add_option("--out", call.out, "file to write the fastest plan that fits into")->type_name("FILE");
+    sub.add_option("settings", sources_.overrides,
+                   "settings that no plan may change; with placement.nvme_path a plan may use that drive")
         ->type_name("KEY=VALUE");
     const std::string example = text.example;
     sub.footer([example] {
-      return "A plan keeps the model, its attention and its update rule (or forms of AdamW's state) as the "
-             "settings have them. Exit code 3: nothing fits.\n\nExample: " +
+      return "A plan never changes the model, its attention or its update rule; with AdamW it may choose a "
+             "smaller form of its state. Exit code 3: nothing fits.\n\nExample: " +
              example + "\n\n" + presets_help() + "\n" + settings_help();
     });
   }

@@ -22,7 +22,7 @@
 namespace moelab {
 
 // The files that a run leaves in run.dir: config.yaml, metrics.jsonl (a line a step, flushed) and the same
-// numbers as TensorBoard event files, memory.json and summary.json (schema 1 of both is in README.md).
+// numbers as TensorBoard event files, memory.json and summary.json (docs/training.md).
 // Numbers that are not finite are written as null.
 class RunRecord {
  public:

@@ -88,7 +88,7 @@ def by_our_names(theirs, config):
     if not config.tie_word_embeddings:
         ours["head"] = theirs["lm_head.weight"]
     for layer in range(config.num_hidden_layers):
-        def of(name):
+        def of(name, layer=layer):
             return theirs[f"model.layers.{layer}.{name}"]
         block = {
             "attention_norm": of("input_layernorm.weight"),

@@ -49,7 +49,7 @@ std::vector<Parameter> parameters(at::Device device, const OptimSettings& settin
 
 constexpr double kBf16 = kExperts * kRows * kColumns + kRows * kColumns, kAll = kBf16 + kColumns;
 
-// The formulas that the papers and the README state; P counts weights.
+// The formulas that the papers state; P counts weights.
 double stated_bytes(const OptimSettings& s) {
   switch (s.name) {
     case OptimizerName::adamw:

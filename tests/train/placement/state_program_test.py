@@ -48,7 +48,8 @@ def test_each_placement_trains_the_same_and_says_where_bytes_are(shards, drive, 
     parameters = kept["model"]["parameters"]
     for name, settings in PLACEMENTS.items():
         run = tmp_path / name
-        got = summary(shards, run, *settings, f"placement.nvme_path={drive}", *([] if "clip" in str(settings) else ["optim.clip=0"]))
+        clip = [] if "clip" in str(settings) else ["optim.clip=0"]
+        got = summary(shards, run, *settings, f"placement.nvme_path={drive}", *clip)
         assert losses(run) == losses(tmp_path / "kept"), name
         assert saved(run, 4) == saved(tmp_path / "kept", 4), name
         assert abs(got["peak_bytes"] / got["estimated_peak_bytes"] - 1) < 0.01, name
