@@ -155,8 +155,10 @@ LossParts Trainer::forward(const Batch& batch) {
   std::optional<ReferenceHead> reference;
   if (reference_) reference = reference_->read(batch.tokens, batch.documents);
   const SavedTensors::Scope scope(saved_);
-  return model_.forward(batch.tokens, batch.targets, true, runner_, device_loss_scale_,
-                        reference ? &*reference : nullptr, batch.documents);
+  return model_.forward(batch.tokens, batch.targets, true, runner_,
+                        {.loss_scale = device_loss_scale_,
+                         .reference = reference ? &*reference : nullptr,
+                         .documents = batch.documents});
 }
 
 void Trainer::backward(const LossParts& parts, const at::Tensor& share) {
