@@ -3,7 +3,6 @@
 
 #include "train/config/settings.h"
 #include "train/data/token_stream.h"
-#include "train/run/trainer.h"
 
 namespace moelab {
 

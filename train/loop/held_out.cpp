@@ -1,4 +1,4 @@
-#include "train/run/held_out.h"
+#include "train/loop/held_out.h"
 
 #include <algorithm>
 #include <utility>
