@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "kernels/memory/ledger.h"
 #include "train/config/settings.h"
@@ -32,10 +33,9 @@ struct RefusedStep {
 
 // How to go on after that.
 struct RecoveryPlan {
-  // Half an update cannot be repeated: the run goes on from this checkpoint.
+  // None: the step is repeated. Half an update cannot be: then the run goes on from this checkpoint.
   std::optional<std::filesystem::path> checkpoint;
-  // Otherwise the step is repeated after this.
-  MemoryAction action;
+  MemoryAction action;  // taken first
 };
 
 // Decides how a run goes on when memory has run out, and keeps what its end says about that.
@@ -55,7 +55,7 @@ class Recovery {
   // None: the run cannot go on. Each checkpoint is gone back to once; under optim.in_backward, whose batch
   // stays as it is, each step is repeated once.
   std::optional<RecoveryPlan> after(const RefusedStep& refused);
-  // An evaluation or samples go on in smaller batches.
+  // Counts that an evaluation or samples go on in smaller batches.
   void went_on() { ++recoveries_; }
 
   // The newest checkpoint to go back to.

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
