@@ -34,11 +34,11 @@ using at::Tensor;
 using namespace expert_block_detail;
 constexpr int64_t kRowGrain = 32;  // rows a task when rows are copied
 
-// y, H (empty unless kept for backward).
-std::tuple<Tensor, Tensor> allocate_results(const Tensor& x, const Shape& s, int64_t rows, bool keep) {
+Outputs allocate_results(const ExpertCall& call, const Shape& s, bool keep) {
+  const Tensor& x = call.x_TD;
   Tensor y = at::empty_like(x);
   KindScope scope(Kind::activation_experts);
-  return {y, keep ? at::empty({rows, 2 * s.F}, x.options()) : at::empty({0}, x.options())};
+  return {y, keep ? at::empty({call.rows, 2 * s.F}, x.options()) : at::empty({0}, x.options())};
 }
 
 Pass forward_pass(bool keep) { return keep ? Pass::forward : Pass::forward_without_backward; }
@@ -172,38 +172,53 @@ BlockedExpert<T> blocked_expert(const Shape& s, const Scratch::Lane& lane) {
           BlockedProducts<T>(lane.workers, s.D)};
 }
 
-// An expert's rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products
-// the activation in lane.act_MF too. `read`: when the pre-activation is, again.
-void pre_activation(const Tensor& x, const Tensor& w13_e, const int32_t* route, const Shape& s,
-                    const Scratch::Lane& lane, const Tensor& pre, Read read) {
-  const int64_t n = pre.size(0);
+// One expert at work on its rows.
+struct ExpertRows {
+  const Tensor& x_TD;
+  const Shape& s;
+  const Scratch::Lane& lane;
+  Tensor w13_e, w2_e;
+  const int32_t* route;  // of each row
+  Tensor pre;            // (n, 2F): the pre-activation, in backward its gradient in the end
+
+  int64_t n() const { return pre.size(0); }
+};
+
+// The rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products the
+// activation in lane.act_MF too. `read`: when the pre-activation is, again.
+void pre_activation(const ExpertRows& rows, Read read) {
+  const Scratch::Lane& lane = rows.lane;
+  const int64_t n = rows.n();
   const Tensor in = lane.rows_MD.narrow(0, 0, n);
-  gather_rows(x, route, n, s.K, in);
+  gather_rows(rows.x_TD, rows.route, n, rows.s.K, in);
   if (lane.workers.defined()) {
-    with_element_type(x.scalar_type(), [&](auto zero) {
+    with_element_type(rows.x_TD.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      blocked_expert<T>(s, lane).hidden(n, w13_e.const_data_ptr<T>(), pre.mutable_data_ptr<T>(), read);
+      blocked_expert<T>(rows.s, lane)
+          .hidden(n, rows.w13_e.const_data_ptr<T>(), rows.pre.mutable_data_ptr<T>(), read);
     });
     return;
   }
   lane.round(in, Fp8Format::e4m3, Fp8Scale::by_row);
-  multiply_rows(pre, in, lane.rounded(w13_e, Fp8Scale::by_row).t(), lane.product);
+  multiply_rows(rows.pre, in, lane.rounded(rows.w13_e, Fp8Scale::by_row).t(), lane.product);
 }
 
-// An expert's output, unscaled, in lane.rows_MD.
-Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, const int32_t* route,
-                    const Shape& s, const Scratch::Lane& lane, const Tensor& pre, Read read) {
-  const int64_t n = pre.size(0);
+// The rows' output, unscaled, in lane.rows_MD.
+Tensor forward_rows(const ExpertRows& rows, Read read) {
+  const Shape& s = rows.s;
+  const Scratch::Lane& lane = rows.lane;
+  const Tensor &w2_e = rows.w2_e, &pre = rows.pre;
+  const int64_t n = rows.n();
   const Tensor out = lane.rows_MD.narrow(0, 0, n), act = lane.act_MF.narrow(0, 0, n);
-  pre_activation(x, w13_e, route, s, lane, pre, read);
+  pre_activation(rows, read);
   if (lane.workers.defined()) {
-    with_element_type(x.scalar_type(), [&](auto zero) {
+    with_element_type(rows.x_TD.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
       blocked_expert<T>(s, lane).output(n, w2_e.const_data_ptr<T>());
     });
     return out;
   }
-  with_element_type(x.scalar_type(), [&](auto zero) {
+  with_element_type(rows.x_TD.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     swiglu_rows(pre.const_data_ptr<scalar_t>(), act.mutable_data_ptr<scalar_t>(), n, s.F);
   });
@@ -212,36 +227,37 @@ Tensor forward_rows(const Tensor& x, const Tensor& w13_e, const Tensor& w2_e, co
   return out;
 }
 
-// The gradient of an expert's rows; writes those of its weights and, to the lane, of the scales. `pre`
-// becomes its gradient.
+// The gradient of the rows; writes those of the weights and, to the lane, of the scales.
 template <class T>
-Tensor blocked_backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, const Tensor& w2_e,
-                             const int32_t* route, const Shape& s, const Scratch::Lane& lane,
-                             const Tensor& pre, const Tensor& dw13_e, const Tensor& dw2_e) {
-  const int64_t n = pre.size(0);
-  const Tensor rows = lane.rows_MD.narrow(0, 0, n);
-  T* const h = pre.mutable_data_ptr<T>();
-  const auto expert = blocked_expert<T>(s, lane);
-  gather_rows(dy, route, n, s.K, rows);
-  expert.hidden_backward(n, w2_e.const_data_ptr<T>(), lane.scale_M.const_data_ptr<float>(), h);
+Tensor blocked_backward_rows(const ExpertRows& rows, const Tensor& dy, const Tensor& dw13_e,
+                             const Tensor& dw2_e) {
+  const Scratch::Lane& lane = rows.lane;
+  const int64_t n = rows.n(), K = rows.s.K;
+  const Tensor gathered = lane.rows_MD.narrow(0, 0, n);
+  T* const h = rows.pre.mutable_data_ptr<T>();
+  const auto expert = blocked_expert<T>(rows.s, lane);
+  gather_rows(dy, rows.route, n, K, gathered);
+  expert.hidden_backward(n, rows.w2_e.const_data_ptr<T>(), lane.scale_M.const_data_ptr<float>(), h);
   expert.output_weights(n, dw2_e.mutable_data_ptr<T>());
-  gather_rows(x, route, n, s.K, rows);
+  gather_rows(rows.x_TD, rows.route, n, K, gathered);
   expert.hidden_weights(n, h, dw13_e.mutable_data_ptr<T>());
-  expert.input(n, w13_e.const_data_ptr<T>(), h);
-  return rows;
+  expert.input(n, rows.w13_e.const_data_ptr<T>(), h);
+  return gathered;
 }
 
-Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, const Tensor& w2_e,
-                     const int32_t* route, const Shape& s, const Scratch::Lane& lane, const Tensor& pre,
-                     const Tensor& dw13_e, const Tensor& dw2_e) {
+Tensor backward_rows(const ExpertRows& rows, const Tensor& dy, const Tensor& dw13_e, const Tensor& dw2_e) {
+  const Shape& s = rows.s;
+  const Scratch::Lane& lane = rows.lane;
+  const Tensor &x = rows.x_TD, &w13_e = rows.w13_e, &w2_e = rows.w2_e, &pre = rows.pre;
+  const int32_t* const route = rows.route;
   if (lane.workers.defined()) {
     Tensor dx_rows;
     with_element_type(x.scalar_type(), [&](auto zero) {
-      dx_rows = blocked_backward_rows<decltype(zero)>(dy, x, w13_e, w2_e, route, s, lane, pre, dw13_e, dw2_e);
+      dx_rows = blocked_backward_rows<decltype(zero)>(rows, dy, dw13_e, dw2_e);
     });
     return dx_rows;
   }
-  const int64_t n = pre.size(0);
+  const int64_t n = rows.n();
   const Tensor in = lane.rows_MD.narrow(0, 0, n), out = lane.rows2_MD.narrow(0, 0, n),
                act = lane.act_MF.narrow(0, 0, n);
   gather_rows(dy, route, n, s.K, out);
@@ -265,27 +281,26 @@ Tensor backward_rows(const Tensor& dy, const Tensor& x, const Tensor& w13_e, con
   return out;
 }
 
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
-                                       const Tensor& offsets, const Tensor& w13, const Tensor& w2,
-                                       int64_t rows, int64_t widest, bool keep, bool fp8) {
-  const Shape s(x, weights, w13, w2);
-  auto [y, h] = allocate_results(x, s, rows, keep);
+Outputs forward_cpu(const ExpertCall& call, bool keep) {
+  const Tensor &x = call.x_TD, &offsets = call.offsets_E1;
+  const Shape s(call);
+  auto [y, h] = allocate_results(call, s, keep);
   // rows that are no expert's: a policy that compresses what is saved reads them all
-  if (const int64_t end = offsets.const_data_ptr<int32_t>()[offsets.numel() - 1]; keep && end < rows) {
-    h.narrow(0, end, rows - end).zero_();
+  if (const int64_t end = offsets.const_data_ptr<int32_t>()[offsets.numel() - 1]; keep && end < call.rows) {
+    h.narrow(0, end, call.rows - end).zero_();
   }
-  Scratch scratch(x, y, s, rows, widest, forward_pass(keep), fp8);
-  invert_routes(row_TK, scratch.route_R);
+  Scratch scratch(call, s, forward_pass(keep), y);
+  invert_routes(call.row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
   for_experts(offsets, scratch.lanes,
               [&, &h = h](int64_t e, int64_t first, int64_t n, Scratch::Lane& lane, Turns::Turn& turn) {
                 if (n == 0) return;
                 float* scale = lane.scale_M.mutable_data_ptr<float>();
-                gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
+                gather_scales(call.weights_TK.const_data_ptr<float>(), route + first, n, scale);
                 const Tensor pre = keep ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
-                const Tensor out = forward_rows(x, w13[e], w2[e], route + first, s, lane, pre,
-                                                keep ? Read::late : Read::soon);
+                const ExpertRows rows{x, s, lane, call.w13_E2FD[e], call.w2_EDF[e], route + first, pre};
+                const Tensor out = forward_rows(rows, keep ? Read::late : Read::soon);
                 turn.await();
                 scatter_add(out, route + first, scale, s.K, scratch.sum_TD);
               });
@@ -293,39 +308,32 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& x, const Tensor& weights, c
   return {y, h};
 }
 
-std::tuple<Tensor, Tensor> forward_meta(const Tensor& x, const Tensor& weights, const Tensor& row_TK,
-                                        const Tensor&, const Tensor& w13, const Tensor& w2, int64_t rows,
-                                        int64_t widest, bool keep, bool fp8) {
-  const Shape s(x, weights, w13, w2);
-  if (meta_is_cuda()) return expert_block_forward_cuda_meta(x, row_TK, w13, w2, rows, keep, fp8);
-  auto [y, h] = allocate_results(x, s, rows, keep);
-  Scratch scratch(x, y, s, rows, widest, forward_pass(keep), fp8);
+Outputs forward_meta(const ExpertCall& call, bool keep) {
+  const Shape s(call);
+  if (meta_is_cuda()) return expert_block_forward_cuda_meta(call, keep);
+  auto [y, h] = allocate_results(call, s, keep);
+  Scratch scratch(call, s, forward_pass(keep), y);
   return {y, h};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, const Tensor& weights,
-                                                              const Tensor& w13, const Tensor& w2) {
-  Tensor dx = at::empty_like(x), dweights = at::empty_like(weights);
+Gradients allocate_gradients(const ExpertCall& call) {
+  Tensor dx = at::empty_like(call.x_TD), dweights = at::empty_like(call.weights_TK);
   KindScope scope(Kind::gradients);
-  return {dx, dweights, at::empty_like(w13), at::empty_like(w2)};
+  return {dx, dweights, at::empty_like(call.w13_E2FD), at::empty_like(call.w2_EDF)};
 }
 
-// dx, dweights, dw13, dw2; H, unless it is empty, is overwritten with its gradient.
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const Tensor& x,
-                                                        const Tensor& weights, const Tensor& row_TK,
-                                                        const Tensor& offsets, const Tensor& w13,
-                                                        const Tensor& w2, const Tensor& h, int64_t rows,
-                                                        int64_t widest, bool fp8) {
-  const Shape s(x, weights, w13, w2);
-  auto gradients = allocate_gradients(x, weights, w13, w2);
+// H, unless it is empty, is overwritten with its gradient.
+Gradients backward_cpu(const ExpertCall& call, const Tensor& dy, const Tensor& h) {
+  const Shape s(call);
+  auto gradients = allocate_gradients(call);
   auto& [dx, dweights, dw13, dw2] = gradients;
   const bool kept = backward_pass(h) == Pass::backward;
-  Scratch scratch(x, dx, s, rows, widest, backward_pass(h), fp8);
-  invert_routes(row_TK, scratch.route_R);
+  Scratch scratch(call, s, backward_pass(h), dx);
+  invert_routes(call.row_TK, scratch.route_R);
   scratch.sum_TD.zero_();
   dweights.zero_();
   const int32_t* route = scratch.route_R.const_data_ptr<int32_t>();
-  for_experts(offsets, scratch.lanes,
+  for_experts(call.offsets_E1, scratch.lanes,
               [&](int64_t e, int64_t first, int64_t n, Scratch::Lane& lane, Turns::Turn& turn) {
                 const Tensor dw13_e = dw13[e], dw2_e = dw2[e];
                 if (n == 0) {
@@ -335,11 +343,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
                 }
                 float *scale = lane.scale_M.mutable_data_ptr<float>(),
                       *dscale = lane.dscale_M.mutable_data_ptr<float>();
-                gather_scales(weights.const_data_ptr<float>(), route + first, n, scale);
+                gather_scales(call.weights_TK.const_data_ptr<float>(), route + first, n, scale);
                 const Tensor pre = kept ? h.narrow(0, first, n) : lane.h_M2F.narrow(0, 0, n);
-                if (!kept) pre_activation(x, w13[e], route + first, s, lane, pre, Read::soon);
-                const Tensor dx_rows =
-                    backward_rows(dy, x, w13[e], w2[e], route + first, s, lane, pre, dw13_e, dw2_e);
+                const ExpertRows rows{call.x_TD,     s,  lane, call.w13_E2FD[e], call.w2_EDF[e],
+                                      route + first, pre};
+                if (!kept) pre_activation(rows, Read::soon);
+                const Tensor dx_rows = backward_rows(rows, dy, dw13_e, dw2_e);
                 turn.await();
                 scatter_add(dx_rows, route + first, nullptr, s.K, scratch.sum_TD);
                 float* dweight = dweights.mutable_data_ptr<float>();
@@ -351,16 +360,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(const Tensor& dy, const 
   return gradients;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x,
-                                                         const Tensor& weights, const Tensor& row_TK,
-                                                         const Tensor&, const Tensor& w13, const Tensor& w2,
-                                                         const Tensor& h, int64_t rows, int64_t widest,
-                                                         bool fp8) {
-  const Shape s(x, weights, w13, w2);
-  if (meta_is_cuda()) return expert_block_backward_cuda_meta(x, weights, row_TK, w13, w2, h, rows, fp8);
-  auto gradients = allocate_gradients(x, weights, w13, w2);
-  Scratch scratch(x, std::get<0>(gradients), s, rows, widest, backward_pass(h), fp8);
+Gradients backward_meta(const ExpertCall& call, const Tensor&, const Tensor& h) {
+  const Shape s(call);
+  if (meta_is_cuda()) return expert_block_backward_cuda_meta(call, h);
+  auto gradients = allocate_gradients(call);
+  Scratch scratch(call, s, backward_pass(h), std::get<0>(gradients));
   return gradients;
+}
+
+// The operators as the dispatcher calls them; `side` does the work.
+template <Outputs (*side)(const ExpertCall&, bool)>
+Outputs forward_operator(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
+                         const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest, bool keep,
+                         bool fp8) {
+  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8}, keep);
+}
+
+template <Gradients (*side)(const ExpertCall&, const Tensor&, const Tensor&)>
+Gradients backward_operator(const Tensor& dy, const Tensor& x, const Tensor& weights, const Tensor& row_TK,
+                            const Tensor& offsets, const Tensor& w13, const Tensor& w2, const Tensor& h,
+                            int64_t rows, int64_t widest, bool fp8) {
+  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8}, dy, h);
 }
 
 struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
@@ -368,7 +388,7 @@ struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
                         const Tensor& row_TK, const Tensor& offsets, const Tensor& w13, const Tensor& w2,
                         int64_t rows, int64_t widest, bool keep, bool fp8) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, h] = operator_handle<decltype(forward_cpu)>("moelab::expert_block_forward")
+    auto [y, h] = operator_handle<decltype(forward_operator<forward_cpu>)>("moelab::expert_block_forward")
                       .call(x, weights, row_TK, offsets, w13, w2, rows, widest, keep, fp8);
     ctx->save_for_backward({x, weights, row_TK, offsets, w13, w2, h});
     ctx->saved_data["rows"] = rows;
@@ -382,7 +402,7 @@ struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
     const auto saved = ctx->get_saved_variables();
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [dx, dweights, dw13, dw2] =
-        operator_handle<decltype(backward_cpu)>("moelab::expert_block_backward")
+        operator_handle<decltype(backward_operator<backward_cpu>)>("moelab::expert_block_backward")
             .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
                   ctx->saved_data["rows"].toInt(), ctx->saved_data["widest"].toInt(),
                   ctx->saved_data["fp8"].toBool());
@@ -402,17 +422,17 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
       "Tensor w2, Tensor(a!) h, int rows, int widest, bool fp8) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
-  m.impl("expert_block_forward", forward_cpu);
-  m.impl("expert_block_backward", backward_cpu);
+  m.impl("expert_block_forward", forward_operator<forward_cpu>);
+  m.impl("expert_block_backward", backward_operator<backward_cpu>);
 }
 TORCH_LIBRARY_IMPL(moelab, Meta, m) {
-  m.impl("expert_block_forward", forward_meta);
-  m.impl("expert_block_backward", backward_meta);
+  m.impl("expert_block_forward", forward_operator<forward_meta>);
+  m.impl("expert_block_backward", backward_operator<backward_meta>);
 }
 #ifdef MOELAB_WITH_CUDA
 TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("expert_block_forward", expert_block_forward_cuda);
-  m.impl("expert_block_backward", expert_block_backward_cuda);
+  m.impl("expert_block_forward", forward_operator<expert_block_forward_cuda>);
+  m.impl("expert_block_backward", backward_operator<expert_block_backward_cuda>);
 }
 #endif
 

@@ -24,6 +24,7 @@ bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, in
 namespace {
 
 using at::Tensor;
+using namespace expert_block_detail;
 
 // What all steps of one call share.
 struct Call {
@@ -37,26 +38,25 @@ struct Call {
   bool fp8;
   std::optional<Tensor> host_offsets;  // where products go expert by expert
 
-  Call(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets, const Tensor& w13,
-       const Tensor& w2, int64_t rows, int64_t group, bool fp8)
-      : x(x),
-        weights(weights),
-        row_TK(row_TK),
-        offsets(offsets),
-        w13(w13),
-        w2(w2),
+  explicit Call(const ExpertCall& call)
+      : x(call.x_TD),
+        weights(call.weights_TK),
+        row_TK(call.row_TK),
+        offsets(call.offsets_E1),
+        w13(call.w13_E2FD),
+        w2(call.w2_EDF),
         T(x.size(0)),
         D(x.size(1)),
         K(weights.size(1)),
         E(w13.size(0)),
         F(w2.size(2)),
-        R(rows),
+        R(call.rows),
         // by capacity; ragged groups may have all T tokens, and are E * T rows where all take all
-        even(E * group == R && (group < T || K < E)),
+        even(E * call.widest == R && (call.widest < T || K < E)),
         guard(x.device()),
         stream(c10::cuda::getCurrentCUDAStream()),
         element(cuda::element_of(x)),
-        fp8(fp8) {
+        fp8(call.fp8) {
     TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous() && weights.is_contiguous() &&
                     row_TK.is_contiguous() && offsets.is_cuda(),
                 "expert block: contiguous tensors on one device");
@@ -140,37 +140,32 @@ struct Call {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> expert_block_forward_cuda(const Tensor& x, const Tensor& weights,
-                                                     const Tensor& row_TK, const Tensor& offsets,
-                                                     const Tensor& w13, const Tensor& w2, int64_t rows,
-                                                     int64_t group, bool keep, bool fp8) {
-  const Call c(x, weights, row_TK, offsets, w13, w2, rows, group, fp8);
-  const Tensor h = c.pre_activation(), act = at::empty({c.R, c.F}, x.options());
+Outputs expert_block_forward_cuda(const ExpertCall& call, bool keep) {
+  const Call c(call);
+  const Tensor h = c.pre_activation(), act = at::empty({c.R, c.F}, c.x.options());
   cuda::swiglu(c.element, h.mutable_data_ptr(), c.route(), c.R, c.F, act.mutable_data_ptr(), c.stream);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const Tensor y = c.combine(c.rows_by_expert(act, Fp8Format::e4m3, w2.transpose(1, 2)), true);
-  return {y, keep ? h : at::empty({0}, x.options())};
+  const Tensor y = c.combine(c.rows_by_expert(act, Fp8Format::e4m3, c.w2.transpose(1, 2)), true);
+  return {y, keep ? h : at::empty({0}, c.x.options())};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> expert_block_backward_cuda(
-    const Tensor& dy, const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
-    const Tensor& w13, const Tensor& w2, const Tensor& kept, int64_t rows, int64_t group, bool fp8) {
-  const Call c(x, weights, row_TK, offsets, w13, w2, rows, group, fp8);
+Gradients expert_block_backward_cuda(const ExpertCall& call, const Tensor& dy, const Tensor& kept) {
+  const Call c(call);
   const Tensor h = kept.dim() == 2 ? kept : c.pre_activation();
-  const Tensor dscale_R = at::empty({c.R}, weights.options()), dweights = at::empty_like(weights);
+  const Tensor dscale_R = at::empty({c.R}, c.weights.options()), dweights = at::empty_like(c.weights);
   Tensor dy_RD = c.gather(dy);
-  Tensor act = c.rows_by_expert(dy_RD, Fp8Format::e5m2, w2);  // dA', then the scaled activation
+  Tensor act = c.rows_by_expert(dy_RD, Fp8Format::e5m2, c.w2);  // dA', then the scaled activation
   cuda::swiglu_backward(c.element, h.mutable_data_ptr(), act.mutable_data_ptr(), c.route(),
-                        weights.const_data_ptr<float>(), dscale_R.mutable_data_ptr<float>(), c.R, c.F,
+                        c.weights.const_data_ptr<float>(), dscale_R.mutable_data_ptr<float>(), c.R, c.F,
                         c.stream);
-  cuda::gather_scales(dscale_R.const_data_ptr<float>(), row_TK.const_data_ptr<int32_t>(), row_TK.numel(),
+  cuda::gather_scales(dscale_R.const_data_ptr<float>(), c.row_TK.const_data_ptr<int32_t>(), c.row_TK.numel(),
                       dweights.mutable_data_ptr<float>(), c.stream);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   const Tensor dw2 = c.columns_by_expert(dy_RD, act);
   dy_RD.reset();
   act.reset();
-  const Tensor dw13 = c.columns_by_expert(h, c.gather(x));
-  const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, w13), false);
+  const Tensor dw13 = c.columns_by_expert(h, c.gather(c.x));
+  const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, c.w13), false);
   return {dx, dweights, dw13, dw2};
 }
 

@@ -4,7 +4,9 @@
 
 #include <tuple>
 
-// The CUDA side of the operators of kernels/expert_block.h, with their signatures. Where all experts have as
+#include "kernels/expert_block_call.h"
+
+// The CUDA side of the operators of kernels/expert_block.h. Where all experts have as
 // many rows (by capacity, unless it is of all tokens and each is sent to all experts) nothing waits for the
 // device. Elsewhere products over experts are LibTorch's grouped ones in bf16 on Hopper where D and F are
 // multiples of 8 and experts fewer than 1024, and wait for nothing; otherwise, and in fp8, a product an
@@ -15,14 +17,10 @@ namespace moelab {
 // where they wait for nothing, with rows of whole 16 bytes and fewer than 1024 experts.
 bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F);
 
-std::tuple<at::Tensor, at::Tensor> expert_block_forward_cuda(
-    const at::Tensor& x_TD, const at::Tensor& weights_TK, const at::Tensor& row_TK,
-    const at::Tensor& offsets_E1, const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, int64_t rows,
-    int64_t widest, bool keep, bool fp8);
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> expert_block_backward_cuda(
-    const at::Tensor& dy_TD, const at::Tensor& x_TD, const at::Tensor& weights_TK, const at::Tensor& row_TK,
-    const at::Tensor& offsets_E1, const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF,
-    const at::Tensor& h_R2F, int64_t rows, int64_t widest, bool fp8);
+expert_block_detail::Outputs expert_block_forward_cuda(const expert_block_detail::ExpertCall& call,
+                                                       bool keep);
+expert_block_detail::Gradients expert_block_backward_cuda(const expert_block_detail::ExpertCall& call,
+                                                          const at::Tensor& dy_TD, const at::Tensor& h_R2F);
 
 std::tuple<at::Tensor, at::Tensor> dense_block_forward_cuda(const at::Tensor& x_TD, const at::Tensor& w13_2FD,
                                                             const at::Tensor& w2_DF, bool fp8);

@@ -10,6 +10,7 @@ namespace moelab {
 namespace {
 
 using at::Tensor;
+using namespace expert_block_detail;
 
 Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options, Kind kind) {
   const KindScope scope(kind);
@@ -60,20 +61,18 @@ struct Call {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> expert_block_forward_cuda_meta(const Tensor& x, const Tensor& row_TK,
-                                                          const Tensor& w13, const Tensor& w2, int64_t rows,
-                                                          bool keep, bool fp8) {
-  const Call c(x, row_TK, w13, rows, fp8);
+Outputs expert_block_forward_cuda_meta(const ExpertCall& call, bool keep) {
+  const Tensor &x = call.x_TD, &w2 = call.w2_EDF;
+  const Call c(x, call.row_TK, call.w13_E2FD, call.rows, call.fp8);
   const Tensor h = c.pre_activation(), act = allocate({c.R, c.F}, x.options(), Kind::activation_experts);
   const Tensor y =
       c.combine(c.rows_by_expert(act, Fp8Format::e4m3, w2.transpose(1, 2), Kind::capacity_buffers));
   return {y, keep ? h : at::empty({0}, x.options())};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> expert_block_backward_cuda_meta(
-    const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& w13, const Tensor& w2,
-    const Tensor& kept, int64_t rows, bool fp8) {
-  const Call c(x, row_TK, w13, rows, fp8);
+Gradients expert_block_backward_cuda_meta(const ExpertCall& call, const Tensor& kept) {
+  const Tensor &weights = call.weights_TK, &w2 = call.w2_EDF;
+  const Call c(call.x_TD, call.row_TK, call.w13_E2FD, call.rows, call.fp8);
   const Tensor h = kept.dim() == 2 ? kept : c.pre_activation();
   const Tensor dscale_R = allocate({c.R}, weights.options(), Kind::routing),
                dweights = at::empty_like(weights);
@@ -83,7 +82,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> expert_block_backward_cuda_meta(
   dy_RD.reset();
   act.reset();
   const Tensor dw13 = c.columns_by_expert(h, c.gather());
-  const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, w13, Kind::capacity_buffers));
+  const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, c.w13, Kind::capacity_buffers));
   return {dx, dweights, dw13, dw2};
 }
 

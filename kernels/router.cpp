@@ -34,37 +34,44 @@ void choose_for_experts_cuda_meta(const Tensor& logits, const Shape& s) {
   at::empty({scratch_bytes, logits.numel()}, logits.options().dtype(at::kByte));
 }
 
-Forward forward_meta(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
-                     const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
-                     bool normalise, int64_t sequence, int64_t capacity, const OptionalTensor& documents) {
-  if (!on_cuda(x)) {
-    return router_forward_cpu(x, w, bias, replay, top_k, sigmoid, expert_choice, normalise, sequence,
-                              capacity, documents);
-  }
-  const Shape s(x, w, top_k, sequence, expert_choice);
+Forward forward_meta(const ForwardCall& call) {
+  if (!on_cuda(call.x_TD)) return router_forward_cpu(call);
+  const Shape s = call.shape();
   KindScope kind(Kind::routing);
-  auto outputs = allocate_outputs(x, s, replay);
-  fp32_chunk(x);
+  auto outputs = allocate_outputs(call.x_TD, s, call.replay_TK);
+  fp32_chunk(call.x_TD);
   if (s.T == 0) return outputs;
-  if (expert_choice && !replay) choose_for_experts_cuda_meta(std::get<0>(outputs), s);
-  cuda_scratch(x, s);
+  if (call.expert_choice && !call.replay_TK) choose_for_experts_cuda_meta(std::get<0>(outputs), s);
+  cuda_scratch(call.x_TD, s);
   return outputs;
 }
 
-std::tuple<Tensor, Tensor> backward_meta(const Tensor& dweights, const Tensor& dbalance, const Tensor& dz,
-                                         const Tensor& x, const Tensor& w, const Tensor& logits,
-                                         const Tensor& lse, const Tensor& ids, const Tensor& fraction,
-                                         bool sigmoid, bool normalise, int64_t sequence,
-                                         const OptionalTensor& documents) {
-  if (!on_cuda(x)) {
-    return router_backward_cpu(dweights, dbalance, dz, x, w, logits, lse, ids, fraction, sigmoid, normalise,
-                               sequence, documents);
-  }
+Gradients backward_meta(const BackwardCall& call) {
+  if (!on_cuda(call.x_TD)) return router_backward_cpu(call);
   KindScope kind(Kind::routing);
-  Tensor dx = at::empty_like(x), dw = at::empty_like(w), dlogits = at::empty_like(logits);
-  const Tensor counted = documents ? documents->ge(0).sum() : Tensor();
-  Tensor scratch = fp32_chunk(x);
+  Tensor dx = at::empty_like(call.x_TD), dw = at::empty_like(call.w_ED),
+         dlogits = at::empty_like(call.logits_TE);
+  const Tensor counted = call.documents ? call.documents->ge(0).sum() : Tensor();
+  Tensor scratch = fp32_chunk(call.x_TD);
   return {dx, dw};
+}
+
+// The operators as the dispatcher calls them; `side` does the work.
+template <Forward (*side)(const ForwardCall&)>
+Forward forward_operator(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
+                         const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
+                         bool normalise, int64_t sequence, int64_t capacity,
+                         const OptionalTensor& documents) {
+  return side({x, w, bias, replay, top_k, sigmoid, expert_choice, normalise, sequence, capacity, documents});
+}
+
+template <Gradients (*side)(const BackwardCall&)>
+Gradients backward_operator(const Tensor& dweights, const Tensor& dbalance, const Tensor& dz, const Tensor& x,
+                            const Tensor& w, const Tensor& logits, const Tensor& lse, const Tensor& ids,
+                            const Tensor& fraction, bool sigmoid, bool normalise, int64_t sequence,
+                            const OptionalTensor& documents) {
+  return side(
+      {dweights, dbalance, dz, x, w, logits, lse, ids, fraction, sigmoid, normalise, sequence, documents});
 }
 
 struct RouterFunction : torch::autograd::Function<RouterFunction> {
@@ -75,7 +82,7 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
     const bool sigmoid = options.score == RouterScore::sigmoid;
     const auto documents = options.documents.defined() ? OptionalTensor(options.documents) : std::nullopt;
     auto [logits, lse, ids, weights, fraction, balance, z, load] =
-        operator_handle<decltype(router_forward_cpu)>("moelab::router_forward")
+        operator_handle<decltype(forward_operator<router_forward_cpu>)>("moelab::router_forward")
             .call(x, w, bias, replay, options.top_k, sigmoid, options.choice == RouterChoice::expert,
                   options.normalise, options.sequence, options.capacity, documents);
     ctx->save_for_backward({x, w, logits, lse, ids, fraction});
@@ -91,11 +98,12 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
                                                  torch::autograd::variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [dx, dw] = operator_handle<decltype(router_backward_cpu)>("moelab::router_backward")
-                        .call(gradients[1].contiguous(), gradients[2], gradients[3], saved[0], saved[1],
-                              saved[2], saved[3], saved[4], saved[5], ctx->saved_data["sigmoid"].toBool(),
-                              ctx->saved_data["normalise"].toBool(), ctx->saved_data["sequence"].toInt(),
-                              ctx->saved_data["documents"].toOptional<Tensor>());
+    auto [dx, dw] =
+        operator_handle<decltype(backward_operator<router_backward_cpu>)>("moelab::router_backward")
+            .call(gradients[1].contiguous(), gradients[2], gradients[3], saved[0], saved[1], saved[2],
+                  saved[3], saved[4], saved[5], ctx->saved_data["sigmoid"].toBool(),
+                  ctx->saved_data["normalise"].toBool(), ctx->saved_data["sequence"].toInt(),
+                  ctx->saved_data["documents"].toOptional<Tensor>());
     return {dx, dw, Tensor(), Tensor(), Tensor()};
   }
 };
@@ -113,17 +121,17 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
       "documents) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
-  m.impl("router_forward", router_forward_cpu);
-  m.impl("router_backward", router_backward_cpu);
+  m.impl("router_forward", forward_operator<router_forward_cpu>);
+  m.impl("router_backward", backward_operator<router_backward_cpu>);
 }
 TORCH_LIBRARY_IMPL(moelab, Meta, m) {
-  m.impl("router_forward", forward_meta);
-  m.impl("router_backward", backward_meta);
+  m.impl("router_forward", forward_operator<forward_meta>);
+  m.impl("router_backward", backward_operator<backward_meta>);
 }
 #ifdef MOELAB_WITH_CUDA
 TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("router_forward", router_forward_cuda);
-  m.impl("router_backward", router_backward_cuda);
+  m.impl("router_forward", forward_operator<router_forward_cuda>);
+  m.impl("router_backward", backward_operator<router_backward_cuda>);
 }
 #endif
 

@@ -170,31 +170,29 @@ int64_t parts(const Shape& s) {
 
 }  // namespace
 
-Forward router_forward_cpu(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
-                           const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
-                           bool normalise, int64_t sequence, int64_t capacity,
-                           const OptionalTensor& documents) {
-  const Shape s(x, w, top_k, sequence, expert_choice);
+Forward router_forward_cpu(const ForwardCall& call) {
+  const Tensor& x = call.x_TD;
+  const Shape s = call.shape();
   KindScope kind(Kind::routing);
-  auto outputs = allocate_outputs(x, s, replay);
+  auto outputs = allocate_outputs(x, s, call.replay_TK);
   auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
   const Sums sums(x, s);
-  const RouterScratch scratch(x, w, chunks(s.T), false);
+  const RouterScratch scratch(x, call.w_ED, chunks(s.T), false);
   if (x.is_meta()) return outputs;
-  const Padding padding(documents);
-  const bool by_expert = expert_choice && !replay;
+  const Padding padding(call.documents);
+  const bool by_expert = call.expert_choice && !call.replay_TK;
   float *l = logits.mutable_data_ptr<float>(), *lse_ = lse.mutable_data_ptr<float>();
   int32_t* id = ids.mutable_data_ptr<int32_t>();
-  const float* bias_ = bias ? bias->const_data_ptr<float>() : nullptr;
+  const float* bias = call.bias_E ? call.bias_E->const_data_ptr<float>() : nullptr;
   const TokenRouting route_tokens{s,
                                   padding,
                                   sums,
                                   l,
                                   lse_,
-                                  bias_,
-                                  sigmoid,
-                                  normalise,
-                                  expert_choice || replay,
+                                  bias,
+                                  call.sigmoid,
+                                  call.normalise,
+                                  call.expert_choice || call.replay_TK,
                                   id,
                                   weights.mutable_data_ptr<float>()};
   at::parallel_for(0, chunks(s.T), 1, [&, &logits = logits](int64_t begin, int64_t end) {
@@ -207,7 +205,7 @@ Forward router_forward_cpu(const Tensor& x, const Tensor& w, const OptionalTenso
     });
   });
   if (by_expert) {
-    choose_for_experts(l, lse_, bias_, sigmoid, capacity, s, id);
+    choose_for_experts(l, lse_, bias, call.sigmoid, call.capacity, s, id);
     at::parallel_for(0, chunks(s.T), 1,
                      [&](int64_t begin, int64_t end) { for_chunks(begin, end, s.T, route_tokens); });
   }
@@ -216,29 +214,26 @@ Forward router_forward_cpu(const Tensor& x, const Tensor& w, const OptionalTenso
   return outputs;
 }
 
-std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Tensor& dbalance,
-                                               const Tensor& dz, const Tensor& x, const Tensor& w,
-                                               const Tensor& logits, const Tensor& lse, const Tensor& ids,
-                                               const Tensor& fraction, bool sigmoid, bool normalise,
-                                               int64_t sequence, const OptionalTensor& documents) {
+Gradients router_backward_cpu(const BackwardCall& call) {
+  const Tensor &x = call.x_TD, &w = call.w_ED;
   KindScope kind(Kind::routing);
-  const Shape s(x, w, ids.size(1), sequence, false);
+  const Shape s = call.shape();
   const int64_t all = chunks(s.T), some = parts(s);
   Tensor dx = at::empty_like(x), dw = at::zeros_like(w);
   const Tensor later_dw = at::empty({std::max<int64_t>(some - 1, 0), s.E, s.D}, w.options());  // parts 1, …
   const RouterScratch scratch(x, w, some, true);
   if (x.is_meta()) return {dx, dw};
-  const Padding padding(documents);
+  const Padding padding(call.documents);
   const int64_t counted = padding.others(0, s.T);
   const RowGradient gradient{s.E,
                              s.K,
-                             sigmoid,
-                             normalise,
-                             counted ? dbalance.item<float>() * s.E / static_cast<float>(counted) : 0,
-                             counted ? dz.item<float>() / static_cast<float>(counted) : 0};
-  const float *l = logits.const_data_ptr<float>(), *lse_ = lse.const_data_ptr<float>(),
-              *f = fraction.const_data_ptr<float>(), *g = dweights.const_data_ptr<float>();
-  const int32_t* id = ids.const_data_ptr<int32_t>();
+                             call.sigmoid,
+                             call.normalise,
+                             counted ? call.dbalance.item<float>() * s.E / static_cast<float>(counted) : 0,
+                             counted ? call.dz.item<float>() / static_cast<float>(counted) : 0};
+  const float *l = call.logits_TE.const_data_ptr<float>(), *lse = call.lse_T.const_data_ptr<float>(),
+              *f = call.fraction_BE.const_data_ptr<float>(), *g = call.dweights_TK.const_data_ptr<float>();
+  const int32_t* id = call.ids_TK.const_data_ptr<int32_t>();
   at::parallel_for(0, some, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const ChunkProducts products(scratch);
@@ -250,7 +245,7 @@ std::tuple<Tensor, Tensor> router_backward_cpu(const Tensor& dweights, const Ten
         for (int64_t t = first; t < first + count; ++t, out += scratch.padded_E) {
           std::fill_n(out, scratch.padded_E, 0.0f);
           if (padding(t)) continue;
-          gradient(l + t * s.E, lse_[t], id + t * s.K, g + t * s.K, f + t / s.S * s.E, scores.data(), out);
+          gradient(l + t * s.E, lse[t], id + t * s.K, g + t * s.K, f + t / s.S * s.E, scores.data(), out);
         }
         products.backward(x.narrow(0, first, count), dx.narrow(0, first, count), sum);
       });

@@ -35,15 +35,13 @@ void choose_for_experts_cuda(const Tensor& logits, const OptionalTensor& bias, b
 
 }  // namespace
 
-Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
-                            const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
-                            bool normalise, int64_t sequence, int64_t capacity,
-                            const OptionalTensor& documents) {
+Forward router_forward_cuda(const ForwardCall& call) {
+  const Tensor& x = call.x_TD;
   const c10::cuda::CUDAGuard guard(x.device());
   const auto stream = c10::cuda::getCurrentCUDAStream();
-  const Shape s(x, w, top_k, sequence, expert_choice);
+  const Shape s = call.shape();
   const cuda::RouterShape shape = cuda_shape(s);
-  auto outputs = allocate_outputs(x, s, replay);
+  auto outputs = allocate_outputs(x, s, call.replay_TK);
   auto& [logits, lse, ids, weights, fraction, balance, z, load] = outputs;
   if (s.T == 0) {
     for (const Tensor& sum : {balance, z, load}) sum.zero_();
@@ -51,14 +49,17 @@ Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTens
   }
   for_fp32_chunks(x, fp32_chunk(x), [&, &logits = logits](const Tensor& rows, int64_t first, int64_t count) {
     Tensor out = logits.narrow(0, first, count);
-    at::mm_out(out, rows, w.t());
+    at::mm_out(out, rows, call.w_ED.t());
   });
-  const cuda::RouterScores scores = cuda_scores(logits, documents, sigmoid);
-  if (expert_choice && !replay) choose_for_experts_cuda(logits, bias, sigmoid, capacity, s, ids);
+  const cuda::RouterScores scores = cuda_scores(logits, call.documents, call.sigmoid);
+  const OptionalTensor& bias = call.bias_E;
+  const bool chosen = call.expert_choice || call.replay_TK;
+  if (call.expert_choice && !call.replay_TK)
+    choose_for_experts_cuda(logits, bias, call.sigmoid, call.capacity, s, ids);
   const Tensor scratch = cuda_scratch(x, s);
   cuda::router_forward(
-      scores, shape, bias ? bias->const_data_ptr<float>() : nullptr, replay.has_value() || expert_choice,
-      normalise, scratch.mutable_data_ptr<double>(),
+      scores, shape, bias ? bias->const_data_ptr<float>() : nullptr, chosen, call.normalise,
+      scratch.mutable_data_ptr<double>(),
       {lse.mutable_data_ptr<float>(), ids.mutable_data_ptr<int32_t>(), weights.mutable_data_ptr<float>(),
        fraction.mutable_data_ptr<float>(), load.mutable_data_ptr<float>(), balance.mutable_data_ptr<float>(),
        z.mutable_data_ptr<float>()},
@@ -67,20 +68,18 @@ Forward router_forward_cuda(const Tensor& x, const Tensor& w, const OptionalTens
   return outputs;
 }
 
-std::tuple<Tensor, Tensor> router_backward_cuda(const Tensor& dweights, const Tensor& dbalance,
-                                                const Tensor& dz, const Tensor& x, const Tensor& w,
-                                                const Tensor& logits, const Tensor& lse, const Tensor& ids,
-                                                const Tensor& fraction, bool sigmoid, bool normalise,
-                                                int64_t sequence, const OptionalTensor& documents) {
+Gradients router_backward_cuda(const BackwardCall& call) {
+  const Tensor &x = call.x_TD, &w = call.w_ED;
   const c10::cuda::CUDAGuard guard(x.device());
-  const Shape s(x, w, ids.size(1), sequence, false);
-  Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(logits);
-  const Tensor counted = documents ? documents->ge(0).sum() : Tensor();  // int64
+  const Shape s = call.shape();
+  Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(call.logits_TE);
+  const Tensor counted = call.documents ? call.documents->ge(0).sum() : Tensor();  // int64
   cuda::router_backward(
-      cuda_scores(logits, documents, sigmoid), cuda_shape(s), lse.const_data_ptr<float>(),
-      ids.const_data_ptr<int32_t>(), fraction.const_data_ptr<float>(), normalise,
-      {dweights.const_data_ptr<float>(), dbalance.const_data_ptr<float>(), dz.const_data_ptr<float>(),
-       counted.defined() ? counted.const_data_ptr<int64_t>() : nullptr},
+      cuda_scores(call.logits_TE, call.documents, call.sigmoid), cuda_shape(s),
+      call.lse_T.const_data_ptr<float>(), call.ids_TK.const_data_ptr<int32_t>(),
+      call.fraction_BE.const_data_ptr<float>(), call.normalise,
+      {call.dweights_TK.const_data_ptr<float>(), call.dbalance.const_data_ptr<float>(),
+       call.dz.const_data_ptr<float>(), counted.defined() ? counted.const_data_ptr<int64_t>() : nullptr},
       dlogits.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   for_fp32_chunks(x, fp32_chunk(x), [&](Tensor& rows, int64_t first, int64_t count) {

@@ -31,6 +31,41 @@ struct Shape {
   }
 };
 
+// The arguments of moelab::router_forward, in the order of its schema.
+struct ForwardCall {
+  const at::Tensor& x_TD;
+  const at::Tensor& w_ED;
+  const std::optional<at::Tensor>& bias_E;
+  const std::optional<at::Tensor>& replay_TK;
+  int64_t top_k;
+  bool sigmoid, expert_choice, normalise;
+  int64_t sequence, capacity;
+  const std::optional<at::Tensor>& documents;
+
+  Shape shape() const { return {x_TD, w_ED, top_k, sequence, expert_choice}; }
+};
+
+// The arguments of moelab::router_backward, in the order of its schema.
+struct BackwardCall {
+  const at::Tensor& dweights_TK;
+  const at::Tensor& dbalance;
+  const at::Tensor& dz;
+  const at::Tensor& x_TD;
+  const at::Tensor& w_ED;
+  const at::Tensor& logits_TE;
+  const at::Tensor& lse_T;
+  const at::Tensor& ids_TK;
+  const at::Tensor& fraction_BE;
+  bool sigmoid, normalise;
+  int64_t sequence;
+  const std::optional<at::Tensor>& documents;
+
+  Shape shape() const { return {x_TD, w_ED, ids_TK.size(1), sequence, false}; }
+};
+
+// dx_TD, dw_ED
+using Gradients = std::tuple<at::Tensor, at::Tensor>;
+
 // Empty, but for the ids of a replayed choice.
 inline Forward allocate_outputs(const at::Tensor& x, const Shape& s,
                                 const std::optional<at::Tensor>& replay) {

@@ -49,10 +49,11 @@ at::Tensor attend_placed(const at::Tensor& qkv_1BNd, const ModelSettings& m, Att
   return placed_attention(rows_B1Nd.narrow(2, 0, m.heads), kv, position_B, span).transpose(0, 1);
 }
 
-at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                  const AttentionSettings& attention, const Places& places,
-                  std::span<const CachedRows> texts) {
+at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const BlockContext& context) {
   KindScope kind(Kind::attention);
+  const ModelSettings& m = context.model;
+  const Places& places = context.places;
+  const AttentionSpan span = context.attention.span();
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
   // no view to autograd, or the in-place rotation would cost a copy of the gradient
   at::Tensor qkv = at::_unsafe_view(project(x_BSD, w.qkv_WD, w), {B, S, N, m.head()});
@@ -61,11 +62,11 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSet
   if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   qkv = rope_(qkv, m.heads + m.kv(), places.rope);
   if (places.position_B.defined())
-    return attend_placed(qkv, m, attention.span(), *texts.front().cache, places.position_B);
-  if (!texts.empty()) return attend_cached(qkv, m, attention.span(), texts);
-  const bool whole = attention.kernel == AttentionKernel::materialised;
+    return attend_placed(qkv, m, span, *context.texts.front().cache, places.position_B);
+  if (!context.texts.empty()) return attend_cached(qkv, m, span, context.texts);
+  const bool whole = context.attention.kernel == AttentionKernel::materialised;
   return causal_attention(qkv, m.heads, m.kv(), whole ? AttentionPath::materialised : AttentionPath::flash,
-                          attention.span().of_documents(places.longest_document), places.documents);
+                          span.of_documents(places.longest_document), places.documents);
 }
 
 bool recomputes(const BlockPieces* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }
@@ -76,43 +77,51 @@ at::Tensor normalised(const at::Tensor& x, const at::Tensor& weight_D, double ep
 }
 
 // x + attention(norm(x)).
-at::Tensor attention_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                          const AttentionSettings& attention, const Places& places,
-                          std::span<const CachedRows> texts, BlockPieces* pieces) {
+at::Tensor attention_half(const at::Tensor& x_BSD, const BlockWeights& w, const BlockContext& context) {
   const at::Tensor attended =
-      attend(normalised(x_BSD, w.attention_norm_D, m.norm_eps, pieces), w, m, attention, places, texts);
+      attend(normalised(x_BSD, w.attention_norm_D, context.model.norm_eps, context.pieces), w, context);
   return project(attended, w.out_DW, w).add_(x_BSD);
 }
 
 // x + moe(norm(x)).
-BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                     const at::Tensor& documents, bool training, RoutingState& routing, RoutingStats* stats,
-                     BlockPieces* pieces) {
-  const at::Tensor normed = normalised(x_BSD, w.moe_norm_D, m.norm_eps, pieces);
-  MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, m, x_BSD.size(1), training, routing, stats,
-                            !recomputes(pieces, Piece::expert_hidden), documents);
+BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const MoeContext& context,
+                     RoutingState& routing, BlockPieces* pieces) {
+  const at::Tensor normed = normalised(x_BSD, w.moe_norm_D, context.settings.norm_eps, pieces);
+  const MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, context, routing);
   return {moe.y_TD.view(x_BSD.sizes()).add_(x_BSD), moe.balance_loss, moe.z_loss};
+}
+
+// What a half is recomputed with, long after this call: without what lives for the call alone.
+BlockContext kept(BlockContext context) {
+  context.texts = {};
+  context.pieces = nullptr;
+  return context;
 }
 
 }  // namespace
 
-BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const ModelSettings& m,
-                          const AttentionSettings& attention, const Places& places, bool training,
-                          RoutingState& routing, RoutingStats* stats, std::span<const CachedRows> texts,
-                          BlockPieces* pieces) {
+BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const BlockContext& context,
+                          RoutingState& routing) {
+  BlockPieces* const pieces = context.pieces;
   at::Tensor x;
   if (recomputes(pieces, Piece::attention)) {
-    const auto half = [&w, &m, &attention, places](const at::Tensor& in, RoutingState&) -> BlockOutput {
-      return {attention_half(in, w, m, attention, places, {}, nullptr), {}, {}};
+    const auto half = [&w, context = kept(context)](const at::Tensor& in, RoutingState&) -> BlockOutput {
+      return {attention_half(in, w, context), {}, {}};
     };
     x = pieces->recompute(x_BSD, routing, half).x_BSD;
   } else {
-    x = attention_half(x_BSD, w, m, attention, places, texts, pieces);
+    x = attention_half(x_BSD, w, context);
   }
-  const at::Tensor& documents = places.documents;
-  if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, m, documents, training, routing, stats, pieces);
-  const auto half = [&w, &m, documents, training, stats](const at::Tensor& in, RoutingState& kept) {
-    return moe_half(in, w, m, documents, training, kept, stats, nullptr);
+  MoeContext moe{.settings = context.model,
+                 .sequence = x.size(1),
+                 .training = context.training,
+                 .stats = context.stats,
+                 .keep_hidden = !recomputes(pieces, Piece::expert_hidden),
+                 .documents = context.places.documents};
+  if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, moe, routing, pieces);
+  moe.keep_hidden = true;  // all of the half is computed anew
+  const auto half = [&w, moe](const at::Tensor& in, RoutingState& replayed) {
+    return moe_half(in, w, moe, replayed, nullptr);
   };
   return pieces->recompute(x, routing, half);
 }

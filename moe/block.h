@@ -25,16 +25,25 @@ struct BlockWeights {
 struct Places {
   at::Tensor rope;             // rope_table's rows for them: S, or one for each of B * S
   at::Tensor position_B = {};  // of a token each of B texts, as Transformer::next_logits'
-  at::Tensor documents = {};   // as Transformer::forward's, but where x is
+  at::Tensor documents = {};   // as ForwardContext's, on x's device
   int64_t longest_document = std::numeric_limits<int64_t>::max();
 };
 
-// x + attention(norm(x)), then x + moe(norm(x)). With texts, which know no documents, x is theirs one behind
-// another along S; each stands behind the positions that its cache holds, attends to them too, and is added
-// to it; with positions there is one cache, of all of them. `pieces` may be null.
-BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const ModelSettings& model,
-                          const AttentionSettings& attention, const Places& places, bool training,
-                          RoutingState& routing, RoutingStats* stats, std::span<const CachedRows> texts = {},
-                          BlockPieces* pieces = nullptr);
+// What a block takes beside its input and its weights.
+struct BlockContext {
+  const ModelSettings& model;
+  const AttentionSettings& attention;
+  Places places;
+  bool training;
+  RoutingStats* stats = nullptr;  // as MoeContext's
+  // Decoding: x concatenates these texts along S. Each attends to what its cache holds and to itself, and is
+  // appended to its cache. With places.position_B all texts share one cache. Excludes places.documents.
+  std::span<const CachedRows> texts = {};
+  BlockPieces* pieces = nullptr;  // what of the block is recomputed; null: nothing
+};
+
+// x + attention(norm(x)), then x + moe(norm(x)). `routing` as moe_layer's.
+BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const BlockContext& context,
+                          RoutingState& routing);
 
 }  // namespace moelab

@@ -11,24 +11,30 @@
 namespace moelab {
 namespace {
 
-RouterOptions router_options(const ModelSettings& m, int64_t sequence, const at::Tensor& documents) {
+int64_t capacity(const MoeContext& context) {
+  const ModelSettings& m = context.settings;
+  return expert_capacity(context.sequence, m.experts_per_token, m.experts, m.capacity_factor);
+}
+
+RouterOptions router_options(const MoeContext& context) {
+  const ModelSettings& m = context.settings;
   RouterOptions options;
   options.score = m.router == RouterKind::sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
   options.choice = m.router == RouterKind::expert_choice ? RouterChoice::expert : RouterChoice::token;
   options.top_k = m.experts_per_token;
   options.normalise = m.norm_topk && m.router != RouterKind::expert_choice;
-  options.sequence = sequence;
-  options.capacity = expert_capacity(sequence, m.experts_per_token, m.experts, m.capacity_factor);
-  options.documents = documents;
+  options.sequence = context.sequence;
+  options.capacity = capacity(context);
+  options.documents = context.documents;
   return options;
 }
 
-Routes dispatch(const at::Tensor& ids_TK, const ModelSettings& m, int64_t sequence, bool training) {
+Routes dispatch(const at::Tensor& ids_TK, const MoeContext& context) {
+  const ModelSettings& m = context.settings;
   const bool dropless =
-      m.router != RouterKind::expert_choice && (!training || m.dispatch == Dispatch::dropless);
+      m.router != RouterKind::expert_choice && (!context.training || m.dispatch == Dispatch::dropless);
   if (dropless) return dropless_routes(ids_TK, m.experts);
-  return capacity_routes(ids_TK, m.experts, sequence,
-                         expert_capacity(sequence, m.experts_per_token, m.experts, m.capacity_factor));
+  return capacity_routes(ids_TK, m.experts, context.sequence, capacity(context));
 }
 
 void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& routes) {
@@ -47,25 +53,25 @@ MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w, bool keep_hid
 
 }  // namespace
 
-MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const ModelSettings& m, int64_t sequence,
-                    bool training, RoutingState& routing, RoutingStats* stats, bool keep_hidden,
-                    const at::Tensor& documents) {
-  if (m.dense()) return dense_layer(x_TD, w, keep_hidden);
+MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const MoeContext& context,
+                    RoutingState& routing) {
+  const ModelSettings& m = context.settings;
+  if (m.dense()) return dense_layer(x_TD, w, context.keep_hidden);
   const bool replaying = routing.filled();
   const auto bias = w.bias_E.defined() ? std::optional(w.bias_E) : std::nullopt;
   const auto replay = replaying ? std::optional(routing.ids_TK) : std::nullopt;
-  const RouterOutput routed = route(x_TD, w.router_ED, bias, replay, router_options(m, sequence, documents));
+  const RouterOutput routed = route(x_TD, w.router_ED, bias, replay, router_options(context));
   if (!replaying) {
-    routing = {routed.ids_TK, dispatch(routed.ids_TK, m, sequence, training)};
-    if (stats) add_to(*stats, routed, routing.routes);
+    routing = {routed.ids_TK, dispatch(routed.ids_TK, context)};
+    if (context.stats) add_to(*context.stats, routed, routing.routes);
   }
-  const bool onehot = training && m.dispatch == Dispatch::onehot;
+  const bool onehot = context.training && m.dispatch == Dispatch::onehot;
   at::Tensor y =
-      onehot
-          ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, sequence)
-          : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8, keep_hidden);
+      onehot ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, context.sequence)
+             : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8,
+                            context.keep_hidden);
   if (w.shared13_2FD.defined()) {
-    y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8, keep_hidden));
+    y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8, context.keep_hidden));
   }
   return {y, routed.balance_loss, routed.z_loss};
 }

@@ -24,14 +24,21 @@ struct MoeOutput {
   at::Tensor z_loss;        // () fp32
 };
 
-// router -> dispatch -> experts -> combine. In training the dispatch is the settings'; otherwise dropless
-// (but expert choice keeps its capacity, which defines it). `routing` is filled, or replayed when it already
-// is; `stats` (may be null) is added to unless replaying. `keep_hidden`: as expert_block's; the one-hot
-// dispatch keeps it in any case. `documents`: as Transformer::forward's, but where x is; capacity and balance
-// are counted over the row that they share.
-MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& weights, const ModelSettings& settings,
-                    int64_t sequence, bool training, RoutingState& routing, RoutingStats* stats,
-                    bool keep_hidden = true, const at::Tensor& documents = {});
+// What an MoE layer takes beside its input and its weights.
+struct MoeContext {
+  const ModelSettings& settings;
+  int64_t sequence;               // S
+  bool training;                  // dispatch as the settings say; otherwise dropless
+  RoutingStats* stats = nullptr;  // counts routing, unless it is replayed; null: not counted
+  bool keep_hidden = true;        // as expert_block's; the one-hot dispatch always keeps it
+  at::Tensor documents = {};      // as ForwardContext's, on x's device
+};
+
+// router -> dispatch -> experts -> combine. Expert choice keeps its capacity, which defines it, outside of
+// training too. `routing` is filled, or replayed when it already is. Documents that share a row also share
+// its capacity, and balance is counted over the row.
+MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& weights, const MoeContext& context,
+                    RoutingState& routing);
 
 // The auxiliary-loss-free balancing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2): after each step the
 // bias of an overloaded expert is lower by `rate`, that of an underloaded one higher.

@@ -175,8 +175,15 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
     BlockPieces* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
     const BlockFunction block = [this, layer, training, places, rows, pieces](const at::Tensor& x,
                                                                               RoutingState& routing) {
-      return block_forward(x, blocks_[layer], model_, attention_, places, training, routing,
-                           training ? &stats_[layer] : nullptr, rows, pieces);
+      return block_forward(x, blocks_[layer],
+                           {.model = model_,
+                            .attention = attention_,
+                            .places = places,
+                            .training = training,
+                            .stats = training ? &stats_[layer] : nullptr,
+                            .texts = rows,
+                            .pieces = pieces},
+                           routing);
     };
     BlockOutput output = runner.run(layer, out.x_BSD, block);
     out.x_BSD = output.x_BSD;
@@ -188,16 +195,16 @@ Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool traini
 }
 
 LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                               BlockRunner& runner, const std::optional<at::Tensor>& loss_scale,
-                               const ReferenceHead* reference, const at::Tensor& documents) {
-  const Hidden h = hidden(tokens_BS, training, runner, {}, documents);
+                               BlockRunner& runner, const ForwardContext& context) {
+  const Hidden h = hidden(tokens_BS, training, runner, {}, context.documents);
   const at::Tensor x_TD = h.x_BSD.flatten(0, 1),
                    targets_T = targets_BS.to(options_.device, /*non_blocking=*/true).flatten();
-  if (reference) {
-    const ComparedLoss loss = compared_cross_entropy(x_TD, head_VD_, targets_T, *reference, loss_scale);
+  if (context.reference) {
+    const ComparedLoss loss =
+        compared_cross_entropy(x_TD, head_VD_, targets_T, *context.reference, context.loss_scale);
     return {loss.cross_entropy, h.balance_loss, h.z_loss, loss.objective, loss.divergence};
   }
-  const at::Tensor loss = linear_cross_entropy(x_TD, head_VD_, targets_T, loss_scale);
+  const at::Tensor loss = linear_cross_entropy(x_TD, head_VD_, targets_T, context.loss_scale);
   return {loss, h.balance_loss, h.z_loss, loss, {}};
 }
 

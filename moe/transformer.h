@@ -36,6 +36,18 @@ struct LossParts {
   at::Tensor reference_kl;   // () fp32, unweighted, mean over the batch, nats; undefined without a reference
 };
 
+// What a forward pass takes beside its batch.
+struct ForwardContext {
+  // What backward multiplies the loss with, for linear_cross_entropy, which wants it as its gradient_scale;
+  // the losses are unscaled.
+  std::optional<at::Tensor> loss_scale = {};
+  const ReferenceHead* reference = nullptr;  // another model's of the same tokens; null: none
+  // (B, S) int32: where in its row the token's document begins, -1 for padding. Documents that share a row
+  // have positions of their own and see only themselves; padding wants a target of -1 and is counted nowhere.
+  // Undefined where each row is one document.
+  at::Tensor documents = {};
+};
+
 // A decoder-only transformer of mixtures of experts (or dense): embedding -> N x [attention, MoE] -> norm ->
 // head. Weights start as normal(0, 0.02), those that write to the residual stream divided by sqrt(2 *
 // layers); each is a function of (seed, its name) alone.
@@ -47,15 +59,9 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training the settings' dispatch
-  // is used and routing is counted; otherwise the model is dropless. `loss_scale` is what backward multiplies
-  // the loss with, for linear_cross_entropy, which wants it as its gradient_scale; the losses are unscaled.
-  // `reference`, which may be null, is another model's of the same tokens.
-  // `documents` (B, S) int32, undefined where each row is one: several share a row, each with positions of
-  // its own and sight of none but itself; the value is where in its row the token's document begins, -1 for
-  // padding, which wants a target of -1 and is counted nowhere.
+  // is used and routing is counted; otherwise the model is dropless.
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                    BlockRunner& runner, const std::optional<at::Tensor>& loss_scale = {},
-                    const ReferenceHead* reference = nullptr, const at::Tensor& documents = {});
+                    BlockRunner& runner, const ForwardContext& context = {});
 
   // This model as a reference for another, of tokens (B, S), by the settings' dispatch; without gradients.
   ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,

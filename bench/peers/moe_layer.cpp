@@ -40,7 +40,7 @@ class Layer {
   at::Tensor run() {
     for (const at::Tensor& t : leaves()) t.mutable_grad() = at::Tensor();
     RoutingState routing;
-    const at::Tensor y = moe_layer(x_, weights_, settings_, x_.size(0), true, routing, nullptr).y_TD;
+    const at::Tensor y = moe_layer(x_, weights_, {settings_, x_.size(0), /*training=*/true}, routing).y_TD;
     y.backward(dy_);
     return y.detach();
   }

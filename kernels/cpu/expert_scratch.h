@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/row_products.h"
+#include "kernels/expert_block_call.h"
 #include "kernels/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/product.h"
@@ -29,6 +30,7 @@ inline int64_t lane_count(int64_t experts) {
 
 struct Shape {
   int64_t T, D, K, E, F;
+  explicit Shape(const ExpertCall& call) : Shape(call.x_TD, call.weights_TK, call.w13_E2FD, call.w2_EDF) {}
   Shape(const Tensor& x, const Tensor& weights, const Tensor& w13, const Tensor& w2)
       : T(x.size(0)), D(x.size(1)), K(weights.size(1)), E(w13.size(0)), F(w2.size(2)) {
     TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous(),
@@ -158,18 +160,18 @@ struct Scratch {
     return workers;
   }
 
-  Scratch(const Tensor& x, const Tensor& result, const Shape& s, int64_t rows, int64_t widest, Pass pass,
-          bool fp8) {
+  Scratch(const ExpertCall& call, const Shape& s, Pass pass, const Tensor& result) {
+    const Tensor& x = call.x_TD;
     const int64_t count = lane_count(s.E);
-    const bool blocked = is_blocked(x, s, fp8);
+    const bool blocked = is_blocked(x, s, call.fp8);
     const Tensor workers = blocked ? make_workers(x, s) : Tensor();
     for (int64_t i = 0; i < count; ++i) {
-      lanes.push_back(blocked ? blocked_lane(x, s, widest, pass, workers.slice(0, i))
-                              : lane(x, s, widest, pass, fp8));
+      lanes.push_back(blocked ? blocked_lane(x, s, call.widest, pass, workers.slice(0, i))
+                              : lane(x, s, call.widest, pass, call.fp8));
     }
     {
       KindScope scope(Kind::routing);
-      route_R = at::empty({rows}, x.options().dtype(at::kInt));
+      route_R = at::empty({call.rows}, x.options().dtype(at::kInt));
     }
     sum_TD = x.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), x.options().dtype(at::kFloat));
   }

@@ -1,9 +1,9 @@
 #pragma once
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/host_device.h"
+#include "kernels/cuda/step_decision.h"
 #include "kernels/stochastic.h"
 
 namespace moelab {
@@ -31,22 +31,26 @@ struct LiveStep {
   float inverse_root = 1;
   float factored_beta = 0;
 
+  // of the StepDecision
   int32_t skipped = 0;
-  double gradient_norm = 0;   // of all, before clipping, without the loss scale
-  double gradient_scale = 1;  // multiplies the gradients: clipping and loss scale
+  double gradient_norm = 0;
+  double gradient_scale = 1;
 };
 
 // Decides about a step: `squares` are its gradients' sums of squares, in the order in which the host adds
-// them; 0 clips nothing. Skipped where the loss or the norm is not finite.
+// them; 0 clips nothing.
 MOELAB_HOST_DEVICE inline void settle(LiveStep& s, const double* squares, int64_t count, double loss,
                                       double clip) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += squares[i];
-  const double norm = sqrt(sum) / s.loss_scale;
-  const bool finite = norm - norm == 0 && loss - loss == 0;
-  s.skipped = finite ? 0 : 1;
-  s.gradient_norm = norm;
-  s.gradient_scale = (clip > 0 && norm > clip ? clip / norm : 1) / s.loss_scale;
+  const StepDecision decision = decide_step(sum, loss, s.loss_scale, clip);
+  s.skipped = decision.skipped ? 1 : 0;
+  s.gradient_norm = decision.gradient_norm;
+  s.gradient_scale = decision.gradient_scale;
+}
+
+inline StepDecision decision_of(const LiveStep& settled) {
+  return {settled.skipped != 0, settled.gradient_norm, settled.gradient_scale};
 }
 
 // A call's factors as they are at that step; what does not change stays the call's.

@@ -92,7 +92,7 @@ TEST_P(PackedDocuments, LossAndEveryGradientAreThoseOfEachAlone) {
   DirectRunner direct;
   const auto objective = [&](const Tensor& documents) {
     return model.objective(
-        model.forward(packed.tokens, packed.targets, true, direct, {}, nullptr, documents));
+        model.forward(packed.tokens, packed.targets, true, direct, {.documents = documents}));
   };
   const Tensor got = objective(packed.documents);
   torch::autograd::backward({got}, {});
@@ -140,7 +140,7 @@ TEST(PackedPadding, IsCountedInNoLoad) {
     enlarge(model);
     const Packed packed = make_packed(m);
     DirectRunner direct;
-    model.forward(packed.tokens, packed.targets, true, direct, {}, nullptr, packed.documents);
+    model.forward(packed.tokens, packed.targets, true, direct, {.documents = packed.documents});
     for (const RoutingStats& stats : model.routing_stats()) {
       EXPECT_EQ(stats.load_E.sum().item<float>(), static_cast<float>(packed.filled * m.experts_per_token));
       EXPECT_LT(stats.dropped.item<float>(), stats.load_E.sum().item<float>());

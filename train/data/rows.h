@@ -11,7 +11,7 @@ struct Batch {
   at::Tensor tokens;   // (B, S) int64
   at::Tensor targets;  // (B, S) int64, the token after each of `tokens`
   // Of rows that several documents share; else a row is one document and full.
-  at::Tensor documents = {};  // (B, S) int32, as Transformer::forward wants it; padding has -1 for its target
+  at::Tensor documents = {};  // (B, S) int32, as ForwardContext wants it; padding has -1 for its target
   int64_t filled = 0;         // tokens that are no padding
   double share = 0;           // of all of the step's such tokens
 };

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -74,6 +75,9 @@ class TokenStream {
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };
+
+// Batch b of a run's held-out windows.
+using ValidationBatches = std::function<Batch(int64_t b)>;
 
 // Validation windows in a fixed shuffled order, each once, so that a few batches sample all documents:
 // sources in proportion to their weights until the first of them has no more. Batch b is always the same.

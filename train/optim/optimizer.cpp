@@ -291,6 +291,4 @@ int64_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-double clip_scale(double norm, double clip) { return clip > 0 && norm > clip ? clip / norm : 1; }
-
 }  // namespace moelab

@@ -156,8 +156,4 @@ class Optimizer {
   OptimizerStep numbers_;         // what all parameters share
 };
 
-// What to multiply gradients of this norm with so that it does not pass `clip`; 1 when clip is 0 (off). The
-// norm has to be finite.
-double clip_scale(double norm, double clip);
-
 }  // namespace moelab

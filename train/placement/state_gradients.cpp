@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "kernels/memory/ledger.h"
@@ -161,16 +160,15 @@ void GradientStore::to_file(size_t index, Stored& stored) {
   optimizer_.use_stored_gradient(index, StoredGradient{stored.offset, type});
 }
 
-double GradientStore::norm() {
-  if (home_ == Home::device && device_.is_cuda())
-    return std::sqrt(squared_norm_there(optimizer_.parameters()));
+double GradientStore::sum_of_squares() {
+  if (home_ == Home::device && device_.is_cuda()) return squared_norm_there(optimizer_.parameters());
   copies_.finish();
   double sum = 0;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     const bool in_file = i < stored_.size() && stored_[i].present;
     sum += in_file ? stored_[i].norm : squared_norm_of(optimizer_.parameters()[i]);
   }
-  return std::sqrt(sum);
+  return sum;
 }
 
 void GradientStore::drop() {

@@ -32,9 +32,9 @@ class GradientStore {
 
   // Takes what autograd has accumulated for the parameter at `index`, once a micro-batch. Throws IoError.
   void take(size_t index);
-  // The L2 norm of all together, once all are taken; the same bits in every home, but for the order of the
-  // sums on a CUDA device and on its host. 0 on meta.
-  double norm();
+  // The sum of squares of all together, once all are taken; the same bits in every home, but for the order of
+  // the sums on a CUDA device and on its host. 0 on meta.
+  double sum_of_squares();
   // Forgets all gradients; memory and file stay for the next step's.
   void drop();
 

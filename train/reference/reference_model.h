@@ -17,7 +17,7 @@ class ReferenceModel {
   ReferenceModel(const Settings& settings, c10::Device device);
 
   // Its side of the comparison in the loss, for tokens (B, S); booked to Kind::reference. `documents`: as
-  // Transformer::forward's.
+  // ForwardContext's.
   ReferenceHead read(const at::Tensor& tokens_BS, const at::Tensor& documents = {});
 
   // Lets go of what a pass that threw has left on the device.

@@ -9,9 +9,9 @@
 
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/loop/held_out.h"
 #include "train/memory/advice.h"
 #include "train/run/commands.h"
-#include "train/run/held_out.h"
 #include "train/run/open_run.h"
 #include "train/run/trainer.h"
 

@@ -27,7 +27,7 @@ std::string human_seconds(double seconds) {
   return fmt::format("{} h {:02} min", s / 3600, s % 3600 / 60);
 }
 
-void Progress::step(const RunRecord::Step& done, const RunRecord& record) const {
+void Progress::step(const StepTaken& done, const RunRecord& record) const {
   const StepReport& r = done.report;
   if (r.skipped) {
     std::cout << fmt::format("step {}: loss {} or gradient norm {} is not finite; step skipped\n", done.step,

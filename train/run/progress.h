@@ -23,7 +23,7 @@ class Progress {
         every_(settings.run.log_every),
         packed_(settings.train.tokens_per_device > 0) {}
   // The speed and the time left are `record`'s medians.
-  void step(const RunRecord::Step& done, const RunRecord& record) const;
+  void step(const StepTaken& done, const RunRecord& record) const;
 
  private:
   int64_t steps_, every_;

@@ -147,7 +147,7 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
   if (first_step > 0) timeline_.continue_from(read_json(folder_ / "memory.json"), first_step);
 }
 
-void RunRecord::add(const Step& s) {
+void RunRecord::add(const StepTaken& s) {
   const StepReport& r = s.report;
   Json line = {
       {"step", s.step},

@@ -12,6 +12,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/settings.h"
 #include "train/files/unnamed_file.h"
+#include "train/loop/loop_observer.h"
 #include "train/memory/monitor.h"
 #include "train/memory/savings.h"
 #include "train/profile/memory_timeline.h"
@@ -32,17 +33,9 @@ class RunRecord {
   RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
             int64_t first_step);
 
-  struct Step {
-    int64_t step = 0;    // counted from 1 in the files: how many steps were taken
-    int64_t tokens = 0;  // seen since the start of training
-    StepReport report;
-    Reading memory;
-    double milliseconds = 0;
-    double held_out_loss = 0;  // NaN: not evaluated at this step
-  };
   // What opening the run took, before its first step.
   void opened(const Reading& memory);
-  void add(const Step& step);
+  void add(const StepTaken& step);
   // Writes memory.json as far as it goes, for a run that is cut short and resumed.
   void save_timeline() const;
 

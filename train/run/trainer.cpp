@@ -14,7 +14,6 @@
 #include "kernels/squared_norm.h"
 #include "train/optim/schedule.h"
 #include "train/precision/compute_type.h"
-#include "train/run/flops.h"
 
 namespace moelab {
 namespace {
@@ -96,18 +95,6 @@ Batch batch_on(c10::Device device, const Batch& batch) {
   return there;
 }
 
-void StepReport::count(const Batch& batch, const AttentionSpan& span) {
-  tokens += batch.documents.defined() ? batch.filled : batch.tokens.numel();
-  places += batch.tokens.numel();
-  pairs += attended_pairs(batch, span);
-}
-
-void StepReport::add(double cross_entropy, double balance, double z, double share) {
-  loss = std::fma(cross_entropy, share, loss);  // wherever it is compiled into, the same bits
-  balance_loss = std::fma(balance, share, balance_loss);
-  z_loss = std::fma(z, share, z_loss);
-}
-
 Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches)
     : settings_(settings),
       device_(device),
@@ -155,8 +142,10 @@ LossParts Trainer::forward(const Batch& batch) {
   std::optional<ReferenceHead> reference;
   if (reference_) reference = reference_->read(batch.tokens, batch.documents);
   const SavedTensors::Scope scope(saved_);
-  return model_.forward(batch.tokens, batch.targets, true, runner_, device_loss_scale_,
-                        reference ? &*reference : nullptr, batch.documents);
+  return model_.forward(batch.tokens, batch.targets, true, runner_,
+                        {.loss_scale = device_loss_scale_,
+                         .reference = reference ? &*reference : nullptr,
+                         .documents = batch.documents});
 }
 
 void Trainer::backward(const LossParts& parts, const at::Tensor& share) {
@@ -170,9 +159,9 @@ void Trainer::backward(const LossParts& parts, const at::Tensor& share) {
 }
 
 void Trainer::consume_gradient(size_t index) {
-  TORCH_CHECK(consumed_norms_[index] == kNotConsumed, "the gradient of ", optimizer_.parameters()[index].name,
-              " came in two parts: optim.in_backward stepped one");
-  consumed_norms_[index] = 0;
+  TORCH_CHECK(consumed_squares_[index] == kNotConsumed, "the gradient of ",
+              optimizer_.parameters()[index].name, " came in two parts: optim.in_backward stepped one");
+  consumed_squares_[index] = 0;
   if (!host_steps_) return step_consumed(index);
   host_steps_->post([this, index] { step_consumed(index); }, kWaitingGradients);
 }
@@ -180,11 +169,11 @@ void Trainer::consume_gradient(size_t index) {
 void Trainer::step_consumed(size_t index) {
   at::NoGradGuard no_grad;
   Parameter& parameter = optimizer_.parameters()[index];
-  const double norm = squared_norm(parameter.gradient());
-  consumed_norms_[index] = norm;
-  if (std::isfinite(norm)) {
+  consumed_squares_[index] = squared_norm(parameter.gradient());
+  const StepDecision decision = decide_step(consumed_squares_[index], 0, 1, settings_.optim.clip);
+  if (!decision.skipped) {
     written_ = true;
-    step_parameter(index, clip_scale(std::sqrt(norm), settings_.optim.clip));
+    step_parameter(index, decision.gradient_scale);
   }
   parameter.value.mutable_grad().reset();
 }
@@ -200,10 +189,10 @@ void Trainer::step_parameter(size_t index, double gradient_scale) {
   gathered_.change(index, [&] { optimizer_.step_parameter(index, lr_, gradient_scale); });
 }
 
-double Trainer::consumed_norm() const {
+double Trainer::consumed_squares() const {
   double sum = 0;
-  for (const double norm : consumed_norms_) sum += norm == kNotConsumed ? 0 : norm;
-  return std::sqrt(sum);
+  for (const double squares : consumed_squares_) sum += squares == kNotConsumed ? 0 : squares;
+  return sum;
 }
 
 void Trainer::reserve() const {
@@ -218,17 +207,17 @@ void Trainer::update(StepReport& report) {
   const bool in_backward = settings_.optim.in_backward;
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
-  report.gradient_norm = in_backward ? consumed_norm() : gradients_.norm() / report.loss_scale;
-  report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
-  if (!report.skipped) {
-    const double clip = clip_scale(report.gradient_norm, settings_.optim.clip);
+  const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares();
+  const StepDecision decision = decide_step(squares, report.loss, report.loss_scale, settings_.optim.clip);
+  report.take(decision);
+  if (!decision.skipped) {
     reserve();
     const std::vector<at::Tensor> router_biases = model_.next_router_biases();
     written_ = true;
-    if (!in_backward) step_all(clip / report.loss_scale);
+    if (!in_backward) step_all(decision.gradient_scale);
     model_.set_router_biases(router_biases);
   }
-  loss_scale_.update(report.skipped);
+  loss_scale_.update(decision.skipped);
   update_bytes_ = phase_peak(device_, Phase::step) - held;
   gradients_.drop();
 }
@@ -246,7 +235,7 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
     report.interrupted = stop && stop();
     return report.interrupted ? report : step_in_graph(step, report);
   }
-  consumed_norms_.assign(optimizer_.parameters().size(), kNotConsumed);
+  consumed_squares_.assign(optimizer_.parameters().size(), kNotConsumed);
   model_.reset_routing_stats();
   const int64_t rows = settings_.train.micro_batch, micro_batches = settings_.train.accumulation;
   report.micro_batch = rows;

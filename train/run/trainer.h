@@ -20,41 +20,12 @@
 #include "train/placement/state_gradients.h"
 #include "train/precision/loss_scale.h"
 #include "train/reference/reference_model.h"
+#include "train/run/step_report.h"
 
 namespace moelab {
 
-// What one optimizer step did. Losses are means over the tokens of the step's micro-batches.
-struct StepReport {
-  double loss = 0;  // cross entropy, nats, without the auxiliary losses
-  double balance_loss = 0;
-  double z_loss = 0;
-  std::optional<double> reference_kl;  // nats a token, unweighted; none without a reference
-  double lr = 0;
-  double loss_scale = 1;          // that the step was taken at
-  double gradient_norm = 0;       // before clipping, without the loss scale
-  double load_max_over_mean = 1;  // busiest expert over the mean, averaged over the layers
-  double load_entropy = 0;        // of the routes over the experts, nats, averaged over the layers
-  double dropped_fraction = 0;    // of all routes
-  bool skipped = false;           // loss or gradients were not finite: nothing was updated; with
-                                  // optim.in_backward, the parameters of such gradients were not
-  bool interrupted = false;       // stopped between micro-batches: nothing was updated
-  int64_t micro_batch = 0;        // rows of each
-  int64_t tokens = 0;             // of all micro-batches, without padding
-  int64_t places = 0;             // for tokens, padding included
-  double pairs = 0;               // of a query and a key that attention compares
-
-  // Adds a micro-batch's tokens, places and pairs.
-  void count(const Batch& batch, const AttentionSpan& span);
-  // Adds its losses, by its share of the step.
-  void add(double cross_entropy, double balance, double z, double share);
-  // The share of places that tokens fill.
-  double fill() const { return static_cast<double>(tokens) / static_cast<double>(places); }
-};
-
 // Rows [first, first + count) of optimizer step `step`.
 using BatchSource = std::function<Batch(int64_t step, int64_t first, int64_t count)>;
-
-using ValidationBatches = std::function<Batch(int64_t batch)>;
 
 // Mean cross entropy in nats of batches 0 … count-1, dropless, without gradients. NaN when `stop` (polled
 // between batches) says so.
@@ -93,8 +64,8 @@ class Trainer {
 
   // Bytes that the last update took at its peak beyond what was held when it began.
   int64_t update_bytes() const { return update_bytes_; }
-  // The same of a dry run, which each later update makes sure of first: it is then refused before it has
-  // written anything, or not at all.
+  // update_bytes() of a dry run. Each update allocates and frees as much first, so that it runs out of memory
+  // before it has written anything, or not at all.
   void reserve_for_update(int64_t bytes) { reserved_bytes_ = bytes; }
 
   // As moelab::evaluate, of the model in training.
@@ -135,13 +106,13 @@ class Trainer {
   // `share`: () fp32, the batch's of the step.
   void backward(const LossParts& parts, const at::Tensor& share);
   void update(StepReport& report);
-  // With optim.in_backward: steps the parameter, unless its gradient is not finite, and drops the gradient.
-  // Clips each gradient by its own norm, because the norm of all is not known yet.
+  // With optim.in_backward: decides about this gradient alone, because neither the norm of all nor the loss
+  // is known yet; steps the parameter unless that says to skip it, and drops the gradient.
   void consume_gradient(size_t index);
   void step_consumed(size_t index);
   void step_parameter(size_t index, double gradient_scale);
   static void finish_backward();
-  double consumed_norm() const;
+  double consumed_squares() const;
   void reserve() const;
   void step_all(double gradient_scale);
   void hook_gradients();
@@ -160,7 +131,7 @@ class Trainer {
   StepReport step_in_graph(int64_t step, StepReport report);
   void fill_places(int64_t step, StepReport& report);
   void run_step();
-  void settle_and_update();
+  void decide_and_update();
   void read_outcome(StepReport& report);
 
   void read_routing(StepReport& report) const;
@@ -185,7 +156,7 @@ class Trainer {
   bool written_ = false;                         // it has begun to update weights
   int64_t update_bytes_ = 0, reserved_bytes_ = 0;
   static constexpr double kNotConsumed = -1;
-  std::vector<double> consumed_norms_;  // squared, of the gradients stepped in backward, one a parameter
+  std::vector<double> consumed_squares_;  // sums of squares of gradients stepped in backward, one a parameter
   // Where state is off a CUDA device, steps in backward run here, beside what the device goes on with. Gone
   // before what its tasks use.
   static constexpr size_t kWaitingGradients = 2;

@@ -1,5 +1,5 @@
 // The training step that a CUDA graph can hold (StepGraph): whatever differs from one step to the next comes
-// in tensors that keep their places, and the device itself decides what the host decides in Trainer::update.
+// in tensors that keep their places, and the device itself calls decide_step(), as Trainer::update does.
 // Where there are no graphs the same step is launched; it has the bits of Trainer::step's.
 #include <ATen/ATen.h>
 
@@ -62,10 +62,10 @@ void Trainer::run_step() {
     g.losses_A3[i].copy_(at::stack({parts.cross_entropy, parts.balance_loss, parts.z_loss}));
   }
   check_budget();
-  settle_and_update();
+  decide_and_update();
 }
 
-void Trainer::settle_and_update() {
+void Trainer::decide_and_update() {
   const at::NoGradGuard no_grad;
   const GraphStep& g = *graph_;
   enter(Phase::step);
@@ -90,9 +90,7 @@ void Trainer::settle_and_update() {
 void Trainer::read_outcome(StepReport& report) {
   const GraphStep& g = *graph_;
   if (device_.is_meta()) return;
-  const LiveStep done = read_live_step(g.live);
-  report.gradient_norm = done.gradient_norm;
-  report.skipped = done.skipped != 0;
+  report.take(decision_of(read_live_step(g.live)));
   const at::Tensor losses = g.losses_A3.to(at::kCPU, at::kDouble);
   for (int64_t i = 0; i < losses.size(0); ++i) {
     const auto loss = [&](int64_t part) { return losses[i][part].item<double>(); };

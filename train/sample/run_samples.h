@@ -25,7 +25,6 @@ class RunSamples {
   // The lines of steps after `step` are dropped; with 0 the file goes.
   void go_on_after(int64_t step) const;
 
-  bool due(int64_t step) const { return settings_.sample.every > 0 && step % settings_.sample.every == 0; }
   // Throws c10::OutOfMemoryError before anything is printed, and UserError when the file cannot be written or
   // the logits are not finite. Nothing is written once `stop` says so.
   void write(int64_t step, Transformer& model, BlockRunner& runner, const std::function<bool()>& stop);

@@ -135,14 +135,6 @@ TEST(Optimizer, ContinuesFromSavedState) {
   EXPECT_TRUE(bitwise_equal(second.parameters()[0].master, straight.parameters()[0].master));
 }
 
-TEST(Optimizer, NormsAboveTheClipAreScaledToIt) {
-  EXPECT_DOUBLE_EQ(clip_scale(3, 1.5), 0.5);
-  EXPECT_EQ(clip_scale(3, 3), 1);
-  EXPECT_EQ(clip_scale(3, 4), 1);
-  EXPECT_EQ(clip_scale(3, 0), 1);
-  EXPECT_EQ(clip_scale(0, 1), 1);
-}
-
 TEST(Optimizer, StateIsBookedAlikeOnTheCpuAndOnMeta) {
   install_allocators();
   for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kMeta)}) {

@@ -72,7 +72,7 @@ struct Chain {
     torch::autograd::backward({loss}, {});
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < values.size(); ++i) gradients.take(i);
-    norms.push_back(gradients.norm());
+    norms.push_back(gradients.squared_norm());
     for (size_t i = 0; i < values.size(); ++i)
       gathered.change(i, [&] { optimizer.step_parameter(i, 1e-2, 0.5); });
     gradients.drop();
@@ -154,7 +154,7 @@ void expect_the_cpus_steps(c10::Device device) {
           for (Chain* chain : {&kept, &moved}) {
             const at::NoGradGuard no_grad;
             chain->gradients.take(i);
-            chain->gradients.norm();
+            chain->gradients.sum_of_squares();
             chain->optimizer.step_parameter(i, 1e-2, 1);
             chain->gradients.drop();
           }

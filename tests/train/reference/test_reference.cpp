@@ -119,7 +119,7 @@ TEST_F(Reference, GradientsAreThoseOfTheWholeObjective) {
   const Batch batch = test::random_batch(s, 0, 0, 4);
   DirectRunner direct;
   const ReferenceHead head = reference.read(batch.tokens);
-  const LossParts parts = model.forward(batch.tokens, batch.targets, true, direct, {}, &head);
+  const LossParts parts = model.forward(batch.tokens, batch.targets, true, direct, {.reference = &head});
   model.objective(parts).backward();
 
   const auto log_of = [&](Transformer& of) {

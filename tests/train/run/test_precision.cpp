@@ -68,8 +68,8 @@ std::vector<at::Tensor> gradients(const Settings& s, at::ScalarType compute, dou
   Transformer model(s.model, s.attention, options);
   DirectRunner direct;
   const Batch batch = test::random_batch(s, 0, 0, s.train.micro_batch);
-  const LossParts parts =
-      model.forward(batch.tokens, batch.targets, true, direct, at::full({}, scale, at::kDouble));
+  const LossParts parts = model.forward(batch.tokens, batch.targets, true, direct,
+                                        {.loss_scale = at::full({}, scale, at::kDouble)});
   (model.objective(parts) * scale).backward();
   std::vector<at::Tensor> all;
   for (const Parameter& p : model.parameters()) all.push_back(p.value.grad().to(at::kDouble) / scale);

@@ -1,9 +1,12 @@
-#include "train/run/held_out.h"
+#include "train/loop/held_out.h"
+
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/ledger.h"
 #include "train/memory/split.h"
 
 namespace moelab {

@@ -1,4 +1,4 @@
-#include "train/run/run_failure.h"
+#include "train/loop/run_failure.h"
 
 #include <c10/util/Exception.h>
 

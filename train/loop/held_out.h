@@ -1,17 +1,19 @@
 #pragma once
+#include <c10/core/Device.h>
+
+#include <cstdint>
 #include <functional>
 
 #include "train/config/settings.h"
 #include "train/data/token_stream.h"
-#include "train/run/trainer.h"
 
 namespace moelab {
 
-// A run's held-out loss, in batches of eval.micro_batch or, once those ran out of memory, of fewer rows. They
-// are the same windows, so that the loss is the same to rounding.
+// A run's held-out loss, in batches of eval.micro_batch rows or, once those ran out of memory, of fewer. The
+// windows stay the same, so the loss is the same to rounding.
 class HeldOut {
  public:
-  // `reduced` hears of each batch that was too large, and of the next.
+  // `reduced` is called when a batch of `from` rows ran out of memory and `to` rows are tried next.
   HeldOut(const Settings& settings, Dataset data, c10::Device device,
           std::function<void(int64_t from, int64_t to)> reduced);
 

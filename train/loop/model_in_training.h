@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+
+#include "train/checkpoint/checkpoint.h"
+#include "train/data/token_stream.h"
+#include "train/memory/manager.h"
+#include "train/memory/split.h"
+#include "train/run/step_report.h"
+
+namespace moelab {
+
+// What a TrainLoop drives: a Trainer with its data, or the script of a test. Whatever computes throws
+// c10::OutOfMemoryError when it passes the memory budget.
+class ModelInTraining {
+ public:
+  virtual ~ModelInTraining() = default;
+
+  // Takes one optimizer step after `steps` were taken. Returns early, with nothing updated, when the run is
+  // asked to stop.
+  virtual StepReport step(int64_t steps) = 0;
+  // After step() threw: drops what is left of it. False when half an update may be written.
+  virtual bool abandon_step() = 0;
+  // Cuts the rows of later steps into other micro-batches.
+  virtual void set_split(const Split& split) = 0;
+
+  // Mean cross entropy of held-out batches 0 … count-1, in nats. NaN when the run is asked to stop.
+  virtual double evaluate(const ValidationBatches& batches, int64_t count) = 0;
+
+  // Writes the samples of step `step`, `samples_at_a_time()` of them together.
+  virtual void write_samples(int64_t step) = 0;
+  virtual int64_t samples_at_a_time() const = 0;
+  // False when it is one at a time already.
+  virtual bool halve_samples() = 0;
+
+  // What a checkpoint holds after `steps` steps and `tokens` tokens, the manager's state included; and takes
+  // it back.
+  virtual CheckpointContent content(int64_t steps, int64_t tokens, const MemoryManager& manager) = 0;
+  virtual void restore(const LoadedCheckpoint& checkpoint, MemoryManager& manager) = 0;
+};
+
+}  // namespace moelab

@@ -1,0 +1,221 @@
+#include "train/loop/train_loop.h"
+
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "kernels/memory/cuda_stats.h"
+#include "train/checkpoint/folder.h"
+
+namespace moelab {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+TrainLoop::TrainLoop(const Settings& settings, c10::Device device, const Dataset& data,
+                     const LoopHooks& hooks, ModelInTraining& model, LoopObserver& observer)
+    : settings_(settings),
+      device_(device),
+      hooks_(hooks),
+      model_(model),
+      observer_(observer),
+      memory_{MemoryMonitor(settings.memory, settings.monitor, device),
+              MemoryManager(settings, hooks.predict_peak), Inspector(settings, device), LeakWatch()},
+      recovery_(settings, device, memory_),
+      held_out_(settings, data, device, [this](int64_t from, int64_t to) { evaluation_reduced(from, to); }) {}
+
+void TrainLoop::open_checkpoints() {
+  if (settings_.checkpoint.keep > 0) writer_.emplace(settings_.checkpoint.dir, settings_.checkpoint.keep);
+}
+
+void TrainLoop::resume(const LoadedCheckpoint& checkpoint) {
+  take(checkpoint);
+  if (first_step_ >= settings_.train.steps)
+    say("nothing left to train: train.steps is " + std::to_string(settings_.train.steps));
+}
+
+void TrainLoop::take(const LoadedCheckpoint& checkpoint) {
+  model_.restore(checkpoint, memory_.manager);
+  first_step_ = steps_ = checkpoint.state.step;
+  tokens_ = checkpoint.state.tokens;
+  recovery_.has_checkpoint(checkpoint.path);
+  say("resumed from " + checkpoint.path.string() + " after step " + std::to_string(first_step_));
+}
+
+void TrainLoop::run() {
+  observer_.opened(memory_.monitor.observe(steps_));
+  std::optional<Clock::time_point> start;  // of the step, with the tries that were refused
+  while (steps_ < settings_.train.steps && !hooks_.stop()) {
+    if (hooks_.before_step) hooks_.before_step(steps_);
+    memory_.inspector.before_step(steps_, first_step_);
+    if (!start) start = Clock::now();
+    const Outcome outcome = try_step();
+    if (outcome.refused) {
+      recover(outcome.refused);
+      continue;
+    }
+    if (outcome.report.interrupted) break;
+    finish_step(outcome.report, milliseconds_since(*start));
+    start.reset();
+  }
+}
+
+TrainLoop::Outcome TrainLoop::try_step() {
+  try {
+    return {model_.step(steps_), nullptr};
+  } catch (const c10::OutOfMemoryError&) {
+    abandon_step();
+    return {{}, std::current_exception()};
+  } catch (const std::exception&) {  // a drive that failed, a defect
+    abandon_step();
+    throw;
+  }
+}
+
+void TrainLoop::abandon_step() {
+  state_consistent_ = false;  // also where abandoning fails
+  state_consistent_ = model_.abandon_step();
+}
+
+// The plan follows from the step's outcome alone: those who share a step agree on its outcome before this.
+void TrainLoop::recover(const std::exception_ptr& refused) {
+  const Reading reading = recovery_.note_refusal(steps_, steps_ + 1);
+  const std::optional<RecoveryPlan> plan =
+      recovery_.after({.steps = steps_, .half_written = !state_consistent_, .limit = reading.limit});
+  if (!plan) std::rethrow_exception(refused);
+  if (plan->checkpoint && writer_) writer_->wait();
+  apply(plan->action);
+  say_refusal(reading, plan->checkpoint ? "going back to the last checkpoint" : action_text(plan->action));
+  if (plan->checkpoint) go_back(*plan->checkpoint);
+}
+
+void TrainLoop::go_back(const std::filesystem::path& checkpoint) {
+  take(load_checkpoint(checkpoint));
+  observer_.went_back(steps_);
+  state_consistent_ = true;
+}
+
+void TrainLoop::finish_step(const StepReport& report, double milliseconds) {
+  ++steps_;
+  tokens_ += report.tokens;
+  StepTaken done;
+  done.step = steps_;
+  done.tokens = tokens_;
+  done.report = report;
+  done.milliseconds = milliseconds;
+  done.memory = memory_.monitor.observe(steps_);
+  if (evaluation_is_due()) done.held_out_loss = evaluate();
+  observer_.step_taken(done);
+  memory_.inspector.after_step(done.memory);
+  watch_memory(done.memory);
+  sample_if_due();
+  if (settings_.checkpoint.every > 0 && steps_ % settings_.checkpoint.every == 0) save();
+}
+
+void TrainLoop::watch_memory(const Reading& reading) {
+  const MemoryAction action = memory_.manager.after_step(reading);
+  last_status_ = reading.status;
+  apply(action);
+  if (memory_.manager.cache_is_due(steps_)) release_cached(device_);
+  say(memory_.monitor.message(reading, action_text(action)));
+  const bool saving = writer_ && writer_->saving();
+  for (const std::string& line : memory_.leaks.after_step(steps_, reading.allocated, saving)) say(line);
+}
+
+void TrainLoop::apply(const MemoryAction& action) {
+  if (action.batch != MemoryAction::Batch::kept) model_.set_split(action.to);
+  if (action.release_cached) release_cached(device_);
+}
+
+// The last step's is taken at the end of the run.
+bool TrainLoop::evaluation_is_due() const {
+  const EvalSettings& eval = settings_.eval;
+  return eval.every > 0 && steps_ % eval.every == 0 && steps_ < settings_.train.steps;
+}
+
+double TrainLoop::evaluate() {
+  if (settings_.eval.batches == 0) return std::nan("");
+  try {
+    const double loss = held_out_.loss(
+        [this](const ValidationBatches& batches, int64_t count) { return model_.evaluate(batches, count); });
+    if (std::isfinite(loss)) observer_.evaluated(steps_, loss, held_out_.batches());
+    memory_.monitor.observe(steps_);  // keeps this peak out of the next step's
+    return loss;
+  } catch (const c10::OutOfMemoryError&) {
+    recovery_.note_refusal(steps_, steps_);
+    recovery_.note_evaluation();
+    throw;
+  }
+}
+
+void TrainLoop::evaluation_reduced(int64_t from, int64_t to) {
+  recovery_.went_on();
+  say_refusal(recovery_.note_refusal(steps_, steps_),
+              "reducing evaluation batch (" + std::to_string(from) + " to " + std::to_string(to) + ")");
+}
+
+void TrainLoop::sample_if_due() {
+  if (settings_.sample.every == 0 || steps_ % settings_.sample.every != 0) return;
+  while (!try_samples()) release_cached(device_);
+  memory_.monitor.observe(steps_);  // keeps this peak out of the next step's
+}
+
+// False when they ran out of memory and fewer at a time are to be tried.
+bool TrainLoop::try_samples() {
+  try {
+    model_.write_samples(steps_);
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    const Reading reading = recovery_.note_refusal(steps_, steps_);
+    const std::string from = std::to_string(model_.samples_at_a_time());
+    if (!settings_.memory.recover || !model_.halve_samples()) throw;
+    recovery_.went_on();
+    const std::string to = std::to_string(model_.samples_at_a_time());
+    say_refusal(reading, "reducing samples at a time (" + from + " to " + to + ")");
+    return false;
+  }
+}
+
+void TrainLoop::save() {
+  if (!writer_ || saved()) return;
+  writer_->save(model_.content(steps_, tokens_, memory_.manager));
+  observer_.saving();
+  saved_step_ = steps_;
+  recovery_.has_checkpoint(std::filesystem::path(settings_.checkpoint.dir) / step_name(steps_));
+}
+
+void TrainLoop::finish_saving(bool worth) {
+  try {
+    if (state_consistent_ && worth) save();
+    if (writer_) writer_->wait();
+  } catch (...) {
+    saved_step_ = -1;
+    throw;
+  }
+}
+
+Settings TrainLoop::settings_now() const {
+  Settings now = settings_;
+  now.train.micro_batch = memory_.manager.split().micro_batch;
+  now.train.accumulation = memory_.manager.split().accumulation;
+  now.eval.micro_batch = held_out_.rows();
+  return now;
+}
+
+void TrainLoop::say_refusal(const Reading& reading, const std::string& action) {
+  say(memory_.monitor.refusal_message(reading, action));
+}
+
+void TrainLoop::say(const std::string& line) {
+  if (!line.empty()) observer_.say(line);
+}
+
+}  // namespace moelab
