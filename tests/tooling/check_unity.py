@@ -1,0 +1,44 @@
+"""Checks that the quick preset compiles, whose sources are compiled several at a time (CMAKE_UNITY_BUILD).
+
+usage: check_unity.py FOLDER     configures the preset there
+
+Two of such sources must not define the same name, not even each in an anonymous namespace. No other build notices.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+
+def configure(folder: pathlib.Path) -> None:
+    """Makes the preset's commands and its precompiled header."""
+    for command in (["cmake", "--preset", "quick", "-B", folder, "-DMOELAB_CUDA=OFF"],
+                    ["cmake", "--build", folder, "--target", "moelab_pch"]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stdout + done.stderr)
+
+
+def errors_of(entry: dict) -> str:
+    """What the compiler says of one group of sources; it generates no code."""
+    command = [*shlex.split(entry["command"]), "-fsyntax-only"]
+    done = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True)
+    return done.stderr if done.returncode != 0 else ""
+
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1]).absolute()
+    configure(folder)
+    entries = json.loads((folder / "compile_commands.json").read_text())
+    groups = [entry for entry in entries if "/Unity/" in entry["file"]]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        errors = [text for text in pool.map(errors_of, groups) if text]
+    print(*errors, f"{len(groups)} groups of sources, {len(errors)} with errors", sep="\n")
+    sys.exit(1 if errors or not groups else 0)
+
+
+if __name__ == "__main__":
+    main()
