@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench/peers"))
-from peers import write_record  # noqa: E402
+from peers import commit_of, write_record  # noqa: E402
 
 LIBGOMP_SPINS = "300000"  # libgomp's default where threads are no more than cores
 USERS_CHOICE = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -92,7 +92,7 @@ def main():
                *a.settings, f"train.steps={a.steps}"]
     runs = measure(command, a.rounds, a.pairs)
     found = figures(runs)
-    write_record(a.out, "busy_machine", {"model": a.model, "train": command[1:], **found, "runs": runs})
+    write_record(a.out, "busy_machine", commit_of(a.program), {"model": a.model, "train": command[1:], **found, "runs": runs})
     print(json.dumps({"model": a.model, **found}, indent=2))
 
 

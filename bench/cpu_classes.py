@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench/peers"))
-from peers import write_record  # noqa: E402
+from peers import commit_of, write_record  # noqa: E402
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 CLASSES = "source scripts/cpu_classes.sh; for class in ${CPU_CLASSES[@]}; do echo $class ${LOWERED[$class]}; done"
@@ -28,6 +28,10 @@ def lowered():
     """Arguments of env that keep the libraries to a class, by class."""
     lines = subprocess.run(["bash", "-c", CLASSES], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     return {name: arguments for name, *arguments in map(str.split, lines)}
+
+
+def program_of(name):
+    return ROOT / f"build/class-{name}/bin/moelab"
 
 
 def test(name):
@@ -56,8 +60,7 @@ def measure(environments, settings, rounds):
     for _ in range(rounds):
         for name, environment in environments.items():
             for precision, done in runs[name].items():
-                done.append(train(environment, f"build/class-{name}/bin/moelab",
-                                  [*settings, f"precision.compute={precision}"]))
+                done.append(train(environment, program_of(name), [*settings, f"precision.compute={precision}"]))
     return runs
 
 
@@ -85,8 +88,9 @@ def main():
                 f"train.steps={a.steps}"]
     runs = measure(played, settings, a.rounds)
     found = medians(runs)
-    write_record(a.out, "cpu_classes", {"tests": tests, "environments": played, "train": settings,
-                                        "tokens_per_second": found, "runs": runs})
+    commit = commit_of(program_of(next(iter(played))))
+    write_record(a.out, "cpu_classes", commit, {"tests": tests, "environments": played, "train": settings,
+                                                "tokens_per_second": found, "runs": runs})
     for name, rates in found.items():
         print(f"{name:12}", *(f"{precision} {rate:7,.0f} tokens/s" for precision, rate in rates.items()))
 

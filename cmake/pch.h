@@ -1,9 +1,6 @@
 #pragma once
-// The one precompiled header of every target that includes LibTorch. torch/torch.h is left out on purpose:
-// nothing here uses its modules or data loaders, and it doubles the time.
+// The one precompiled header of every target that includes LibTorch: what most files take. A header of autograd's in
+// here would cost every file a second, for templates that its inline functions leave to be instantiated.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>

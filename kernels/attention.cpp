@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "kernels/band_attention.h"
 #include "kernels/blocked_attention.h"
+#include "kernels/differentiable.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
@@ -203,7 +203,7 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
   return dqkv;
 }
 
-class FlashAttention : public torch::autograd::Function<FlashAttention> {
+class FlashAttention : public Differentiable<FlashAttention> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& qkv, int64_t heads,
                         int64_t kv_heads, AttentionSpan span, const OptionalTensor& documents) {

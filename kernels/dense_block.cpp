@@ -1,12 +1,12 @@
 #include "kernels/vec.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "kernels/cpu/swiglu.h"
+#include "kernels/differentiable.h"
 #include "kernels/expert_block.h"
 #include "kernels/expert_block_cuda.h"
 #include "kernels/fp8.h"
@@ -117,7 +117,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor& dy, const Tensor&
           product_on_cuda(weights, dy.t(), kGradient, act, fp8)};
 }
 
-struct DenseBlockFunction : torch::autograd::Function<DenseBlockFunction> {
+struct DenseBlockFunction : Differentiable<DenseBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& w13,
                         const Tensor& w2, bool fp8, bool keep_hidden) {
     at::AutoDispatchBelowADInplaceOrView guard;

@@ -4,12 +4,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/differentiable.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
 
@@ -142,7 +142,7 @@ Tensor backward_cuda(const Tensor& grad, const Tensor& tokens, int64_t vocabular
 }
 #endif
 
-class Embedding : public torch::autograd::Function<Embedding> {
+class Embedding : public Differentiable<Embedding> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
                         const Tensor& tokens) {

@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "kernels/cpu/row_products.h"
 #include "kernels/cpu/swiglu.h"
 #include "kernels/cpu/turns.h"
+#include "kernels/differentiable.h"
 #include "kernels/expert_block_cuda.h"
 #include "kernels/expert_block_cuda_meta.h"
 #include "kernels/fp8.h"
@@ -383,7 +383,7 @@ Gradients backward_operator(const Tensor& dy, const Tensor& x, const Tensor& wei
   return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8}, dy, h);
 }
 
-struct ExpertBlockFunction : torch::autograd::Function<ExpertBlockFunction> {
+struct ExpertBlockFunction : Differentiable<ExpertBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& weights,
                         const Tensor& row_TK, const Tensor& offsets, const Tensor& w13, const Tensor& w2,
                         int64_t rows, int64_t widest, bool keep, bool fp8) {

@@ -4,13 +4,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
+#include "kernels/differentiable.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/product.h"
 #ifdef MOELAB_WITH_CUDA
@@ -100,7 +100,7 @@ void round_all(const T* from, T* to, int64_t rows, int64_t columns, const Format
                    });
 }
 
-class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
+class Fp8Linear : public Differentiable<Fp8Linear> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight) {
     at::AutoDispatchBelowADInplaceOrView guard;

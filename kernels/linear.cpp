@@ -3,13 +3,13 @@
 #include "kernels/cpu/blocked_product.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <tuple>
 #include <vector>
 
+#include "kernels/differentiable.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
@@ -63,7 +63,7 @@ std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_
   return {dx, dw};
 }
 
-struct LinearFunction : torch::autograd::Function<LinearFunction> {
+struct LinearFunction : Differentiable<LinearFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x_TK, const Tensor& w) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->save_for_backward({x_TK, w});

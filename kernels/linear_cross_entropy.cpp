@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "kernels/cpu/split_floats.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/element_of.h"
+#include "kernels/differentiable.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
@@ -367,7 +367,7 @@ void call_scale(const Tensor& gradient, const Tensor& lower, const Tensor& facto
   op.call(gradient, lower, factor);
 }
 
-class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
+class LinearCrossEntropy : public Differentiable<LinearCrossEntropy> {
  public:
   // {loss}, with a reference {objective, cross entropy, divergence}.
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,

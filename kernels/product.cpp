@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +9,7 @@
 #include "kernels/cpu/arena.h"
 #include "kernels/cpu/word_product.h"
 #include "kernels/cpu/words.h"
+#include "kernels/differentiable.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 
@@ -172,7 +172,7 @@ Tensor product_of(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-struct MatmulFunction : torch::autograd::Function<MatmulFunction> {
+struct MatmulFunction : Differentiable<MatmulFunction> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& a, const Tensor& b) {
     at::AutoDispatchBelowADInplaceOrView guard;
     context->save_for_backward({a, b});

@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <optional>
 #include <tuple>
 
+#include "kernels/differentiable.h"
 #include "kernels/op_handle.h"
 
 #ifdef MOELAB_WITH_CUDA
@@ -210,7 +210,7 @@ std::tuple<Tensor, Tensor> backward_cuda(const Tensor& grad, const Tensor& x, co
 }
 #endif
 
-class RmsNorm : public torch::autograd::Function<RmsNorm> {
+class RmsNorm : public Differentiable<RmsNorm> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight,
                         double eps) {

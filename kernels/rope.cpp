@@ -4,12 +4,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/differentiable.h"
 #include "kernels/op_handle.h"
 
 #ifdef MOELAB_WITH_CUDA
@@ -98,7 +98,7 @@ Tensor backward_cuda(const Tensor& grad, int64_t rotated_heads, const Tensor& ta
 }
 #endif
 
-class Rope : public torch::autograd::Function<Rope> {
+class Rope : public Differentiable<Rope> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, Tensor qkv, int64_t rotated_heads,
                         const Tensor& table) {

@@ -1,11 +1,11 @@
 #include "kernels/router.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
 
+#include "kernels/differentiable.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 #include "kernels/op_handle.h"
@@ -74,7 +74,7 @@ Gradients backward_operator(const Tensor& dweights, const Tensor& dbalance, cons
       {dweights, dbalance, dz, x, w, logits, lse, ids, fraction, sigmoid, normalise, sequence, documents});
 }
 
-struct RouterFunction : torch::autograd::Function<RouterFunction> {
+struct RouterFunction : Differentiable<RouterFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
                                                 const Tensor& w, const OptionalTensor& bias,
                                                 const OptionalTensor& replay, const RouterOptions& options) {

@@ -108,9 +108,10 @@ make_venv() {
 pip_install() {
   local quiet=(-q)
   [[ -t 1 ]] && quiet=()
-  # Conflicts: LibTorch lacks, on purpose, dependencies that its Python half names.
+  # Conflicts: LibTorch lacks, on purpose, dependencies that its Python half names. Python compiles what it imports,
+  # when it does: most of LibTorch's Python half is never imported.
   .venv/bin/python -m pip install "${quiet[@]}" --no-input --disable-pip-version-check --no-warn-conflicts \
-    "$@"
+    --no-compile "$@"
 }
 
 nvcc_13() {

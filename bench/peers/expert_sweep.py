@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from hf_mixtral import TRAIN, WARM_UP, measured, steps_of
-from peers import machine, write_record
+from peers import commit_of, machine, write_record
 
 EXPERTS = (4, 16, 64, 256)
 SHAPE = {"model.d_model": 256, "model.heads": 4, "model.layers": 2, "model.d_expert": 512, "model.experts_per_token": 4,
@@ -77,8 +77,8 @@ def main():
               f"{row['growth']:+.1%} ({row['least']:+.1%} to {row['most']:+.1%})  "
               f"peak resident {row['peak_rss'] / 2**20:.0f} MiB")
     if args.out:
-        write_record(args.out, "expert_sweep", {"precision": args.precision, "settings": settings, "runs": runs,
-                                                "table": table, "status": "ok"})
+        write_record(args.out, "expert_sweep", commit_of(args.program),
+                     {"precision": args.precision, "settings": settings, "runs": runs, "table": table, "status": "ok"})
 
 
 if __name__ == "__main__":

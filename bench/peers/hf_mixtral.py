@@ -33,7 +33,8 @@ import threading
 import time
 from pathlib import Path
 
-from peers import BACKENDS, machine, plays_avx2, reset_peak, resident_peak, write_avx2_compiler, write_record
+from peers import (BACKENDS, commit_of, machine, plays_avx2, reset_peak, resident_peak, write_avx2_compiler,
+                   write_record)
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 from report import step_figures  # noqa: E402
@@ -268,10 +269,10 @@ def main():
     args = parser.parse_args()
     if args.steps <= WARM_UP:
         parser.error(f"--steps: more than {WARM_UP}")
-    show(compare(args), args.out)
+    show(compare(args), commit_of(args.moelab), args.out)
 
 
-def show(record, out):
+def show(record, commit, out):
     record = record | step_figures.figures(record["runs"])
     for name, row in sorted(record["table"].items(), key=lambda item: -item[1]["tokens_per_second"]):
         print(f"{name:34} {row['tokens_per_second']:7.0f} tokens/s ({row['slowest']:.0f} to {row['fastest']:.0f})  compiled "
@@ -288,7 +289,7 @@ def show(record, out):
     print(f"r = {statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f}): our fp32 product's rate over "
           "LibTorch's at the experts' shapes")
     if out:
-        write_record(out, "mixtral_step", {**record, "status": "ok"})
+        write_record(out, "mixtral_step", commit, {**record, "status": "ok"})
 
 
 if __name__ == "__main__":

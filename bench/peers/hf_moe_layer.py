@@ -90,8 +90,10 @@ class Ours:
         out = folder / "out.safetensors"
         self.process = subprocess.Popen([program, folder / "in.safetensors", out, str(k), tensors["x"].device.type],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if self.process.stdout.readline().strip() != "ready":
+        first_line = self.process.stdout.readline().split()  # ready COMMIT
+        if first_line[:1] != ["ready"]:
             sys.exit(f"{program} failed")
+        self.commit = first_line[1]
         self.found = tensor_files.load(out)
 
     def results(self):
@@ -167,6 +169,7 @@ def compare(shape, load, makers, program, rounds, iterations, device, clock):
     reference = OneByOne({n: t.float() for n, t in tensors.items()}, k, torch.float32).results()
     with tempfile.TemporaryDirectory() as folder:
         ours = Ours(program, Path(folder), tensors, k)
+    record["commit"] = ours.commit
     try:
         record["errors"] = errors_of(ours.results(), reference)
         if not agrees(record["errors"], TOLERANCE[dtype]):
@@ -257,7 +260,7 @@ def main():
             record = compare(shape, load, makers, args.program, args.rounds, args.iterations, args.device, clock)
             show(record)
             if args.out:
-                write_record(args.out, "moe_layer_sweep" if args.sweep else "moe_layer", record)
+                write_record(args.out, "moe_layer_sweep" if args.sweep else "moe_layer", record["commit"], record)
 
 
 if __name__ == "__main__":

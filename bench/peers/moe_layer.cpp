@@ -3,8 +3,9 @@
 //   bench_moe_layer IN.safetensors OUT.safetensors K [cpu|cuda]
 //
 // IN holds x (T, D), dy (T, D), router (E, D), w13 (E, 2F, D), w2 (E, D, F), fp32 or bf16. OUT receives y and
-// the gradients dx, drouter, dw13, dw2. Then each line N on standard input runs the layer N times and answers
-// with a line of N times in milliseconds, so that the other half can take turns with this one.
+// the gradients dx, drouter, dw13, dw2. Then a line "ready COMMIT" is printed: the commit that this was built
+// from. Each line N on standard input runs the layer N times and answers with a line of N times in
+// milliseconds, so that the other half can take turns with this one.
 #include <ATen/ATen.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/autograd/variable.h>
@@ -16,6 +17,7 @@
 #include "kernels/memory/allocators.h"
 #include "moe/moe_layer.h"
 #include "train/checkpoint/safetensors_file.h"
+#include "train/run/build_commit.h"
 
 namespace moelab {
 namespace {
@@ -73,7 +75,7 @@ double milliseconds(Layer& layer) {
 int run(const std::string& in, const std::string& out, int64_t top_k, c10::Device device) {
   Layer layer(SafetensorsFile(in), top_k, device);
   write_safetensors(out, layer.results(layer.run()));
-  std::cout << "ready" << std::endl;
+  std::cout << "ready " << build_commit() << std::endl;
   for (int64_t n; std::cin >> n;) {
     for (; n > 0; --n) std::cout << milliseconds(layer) << ' ';
     std::cout << std::endl;

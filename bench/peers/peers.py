@@ -71,18 +71,15 @@ def version_of(package):
         return None
 
 
-def commit():
-    """Of the checkout; empty in a bundle, which has none."""
-    try:
-        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    except FileNotFoundError:
-        return ""
-    return git.stdout.strip()
+def commit_of(program):
+    """The commit that a moelab was built from, as its --version says."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"\(commit (\w+)", version)[1]
 
 
-def write_record(path, kind, record):
-    """Appends one JSON line with the command, commit and machine beside the figures."""
-    line = {"kind": kind, "machine": machine(), "commit": commit(), "command": sys.argv,
+def write_record(path, kind, commit, record):
+    """Appends one JSON line with the command, the measured program's commit and the machine beside the figures."""
+    line = {"kind": kind, "machine": machine(), "commit": commit, "command": sys.argv,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} | record
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:

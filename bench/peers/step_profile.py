@@ -155,7 +155,7 @@ def main():
         found = profile(args.program, args.data, precision, args.steps)
         show(precision, found)
         if args.out:
-            write_record(args.out, "step_profile",
+            write_record(args.out, "step_profile", found["commit"],
                          {"label": args.label, "precision": precision, **found, "status": "ok"})
 
 

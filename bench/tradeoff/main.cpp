@@ -166,7 +166,7 @@ int run(SweepPlan plan, Options& options) {
   RecordStore store(options.out);
   const WorkFolder work(options.out.string() + ".work");
   options.sweep.work = work.path;
-  const Provenance from = provenance(options.sweep.program, options.sweep.work / "git");
+  const Provenance from = provenance(options.sweep.program, options.sweep.work / "version");
   if (options.only.empty()) {
     if (!predict(plan, options, from)) return 128 + held_signal();
     parts = parts_of(plan, options);

@@ -2,12 +2,10 @@
 
 #include <unistd.h>
 
-#include <optional>
 #include <thread>
 
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
-#include "moe/settings/error.h"
 #include "train/files/proc_file.h"
 
 namespace moelab::tradeoff {
@@ -28,25 +26,20 @@ Json machine() {
           {"gpu", gpu.empty() ? Json(nullptr) : Json(gpu)}};
 }
 
+// `text`: what --version prints, "moelab 0.1.0 (commit 0123456789ab)" or "… (commit 0123456789ab, modified)".
+Provenance parse_version(const std::string& text) {
+  constexpr std::string_view key = "(commit ", modified = ", modified)";
+  const size_t begin = text.find(key), end = text.find_first_of(",)", begin);
+  if (end == text.npos) return {"unknown", false, machine()};
+  return {text.substr(begin + key.size(), end - begin - key.size()),
+          text.compare(end, modified.size(), modified) == 0, machine()};
+}
+
 }  // namespace
 
 Provenance provenance(const fs::path& program, const fs::path& scratch) {
-  const std::string folder = fs::absolute(program).parent_path().string();
-  // What git answers; nothing where it fails, is not installed, or this is no checkout.
-  const auto git = [&](std::vector<std::string> words) -> std::optional<std::string> {
-    words.insert(words.begin(), {"git", "-C", folder});
-    try {
-      if (run_process(words, scratch, kPatience).code != 0) return std::nullopt;
-    } catch (const UserError&) {
-      return std::nullopt;
-    }
-    return file_text(scratch);
-  };
-  const std::optional<std::string> commit = git({"rev-parse", "--short=12", "HEAD"});
-  if (!commit) return {"unknown", false, machine()};
-  const auto changes =
-      git({"status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results"});
-  return {commit->substr(0, commit->find('\n')), !changes || !changes->empty(), machine()};
+  run_process({program.string(), "--version"}, scratch, kPatience);
+  return parse_version(file_text(scratch));
 }
 
 }  // namespace moelab::tradeoff

@@ -19,7 +19,7 @@ at::Tensor aligned(const at::Tensor& memory, int64_t bytes, int64_t alignment) {
 }
 
 #ifdef MOELAB_WITH_CUDA
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPageBytes = 4096;
 
 // `pages` are whole pages that nothing else lies in: of two registered ranges none may touch the other's.
 at::Tensor pinned(const at::Tensor& pages, int64_t bytes, c10::Device device) {
@@ -45,7 +45,7 @@ at::Tensor host_memory(int64_t bytes, c10::Device device, int64_t alignment) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(device.is_meta() ? c10::kMeta : c10::kCPU);
 #ifdef MOELAB_WITH_CUDA
   if (device.is_cuda() && bytes > 0) {
-    const int64_t pages = (bytes + kPage - 1) / kPage * kPage, step = std::max(alignment, kPage);
+    const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes, step = std::max(alignment, kPageBytes);
     return pinned(aligned(at::empty({pages + step}, options), pages, step), bytes, device);
   }
 #endif

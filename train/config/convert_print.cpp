@@ -8,8 +8,6 @@
 namespace moelab {
 namespace {
 
-using Kind = Value::Kind;
-
 template <class T>
 std::string list_text(const std::vector<T>& values) {
   std::string text = "[";
@@ -121,20 +119,20 @@ std::string one_of(const std::string_view* names, size_t count) {
 
 std::string describe(const Value& value) {
   switch (value.kind) {
-    case Kind::null:
+    case Value::Kind::null:
       return "nothing (null)";
-    case Kind::list: {
+    case Value::Kind::list: {
       std::string text = "the list [";
       for (const Value& item : value.items)
         text += (&item == value.items.data() ? "" : ", ") + describe(item);
       return shortened(text) + "]";
     }
-    case Kind::map:
+    case Value::Kind::map:
       return "a group of keys";
-    case Kind::quoted:
+    case Value::Kind::quoted:
       return "the quoted text \"" + shortened(value.text) + "\"";
-    case Kind::plain:
-    case Kind::argument:
+    case Value::Kind::plain:
+    case Value::Kind::argument:
       break;
   }
   return value.text.empty() ? "nothing" : shortened(value.text);

@@ -8,8 +8,6 @@
 namespace moelab {
 namespace {
 
-using Kind = Value::Kind;
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool inside(Constraint constraint, double number) {
@@ -88,7 +86,9 @@ bool parse_bytes(std::string_view text, bool unit_needed, int64_t& out) {
   return true;
 }
 
-bool is_scalar_text(const Value& value) { return value.kind == Kind::plain || value.kind == Kind::argument; }
+bool is_scalar_text(const Value& value) {
+  return value.kind == Value::Kind::plain || value.kind == Value::Kind::argument;
+}
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -101,11 +101,11 @@ bool argument_list(std::string_view text, Value& out) {
   text = trimmed(text);
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return false;
   text = trimmed(text.substr(1, text.size() - 2));
-  out = {Kind::list, {}, {}, 0};
+  out = {Value::Kind::list, {}, {}, 0};
   if (text.empty()) return true;
   for (size_t comma = 0; comma != text.npos; text.remove_prefix(comma == text.npos ? 0 : comma + 1)) {
     comma = text.find(',');
-    out.items.push_back({Kind::plain, std::string(trimmed(text.substr(0, comma))), {}, 0});
+    out.items.push_back({Value::Kind::plain, std::string(trimmed(text.substr(0, comma))), {}, 0});
   }
   return true;
 }
@@ -175,7 +175,7 @@ bool read_value(const Value& value, Constraint constraint, double& out) {
 }
 
 bool read_value(const Value& value, Constraint, Bytes& out) {
-  const bool quoted = value.kind == Kind::quoted;
+  const bool quoted = value.kind == Value::Kind::quoted;
   return (quoted || is_scalar_text(value)) && parse_bytes(value.text, quoted, out.count);
 }
 
@@ -195,8 +195,9 @@ bool read_value(const Value& value, Constraint, std::string& out) {
   double number = 0;
   bool flag = false;
   const bool other_type =
-      value.kind == Kind::plain && (parse_number(value.text, number) || read_value(value, {}, flag));
-  const bool text = value.kind == Kind::plain || value.kind == Kind::quoted || value.kind == Kind::argument;
+      value.kind == Value::Kind::plain && (parse_number(value.text, number) || read_value(value, {}, flag));
+  const bool text = value.kind == Value::Kind::plain || value.kind == Value::Kind::quoted ||
+                    value.kind == Value::Kind::argument;
   if (!text || other_type || !is_clean_text(value.text)) return false;
   out = value.text;
   return true;
@@ -212,15 +213,15 @@ bool read_value(const Value& value, Constraint constraint, std::vector<double>& 
 
 bool list_items(const Value& value, std::vector<Value>& items) {
   Value parsed;
-  if (value.kind == Kind::argument && !argument_list(value.text, parsed)) return false;
-  const Value& list = value.kind == Kind::argument ? parsed : value;
-  if (list.kind != Kind::list) return false;
+  if (value.kind == Value::Kind::argument && !argument_list(value.text, parsed)) return false;
+  const Value& list = value.kind == Value::Kind::argument ? parsed : value;
+  if (list.kind != Value::Kind::list) return false;
   items = list.items;
   return true;
 }
 
 int find_name(const Value& value, const std::string_view* names, size_t count) {
-  if (value.kind != Kind::quoted && !is_scalar_text(value)) return -1;
+  if (value.kind != Value::Kind::quoted && !is_scalar_text(value)) return -1;
   for (size_t i = 0; i < count; ++i)
     if (names[i] == value.text) return static_cast<int>(i);
   return -1;

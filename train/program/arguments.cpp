@@ -14,6 +14,7 @@
 #include "train/config/options.h"
 #include "train/huggingface/convert.h"
 #include "train/plan/cost_model.h"
+#include "train/run/build_commit.h"
 
 namespace moelab {
 namespace {
@@ -44,12 +45,16 @@ constexpr std::array<CommandText, 9> commands = {
      {Command::export_model, "export", "Convert a checkpoint to a Hugging Face folder",
       "moelab export runs/moe-nano/checkpoints/step-100 moe-nano-hf"}}};
 
+std::string version() {
+  return "moelab " MOELAB_VERSION " (commit " + build_commit() + (build_modified() ? ", modified)" : ")");
+}
+
 // The parser, and what it fills. CLI11 refuses nothing by itself: leftovers are looked at here, so that
 // messages can name what is nearest.
 class Parser {
  public:
   Parser() : app_("moelab trains mixture-of-experts transformers under a memory budget", "moelab") {
-    app_.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
+    app_.set_version_flag("--version", version());
     app_.allow_extras();
     app_.option_defaults()->take_last();
     app_.require_subcommand(0, 1);
@@ -103,7 +108,7 @@ class Parser {
 
   void add(const CommandText& text) {
     CLI::App& sub = *app_.add_subcommand(text.name, text.about);
-    sub.set_version_flag("--version", std::string("moelab ") + MOELAB_VERSION);
+    sub.set_version_flag("--version", version());
     if (text.command == Command::generate) return add_generate(sub, text);
     if (text.command == Command::plan) return add_plan(sub, text);
     if (text.command == Command::import_model || text.command == Command::export_model) {

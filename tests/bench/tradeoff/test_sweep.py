@@ -18,6 +18,9 @@ import pytest
 
 FAKE = """#!{python}
 import json, os, pathlib, signal, sys, time
+if sys.argv[1] == "--version":
+    print({version!r})
+    sys.exit()
 if sys.argv[1] != "train":
     with open({calls!r} + ".asked", "a") as asked:
         asked.write(" ".join(sys.argv[1:]) + "\\n")
@@ -107,10 +110,11 @@ class Sweep:
 @pytest.fixture
 def fake(harness, tmp_path):
     """fake({NAME: "hangs"}, …) is a sweep of a program that does so."""
-    def make(named: dict | None = None, answers: dict | None = None, **does: str) -> Sweep:
+    def make(named: dict | None = None, answers: dict | None = None, version: str = "moelab 0.0.0 (commit c0de)",
+             **does: str) -> Sweep:
         program = tmp_path / "fake"
         program.write_text(FAKE.format(python=sys.executable, calls=str(tmp_path / "calls"), does=does | (named or {}),
-                                       answers=answers or {}))
+                                       answers=answers or {}, version=version))
         program.chmod(0o755)
         return Sweep(harness, program, tmp_path)
     return make
@@ -180,6 +184,14 @@ def test_rounds_interleave_and_a_finished_sweep_does_nothing(fake):
     assert len(sweep.called()) == 12
     sweep.run("--only=bf16", "--rounds=1", "--case-steps=7")
     assert sweep.called()[12:] == ["baseline", "bf16"], "other settings are other runs"
+
+
+def test_the_commit_is_what_the_program_says(fake):
+    sweep = fake()
+    for version in ("moelab 0.0.0 (commit 0123456789ab, modified)", "moelab 0.0.0 (commit ba9876543210)", "no answer"):
+        fake(version=version).run("--only=bf16", "--rounds=1")
+    assert [(record["commit"], record["dirty"]) for record in sweep.records() if record["case"] == "bf16"] == [
+        ("0123456789ab", True), ("ba9876543210", False), ("unknown", False)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -77,7 +77,7 @@ class Program(unittest.TestCase):
         for arguments in [["--version"], ["train", "--version"]]:
             result = self.run_program(*arguments)
             self.assertEqual(result.returncode, 0)
-            self.assertRegex(result.stdout, r"^moelab \d+\.\d+\.\d+\n$")
+            self.assertRegex(result.stdout, r"^moelab \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)(, modified)?\)\n$")
 
     def test_mistakes_on_the_command_line(self):
         self.expect_mistake(["trian"], "unknown command trian; did you mean train?")

@@ -1,0 +1,48 @@
+#include "kernels/differentiable.h"
+
+namespace moelab::detail {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr char kCall[] = "moelab::call";  // among the saved data of a context
+
+// What the backward function needs to know of a call.
+struct Saved : torch::CustomClassHolder {
+  Saved(const DifferentiableCall& call) : is_tensor(call.is_tensor), backward(call.backward) {}
+
+  std::vector<bool> is_tensor;
+  decltype(DifferentiableCall::backward) backward;
+};
+
+struct AnyOperator : torch::autograd::Function<AnyOperator> {
+  static variable_list forward(AutogradContext* context, at::TensorList, const DifferentiableCall& call) {
+    context->saved_data[kCall] = c10::IValue::make_capsule(c10::make_intrusive<Saved>(call));
+    return call.forward(context);
+  }
+
+  // Gradients of the tensors among the operator's arguments; the last one stands for the argument `call`.
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const c10::IValue kept = context->saved_data.at(kCall);
+    const auto saved = c10::static_intrusive_pointer_cast<Saved>(kept.toCapsule());
+    variable_list found = saved->backward(context, std::move(gradients)), of_tensors;
+    context->saved_data[kCall] = kept;  // an operator may clear the saved data
+    TORCH_CHECK(found.size() >= saved->is_tensor.size(), "an operator with ", saved->is_tensor.size(),
+                " arguments returned ", found.size(), " gradients");
+    for (size_t i = 0; i < saved->is_tensor.size(); ++i) {
+      if (saved->is_tensor[i]) of_tensors.push_back(std::move(found[i]));
+    }
+    of_tensors.emplace_back();
+    return of_tensors;
+  }
+};
+
+}  // namespace
+
+variable_list call_differentiable(const DifferentiableCall& call) {
+  return AnyOperator::apply(at::TensorList(call.tensors), call);
+}
+
+}  // namespace moelab::detail
