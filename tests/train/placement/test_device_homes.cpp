@@ -72,7 +72,7 @@ struct Chain {
     torch::autograd::backward({loss}, {});
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < values.size(); ++i) gradients.take(i);
-    norms.push_back(gradients.squared_norm());
+    norms.push_back(gradients.sum_of_squares());
     for (size_t i = 0; i < values.size(); ++i)
       gathered.change(i, [&] { optimizer.step_parameter(i, 1e-2, 0.5); });
     gradients.drop();
