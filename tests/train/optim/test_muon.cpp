@@ -30,6 +30,8 @@ TEST(MuonRule, StepsHiddenMatricesAndLeavesTheRestToAdamW) {
   parameters[1].name = "embedding";
   Optimizer optimizer(parameters, settings);
   EXPECT_EQ(optimizer.rule_bytes(), (4 + 8) * 12 * 20);
+  EXPECT_EQ(update_rule_facts(settings).bytes_per_parameter(true), 4);
+  EXPECT_EQ(update_rule_facts(settings).bytes_per_parameter(false), 8);
   optimizer.step(1e-3, 0.5);
   OptimizerStep numbers{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .gradient_scale = 0.5};
   const Tensor by_muon = first.clone(), by_adamw = first.clone();
