@@ -78,9 +78,3 @@ namespace moelab::test {
 int64_t cuda_waits() { return waits; }
 
 }  // namespace moelab::test
-#else
-namespace moelab::test {
-
-int64_t cuda_waits() { return 0; }
-
-}  // namespace moelab::test
