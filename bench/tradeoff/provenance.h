@@ -8,7 +8,8 @@ namespace moelab::tradeoff {
 
 // Where and from what a measurement was taken.
 struct Provenance {
-  std::string commit;  // that the program was built from, as its --version says; "unknown" where it does not say
+  std::string
+      commit;  // that the program was built from, as its --version says; "unknown" where it does not say
   bool dirty = false;  // the program was built from files that differ from that commit
   Json machine;        // {"cpu", "cores", "memory_bytes", "gpu"}; gpu is null without one
 };

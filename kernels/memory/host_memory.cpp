@@ -45,7 +45,8 @@ at::Tensor host_memory(int64_t bytes, c10::Device device, int64_t alignment) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(device.is_meta() ? c10::kMeta : c10::kCPU);
 #ifdef MOELAB_WITH_CUDA
   if (device.is_cuda() && bytes > 0) {
-    const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes, step = std::max(alignment, kPageBytes);
+    const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes,
+                  step = std::max(alignment, kPageBytes);
     return pinned(aligned(at::empty({pages + step}, options), pages, step), bytes, device);
   }
 #endif
