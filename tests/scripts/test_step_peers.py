@@ -221,13 +221,15 @@ def test_the_tables_ratios_are_of_what_was_measured(tmp_path, capsys):
     runs = mixtral_runs({"padded bf16": [1000, 500, 2000], "moelab bf16": [2500, 1150, 4800]})
     products = [{"w2 forward": {"moelab": [10], "library": [ms]}} for ms in (12, 13, 16)]
     hf_mixtral.show({"losses": {}, "runs": runs, "skipped": {"padded compiled bf16": "no compiler"},
-                     "products": products}, tmp_path / "out.jsonl")
+                     "products": products}, "0123456789ab", tmp_path / "out.jsonl")
     shown = capsys.readouterr().out
     assert "moelab bf16 beside padded bf16 of the same round: 2.40 x its tokens/s (2.30 to 2.50 in 3 rounds), 1.00 x its " \
         "peak resident memory after warm-up" in shown
     assert "padded compiled bf16               left out: no compiler" in shown
     assert "r = 1.30 (1.20 to 1.60)" in shown
-    step = json.loads((tmp_path / "out.jsonl").read_text()) | HEAD
+    stored = json.loads((tmp_path / "out.jsonl").read_text())
+    assert stored["commit"] == "0123456789ab"
+    step = stored | HEAD
     layer = HEAD | {"kind": "moe_layer", "dtype": "float32", "T": 8, "d": 4, "F": 2, "E": 3, "k": 1, "load": "even",
                     "median": {"moelab": 10.0, "eager": 32.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0}
     other = layer | {"median": {"moelab": 20.0, "grouped_mm": 30.0}}
