@@ -10,7 +10,7 @@
 
 namespace {
 
-char default_spins[] = "10000";
+char default_spins[] = "6500";
 
 char* value_of(const char* name) {
   const size_t length = std::strlen(name);

@@ -42,10 +42,10 @@ class Program(unittest.TestCase):
             result = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True,
                                     env=environment | {"OMP_DISPLAY_ENV": "verbose"} | variables)
             return re.search(r"GOMP_SPINCOUNT = '(\w+)'", result.stderr)[1]
-        self.assertEqual(spins(), "10000")
+        self.assertEqual(spins(), "6500")
         self.assertEqual(spins(GOMP_SPINCOUNT="7"), "7")
         self.assertEqual(spins(OMP_WAIT_POLICY="passive"), "0")
-        self.assertNotIn(spins(OMP_WAIT_POLICY="active"), ("0", "10000"))
+        self.assertNotIn(spins(OMP_WAIT_POLICY="active"), ("0", "6500"))
 
     def test_help(self):
         result = self.run_program("--help")
