@@ -36,7 +36,7 @@ void AwayTensor::fetch() {
   const at::Tensor memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
   start(memory);
   memory_ = memory;
-  version_ = memory._version();  // with deterministic algorithms LibTorch has filled it, a first change
+  version_ = memory._version();  // not 0: with deterministic algorithms, LibTorch has filled the memory
 }
 
 at::Tensor AwayTensor::fetched() {
