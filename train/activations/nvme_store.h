@@ -8,8 +8,8 @@ namespace moelab {
 // The file for a step's activations, and the tiles that buffer its data in memory.
 class NvmeFile;
 
-// Moves tensors that autograd saved to an unnamed file (Home::nvme) and back, exactly. With `ahead`, writing
-// runs concurrently with forward. Buffers in memory: `tiles` tiles of tile_bytes, Home::host, pinned on CUDA.
+// Moves tensors that autograd saved to an unnamed file (Home::nvme) and back, exactly. Writes run
+// concurrently with forward. Buffers in memory: `tiles` tiles of tile_bytes, Home::host, pinned on CUDA.
 class NvmeStore : public TensorStore {
  public:
   // `device`: the tensors' device; meta makes no file. `ahead`: a thread serves the file concurrently with

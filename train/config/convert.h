@@ -36,8 +36,7 @@ bool read_value(const Value& value, Constraint constraint, LossFactor& out);
 bool read_value(const Value& value, Constraint constraint, std::string& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<int64_t>& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<double>& out);
-int find_name(const Value& value, const std::string_view* names,
-              size_t count);  // index, or -1: none of the names
+int find_name(const Value& value, const std::string_view* names, size_t count);  // -1: none of them
 // The elements of a list, from a file or as [a, b] on the command line; false if it is not a list.
 bool list_items(const Value& value, std::vector<Value>& items);
 

@@ -59,8 +59,7 @@ Mixture::Mixture(const std::vector<double>& weights) {
   for (size_t i = 0; i + 1 < weights.size(); ++i) {
     const double share = std::round(weights[i] / left * static_cast<double>(kOne));
     share_.push_back(static_cast<uint64_t>(std::clamp(share, 1.0, static_cast<double>(kOne - 1))));
-    left = std::max(left - weights[i],
-                    weights[i + 1]);  // rounding must not leave the remaining sources without weight
+    left = std::max(left - weights[i], weights[i + 1]);  // rounding must not leave the rest without weight
   }
   share_.push_back(kOne);
 }

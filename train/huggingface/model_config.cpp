@@ -22,7 +22,7 @@ struct Traits {
   const char *model_type, *architecture, *preset;
   const char *d_expert, *experts;  // keys
   double norm_eps, rope_theta;     // default if the key is missing
-  int64_t kv_heads;                // likewise; 0: as many as query heads
+  int64_t kv_heads;                // default if the key is missing; 0: as many as query heads
   QkNorm qk_norm;
 };
 

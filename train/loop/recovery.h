@@ -78,8 +78,7 @@ class Recovery {
   Symptom symptom_;
   int64_t recoveries_ = 0;
   int64_t repeated_after_ = -1;  // steps taken before the last step that was repeated unchanged
-  std::optional<std::filesystem::path> last_checkpoint_,
-      went_back_to_;  // of this run, or the one it resumed from
+  std::optional<std::filesystem::path> last_checkpoint_, went_back_to_;  // of this run, or resumed from
 };
 
 }  // namespace moelab

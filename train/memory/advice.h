@@ -29,7 +29,7 @@ struct Symptom {
 };
 
 // The likely cause, in one line: the evaluation batch, attention scores, a model too large, a leak or
-// fragmentation after some steps, or a passing peak in the experts' load.
+// fragmentation after some steps, or the varying load of the experts.
 std::string likely_cause(const Settings& settings, const Refusal& refusal, const Symptom& symptom);
 
 // Single changes that `settings` leaves open, in the order to try them: those that cost no quality first,

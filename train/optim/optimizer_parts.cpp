@@ -60,12 +60,11 @@ void Optimizer::plan_parts(size_t index) {
   held.master_in_file = in_file() && p.has_master_copy();
   const int64_t rows = held.rows(), unit = std::min(held.cut.align, rows);
   TORCH_CHECK(rows > 0, "optimizer: ", p.name, " is empty");
-  const auto bound =
-      [&](int64_t count) {  // upper limit of a record's bytes for `count` rows, wherever they are
-        Parameter part = rows_of(index, 0, count);
-        part.heads = 0;  // a block for every row
-        return in_file() ? record_bytes(record_of(index, part)) : 0;
-      };
+  const auto bound = [&](int64_t count) {  // largest record of `count` rows
+    Parameter part = rows_of(index, 0, count);
+    part.heads = 0;  // a block for every row
+    return in_file() ? record_bytes(record_of(index, part)) : 0;
+  };
   const auto gradient = [&](int64_t count) {
     return p.value.numel() / rows * count * static_cast<int64_t>(sizeof(float));
   };

@@ -34,9 +34,8 @@ struct PlanSearch {
 };
 
 struct PlanResult {
-  std::vector<Plan> fits;  // fastest first
-  std::optional<Plan>
-      refused;  // fastest that does not fit; none: no faster combination than the last of `fits` was refused
+  std::vector<Plan> fits;        // fastest first
+  std::optional<Plan> refused;   // the fastest that does not fit; none: nothing tried was refused
   std::optional<Plan> smallest;  // if nothing fits: the smallest peak found
   int64_t admissible = 0;        // valid combinations
   int64_t pruned = 0;            // of these, those too large by formula

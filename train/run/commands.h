@@ -29,8 +29,7 @@ int estimate_command(const Settings& settings, bool json, int64_t ranks);
 // The model that `pairs` and `fits` try techniques on.
 struct ModelCall {
   std::string config;  // a named model, a YAML file or a model folder; empty: the command's default
-  std::vector<std::string>
-      overrides;  // key=value; override the table's baseline, and techniques override them
+  std::vector<std::string> overrides;  // key=value; override the baseline, and techniques override them
   bool json = false;
 };
 

@@ -14,8 +14,7 @@ namespace moelab {
 
 double model_flops_per_token(const ModelSettings& m, double seen) {
   const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
-  const double look_up =
-      m.tie_embeddings ? 0 : embedding;  // a tied embedding is also the head, which is a product
+  const double look_up = m.tie_embeddings ? 0 : embedding;  // a tied one is also the head, a product
   const double products = static_cast<double>(active_parameter_count(m)) - look_up;
   return 6 * products + 12 * static_cast<double>(m.layers * m.heads * m.head()) * seen;
 }

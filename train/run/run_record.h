@@ -71,8 +71,7 @@ class RunRecord {
   c10::Device device_;
   std::string command_line_;
   std::filesystem::path folder_;
-  std::optional<UnnamedFile>
-      room_;  // set aside for summary.json; none if the file system or the disk had none to spare
+  std::optional<UnnamedFile> room_;  // for summary.json; none if disk or file system had none to spare
   std::ofstream metrics_;
   std::optional<EventFile> events_;
   MemoryTimeline timeline_;

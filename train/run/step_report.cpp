@@ -13,8 +13,7 @@ void StepReport::count(const Batch& batch, const AttentionSpan& span) {
 }
 
 void StepReport::add(double cross_entropy, double balance, double z, double share) {
-  loss = std::fma(cross_entropy, share,
-                  loss);  // explicit fma: the same bits whichever instructions the compiler uses
+  loss = std::fma(cross_entropy, share, loss);  // explicit fma: same bits wherever compiled
   balance_loss = std::fma(balance, share, balance_loss);
   z_loss = std::fma(z, share, z_loss);
 }

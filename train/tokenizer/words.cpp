@@ -58,8 +58,7 @@ size_t contraction(std::string_view text) {
 // The index after the word that begins at `first`.
 size_t word_end(std::string_view text, std::span<const Character> characters, size_t first) {
   const size_t count = characters.size(), at = characters[first].at;
-  if (const size_t length = contraction(text.substr(at)))
-    return first + length;  // ASCII: one byte per character
+  if (const size_t length = contraction(text.substr(at))) return first + length;  // ASCII: one byte each
   const size_t body = first + (text[at] == ' ' && first + 1 < count ? 1 : 0);
   const Class kind = characters[body].kind;
   if (kind != Class::space) {
