@@ -130,7 +130,8 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Remembers the tokenizer. Different tokenizers must not be mixed: their ids do not mean the same.
+// Remembers the source's tokenizer. Throws UserError if it differs from an earlier source's: the ids of two
+// tokenizers must not be mixed.
 void note_tokenizer(const fs::path& source, std::optional<fs::path>& known) {
   const fs::path file = (fs::is_directory(source) ? source : source.parent_path()) / "tokenizer.json";
   std::error_code ignored;

@@ -82,8 +82,7 @@ void StepGraph::launch(const std::function<void()>& work) {
 // Thread-local mode: CUDA calls of other threads do not break the capture.
 void StepGraph::capture(const std::function<void()>& work) {
   C10_CUDA_CHECK(cudaDeviceSynchronize());
-  c10::cuda::CUDACachingAllocator::emptyCache();  // cached memory of the launches, which the graph's pool
-                                                  // cannot use
+  c10::cuda::CUDACachingAllocator::emptyCache();  // the graph's pool cannot use this memory
   auto graph = std::make_unique<at::cuda::CUDAGraph>(/*keep_graph=*/true);  // instantiated below
   const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
   graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);

@@ -52,8 +52,8 @@ class Recovery {
   // The last refusal was in an evaluation.
   void note_evaluation() { symptom_.evaluating = true; }
 
-  // None: the run cannot continue. The same checkpoint is never used twice in a row; with optim.in_backward,
-  // which fixes the batch, each step is repeated once.
+  // None: the run cannot continue. Each checkpoint is used only once; with optim.in_backward, which
+  // fixes the batch, each step is repeated only once.
   std::optional<RecoveryPlan> after(const RefusedStep& refused);
   // Counts an evaluation or sampling that continued in smaller batches.
   void went_on() { ++recoveries_; }

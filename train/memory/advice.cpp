@@ -107,7 +107,7 @@ std::string shorter_sequence(Settings& s) {
   return fmt::format("train.sequence={}", s.train.sequence);
 }
 
-// Guides for small GPUs go from 14 layers to 12, 10 and 8, and from 8 experts to 4.
+// The guides reduce 14 layers to 12, 10 and 8, and 8 experts to 4.
 std::string fewer_layers(Settings& s) {
   if (s.model.layers < 4 || s.activations.checkpoint == CheckpointMode::layers) return "";
   s.model.layers -= 2;

@@ -21,7 +21,7 @@ struct Gate : torch::autograd::Node {
   std::string name() const override { return "GatherGate"; }
 };
 
-// Puts a gate between the tensors and their later users; tensors without gradient are left alone.
+// Puts a gate between the tensors and their later users; tensors without gradient get none.
 void put_gate(std::initializer_list<at::Tensor*> tensors, std::function<void()> passing) {
   if (!at::GradMode::is_enabled()) return;
   std::vector<at::Tensor*> gated;

@@ -159,8 +159,8 @@ class Trainer {
   int64_t update_bytes_ = 0, reserved_bytes_ = 0;
   static constexpr double kNotConsumed = -1;
   std::vector<double> consumed_squares_;  // squared norms of gradients stepped in backward, one per parameter
-  // Where state is off a CUDA device, steps in backward run here, concurrently with the device. Declared
-  // last, so destroyed before what its tasks use.
+  // Where state is off a CUDA device, steps in backward run here, concurrently with the device. Destroyed
+  // before what its tasks use.
   static constexpr size_t kWaitingGradients = 2;
   std::unique_ptr<SerialWorker> host_steps_;
   std::unique_ptr<GraphStep> graph_;  // null: every step is launched

@@ -18,7 +18,7 @@ std::vector<std::string> sample_prompts(const Settings& settings);
 BatchLimits sample_limits(const Settings& settings);
 
 // The largest memory use of sampling, on the meta device: all keys and values, and the first pass over the
-// prompts. Counts one token per byte of a prompt, more than any tokenizer makes.
+// prompts. Counts one token per byte of a prompt; no tokenizer makes more.
 void sample_dry(const Settings& settings, Transformer& model, BlockRunner& runner);
 
 }  // namespace moelab
