@@ -17,7 +17,7 @@ struct PackedTensor : StoredTensor {
   int64_t block;
 };
 
-// The bytes are in another store, from where they come back to the device to be decoded.
+// Packed bytes in another store; they return to the device to be decoded.
 struct AwayPackedTensor : StoredTensor {
   AwayPackedTensor(const at::Tensor& packed, BlockCode code, int64_t block, TensorStore& away)
       : bytes(packed.numel()), away(away.store(packed)), code(code), block(block) {}

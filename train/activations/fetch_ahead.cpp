@@ -36,7 +36,7 @@ void AwayTensor::fetch() {
   const at::Tensor memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
   start(memory);
   memory_ = memory;
-  version_ = memory._version();  // with deterministic algorithms LibTorch has filled it, a first change
+  version_ = memory._version();  // 0, or more if deterministic algorithms made LibTorch fill it
 }
 
 at::Tensor AwayTensor::fetched() {

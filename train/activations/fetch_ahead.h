@@ -9,21 +9,21 @@ namespace moelab {
 
 class AwayTensor;
 
-// What lies outside of the device, by the block of the model that stored it. Backward wants the blocks from
-// the last to the first: with the first tensor of a block that it wants, all of that block's and of the one
-// before begin to come.
+// Tensors held outside of the device, grouped by the model block that stored them. Backward reads the blocks
+// from last to first, so the first read of a block's tensor starts fetching all tensors of that block and of
+// the one before it.
 //
-// Worth it where copies go on beside other work: on CUDA. Without it, each who reads a tensor waits for a
-// copy of their own.
+// Active on CUDA, where copies run concurrently with other work. When inactive, each read waits for its own
+// copy.
 class FetchAhead {
  public:
   explicit FetchAhead(bool active) : active_(active) {}
   bool active() const { return active_; }
 
-  // What is stored from now on belongs to the next block.
+  // Tensors stored from now on belong to the next block.
   void begin_block();
 
-  // The block that `tensor` now belongs to.
+  // Adds `tensor` to the current block and returns the block's index.
   size_t add(AwayTensor& tensor);
   void remove(AwayTensor& tensor, size_t block);
   void want(size_t block);
@@ -33,7 +33,7 @@ class FetchAhead {
   std::vector<std::vector<AwayTensor*>> blocks_{1};
 };
 
-// A tensor outside of the device. Fetched ahead, it is there once for all who read it.
+// A tensor held outside of the device. When fetched ahead, one copy serves all its readers.
 class AwayTensor : public StoredTensor {
  public:
   AwayTensor(std::shared_ptr<FetchAhead> ahead, const at::Tensor& dense);
@@ -47,16 +47,16 @@ class AwayTensor : public StoredTensor {
   void fetch();
 
  private:
-  // Begins to copy into `to`, which is dense.
+  // Starts the copy into `to`, which is dense.
   virtual void start(const at::Tensor& to) = 0;
-  // What is queued on the current stream from now on finds the tensor there.
+  // Makes work queued on the current stream from now on wait for the copy.
   virtual void finish() = 0;
 
   std::shared_ptr<FetchAhead> ahead_;
   c10::Device device_;
   int64_t bytes_;
   size_t block_ = 0;
-  at::Tensor memory_;  // what was fetched
+  at::Tensor memory_;  // the fetched copy
   int64_t version_ = 0;
 };
 

@@ -16,7 +16,7 @@ class HostSlab : public FetchAhead {
 
   at::Tensor take(int64_t bytes) {
     if (region_.empty() && capacity() < region_.highest()) {
-      slab_.reset();  // before the larger one is made
+      slab_.reset();  // freed before the larger one is allocated
       slab_ = host_memory(region_.highest(), device());
     }
     const bool fits = region_.end() + bytes <= capacity();
@@ -41,7 +41,7 @@ namespace {
 
 constexpr int64_t kCopyGrain = 1 << 18;  // bytes a task
 
-// On the CPU its threads share the work.
+// On the CPU, its threads share the work.
 void copy_bytes(CopyStream& copies, const at::Tensor& to, const at::Tensor& from) {
   if (to.is_meta()) return;
   const auto bytes = static_cast<int64_t>(from.nbytes());
@@ -63,7 +63,7 @@ class HostTensor : public AwayTensor {
     slab_->copies().keep(dense);
   }
   ~HostTensor() override {
-    finish();  // what was fetched and not read
+    finish();  // waits for a copy that was fetched but not read
     bytes_.reset();
     slab_->give_back();
   }

@@ -15,7 +15,7 @@
 namespace moelab {
 namespace {
 
-// Tensors that wait to be written at most, each still in the device's memory.
+// Maximum number of tensors waiting to be written; each still occupies device memory.
 constexpr size_t kWaiting = 4;
 
 }  // namespace
@@ -40,7 +40,7 @@ class NvmeFile : public FetchAhead {
 
   c10::Device device() const { return copies_.device(); }
 
-  // Where the tensor's bytes are to lie in the file.
+  // Returns the tensor's offset in the file.
   int64_t write(const at::Tensor& dense, Kind kind) {
     const auto bytes = static_cast<int64_t>(dense.nbytes());
     const int64_t offset = region_.take(bytes);
@@ -53,7 +53,7 @@ class NvmeFile : public FetchAhead {
     }
     return offset;
   }
-  // The future, where there is one, becomes ready when they are in `to`.
+  // If a future is returned, it becomes ready when the bytes are in `to`.
   std::shared_future<void> read(int64_t offset, const at::Tensor& to) {
     return run(
         [this, offset, to] { file_->read(offset, to.mutable_data_ptr(), static_cast<int64_t>(to.nbytes())); },
@@ -79,7 +79,7 @@ class NvmeFile : public FetchAhead {
   at::Tensor memory_;
   std::optional<TileFile> file_;  // none on meta
   StackRegion region_{TileFile::kAlign};
-  std::optional<SerialWorker> worker_;  // none: at once; the first to go
+  std::optional<SerialWorker> worker_;  // none: run tasks at once. Declared last, so destroyed first
 };
 
 namespace {

@@ -5,16 +5,16 @@
 
 namespace moelab {
 
-// A file for the activations of a step and the tiles that data pass through.
+// The file for a step's activations, and the tiles that buffer its data in memory.
 class NvmeFile;
 
-// Moves what autograd saved to a file without a name, Home::nvme, and back, bit for bit; writing goes on
-// behind forward. In memory there are `tiles` tiles of tile_bytes, Home::host, pinned on CUDA.
+// Moves tensors that autograd saved to an unnamed file (Home::nvme) and back, exactly. Writes run
+// concurrently with forward. Buffers in memory: `tiles` tiles of tile_bytes, Home::host, pinned on CUDA.
 class NvmeStore : public TensorStore {
  public:
-  // `device` is that of the tensors; for meta no file is made. With `ahead`, a thread serves the file
-  // beside forward, and what backward wants is fetched a block ahead (FetchAhead). Throws
-  // IoError when `folder` takes no file.
+  // `device`: the tensors' device; meta makes no file. `ahead`: a thread serves the file concurrently with
+  // the model, and fetches for backward one block ahead (FetchAhead). Throws IoError when no file can be made
+  // in `folder`.
   NvmeStore(const std::filesystem::path& folder, int64_t tile_bytes, int64_t tiles, c10::Device device,
             bool ahead);
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;

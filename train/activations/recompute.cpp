@@ -16,8 +16,9 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// The backward of a recomputed block, or half of one: runs it again with gradients on, then through it. The
-// parameters' gradients are accumulated by that inner pass; only the input's comes out of here.
+// The backward of a recomputed block or half of one: runs the block again with gradients enabled, then
+// backpropagates through it. That inner pass accumulates the parameters' gradients; this node returns only
+// the input's.
 struct RecomputeBackward : torch::autograd::Node {
   torch::autograd::SavedVariable x;
   BlockFunction block;
@@ -65,7 +66,7 @@ std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t 
     for (const int64_t i : settings.layers) chosen.at(i) = true;
   } else if (settings.checkpoint == CheckpointMode::ratio) {
     for (int64_t i = 0; i < layers; ++i) {
-      // block i is chosen where the running share ratio * i passes the next whole number
+      // block i is chosen if ceil(ratio * n) grows from n = i to n = i + 1
       const auto whole = [&](int64_t n) { return static_cast<int64_t>(settings.ratio * n + 1 - 1e-9); };
       chosen[i] = whole(i + 1) > whole(i);
     }

@@ -7,18 +7,17 @@
 
 namespace moelab {
 
-// Which blocks `settings` recomputes, one flag a layer: every: 0, N, 2N, …; ratio r: ceil(r * layers) or
-// fewer, spread evenly (ratio 0.5 is every other block).
+// Which blocks are recomputed, one flag per layer. every: 0, N, 2N, …; ratio r: ceil(r * layers) or fewer,
+// spread evenly (ratio 0.5 is every other block).
 std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t layers);
 
-// f(x_BSD, routing) as autograd sees a checkpoint (Chen 2016, arXiv 1604.06174): the input and the routing
-// are kept, nothing else, and f runs again in backward. Bitwise neutral: the routing is replayed, f itself
-// draws no random numbers, and the kind scopes of the forward are opened again. Balance statistics count
-// once.
+// Checkpoints f(x_BSD, routing) for autograd (Chen 2016, arXiv 1604.06174): keeps only the input and the
+// routing, and runs f again in backward. Bitwise neutral: the routing is replayed, f draws no random numbers,
+// and the forward's kind scope is opened again. Balance statistics count once.
 BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& f);
 
-// Recomputes the chosen blocks whole, and of the others the pieces (selective recomputation, Korthikanti
-// 2022, arXiv 2205.05198). Norms need the scope of a SavedTensors; outside of one they are kept.
+// Recomputes the chosen blocks completely, and the given pieces of the others (selective recomputation,
+// Korthikanti 2022, arXiv 2205.05198). Norms are recomputed only inside a SavedTensors scope, else kept.
 class RecomputeRunner : public BlockRunner {
  public:
   explicit RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece> pieces = {});

@@ -10,14 +10,14 @@
 namespace moelab {
 namespace {
 
-constexpr size_t kSmallestStored = 1024;  // bytes; below, the bookkeeping would weigh more
+constexpr size_t kSmallestStored = 1024;  // bytes; smaller tensors are not worth the bookkeeping
 
-thread_local SavedTensors* current = nullptr;  // whose scope is open on this thread
+thread_local SavedTensors* current = nullptr;  // the one whose scope is open on this thread
 
 const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-// `tensor` itself, or a copy of a view with gaps. A view that repeats elements (expand) is never larger that
-// way than what it is a view of, or it would not be here.
+// `tensor` itself, or a copy without gaps. A view that repeats elements (expand) does not get here if it is
+// larger than its storage.
 at::Tensor without_gaps(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor.detach() : tensor.detach().contiguous();
 }
@@ -52,11 +52,11 @@ struct SavedTensors::Recomputed {
 
   torch::autograd::SavedVariable x;
   TensorFunction f;
-  Seen y;  // f(x) as forward made it
+  Seen y;  // f(x) as computed in forward
 };
 
-// What autograd holds in place of one saved tensor. Backward may run on another thread than forward did: all
-// that it needs is in here.
+// What autograd holds in place of one saved tensor. Backward may run on another thread than forward, so this
+// holds everything that unpacking needs.
 class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
  public:
   explicit SavedTensorHooks(SavedTensors& policy) : policy_(policy) {}
@@ -69,7 +69,7 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
       return;
     }
     if (policy_.leaves_alone(tensor)) {
-      // detached, or an output would keep its own graph alive
+      // detached, because an output would keep its own graph alive
       kept_ = tensor.detach();
       version_ = tensor._version();
       return;
@@ -115,7 +115,7 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
     entries.push_back(std::move(entry));
   }
 
-  SavedTensors& policy_;  // of the pack hook alone
+  SavedTensors& policy_;  // used by the pack hook only
   at::Tensor kept_;
   int64_t version_ = 0;
   std::shared_ptr<const SavedTensors::Recomputed> recomputed_;
@@ -127,7 +127,7 @@ class SavedTensorHooks : public torch::autograd::SavedVariableHooks {
 
 namespace {
 
-// The one way from C++ to autograd's default hooks: SavedVariable asks the engine for them.
+// The only way from C++ to autograd's default hooks: SavedVariable asks the engine for them.
 struct HookedEngine : torch::autograd::Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return current && current->acts() ? std::make_unique<SavedTensorHooks>(*current) : nullptr;
@@ -139,8 +139,8 @@ torch::autograd::Engine& hooked_engine() {
   return *engine;
 }
 
-// From the beginning of the program: LibTorch (2.11) starts the threads of devices for the first engine alone
-// that runs, so that there must be no other.
+// Installed at program start: LibTorch (2.11) starts the device threads only for the first engine that runs,
+// so there must be no other.
 [[maybe_unused]] const bool installed = (torch::autograd::set_default_engine_stub(hooked_engine), true);
 
 }  // namespace

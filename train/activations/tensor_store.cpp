@@ -8,10 +8,10 @@
 namespace moelab {
 namespace {
 
-// Null for the device.
+// Null for Home::device.
 std::unique_ptr<TensorStore> make_home_store(Home home, const Settings& settings, c10::Device device) {
   const PlacementSettings& p = settings.placement;
-  // a dry run's memory is that of the device it stands for
+  // a dry run needs the memory of the device that it stands in for
   const bool ahead = device.is_cuda() || (device.is_meta() && settings.run.device == DeviceChoice::cuda);
   switch (home) {
     case Home::device:

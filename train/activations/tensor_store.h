@@ -7,29 +7,30 @@
 
 namespace moelab {
 
-// One tensor as a store holds it. What it takes, memory or file, is given back with the object.
+// A tensor in a store. Destroying the object frees its memory or file space.
 class StoredTensor {
  public:
   virtual ~StoredTensor() = default;
-  // Fills `to`, which is dense and has the type and the number of elements that were stored, in memory order.
+  // Fills `to`, which is dense, with the stored elements in memory order; type and number of elements must
+  // match.
   virtual void read(const at::Tensor& to) = 0;
-  // The same as bytes (uint8) that the store keeps on the device, for all who ask, as long as this lives;
-  // undefined where read() is the way.
+  // The stored elements as bytes (uint8) on the device, shared by all callers and valid while this lives;
+  // undefined if the caller must use read().
   virtual at::Tensor fetched() { return {}; }
 };
 
-// Where what autograd saved lies between forward and backward, and in which form.
+// Holds tensors that autograd saved, between forward and backward, in some form and home.
 class TensorStore {
  public:
   virtual ~TensorStore() = default;
-  // `dense` is a tensor without gaps in memory; it may be freed afterwards. On CUDA it is read
-  // behind what is queued now, so nothing may write to it before; autograd does not allow that either.
+  // `dense` has no gaps in memory and may be freed afterwards. On CUDA it is read after the work queued so
+  // far, so nothing may write to it before then; autograd forbids that anyway.
   virtual std::unique_ptr<StoredTensor> store(const at::Tensor& dense) = 0;
-  // What is stored from now on is of the model's next block.
+  // Tensors stored from now on belong to the model's next block.
   virtual void begin_block() {}
 };
 
-// The store of activations.storage for tensors of `device`; null for `keep`. Throws IoError where its file
+// The store of activations.storage for tensors on `device`; null for `keep`. Throws IoError when its file
 // can't be made.
 std::unique_ptr<TensorStore> make_tensor_store(const Settings& settings, c10::Device device);
 

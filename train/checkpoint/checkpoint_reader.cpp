@@ -13,8 +13,8 @@ namespace moelab {
 namespace fs = std::filesystem;
 namespace {
 
-// What a verified checkpoint still lets an attacker or a bug do wrong is refused with the same error as
-// damage.
+// The error for damage. Also used for content that passes the checksums but is invalid, through a bug or an
+// attack.
 [[noreturn]] void damaged(const fs::path& path, const std::string& what) {
   throw UserError(path.string() + ": damaged: " + what);
 }
@@ -41,7 +41,7 @@ void verify_digest(const fs::path& path, const FileDigest& expected) {
   if (found.hash != expected.hash) damaged(path, "its checksum doesn't match the manifest");
 }
 
-// The file's hash vouches for the bytes on disk, the tensors' for those that the writer was given.
+// The file's hash protects the bytes on disk; the tensors' hashes protect the bytes given to the writer.
 void verify_tensors(const SafetensorsFile& file, const ManifestFile& expected) {
   if (file.header().tensors.size() != expected.tensors.size())
     damaged(file.path(), "not the manifest's tensors");
@@ -63,7 +63,7 @@ TrainingState read_state(const fs::path& path) {
   }
 }
 
-// Whether the checkpoint itself is to blame: a file gone, or a medium that cannot be read.
+// True if the checkpoint itself is at fault: a missing file, or a medium that cannot be read.
 bool blames_checkpoint(const IoError& error) {
   return error.code == ENOENT || error.code == ENOTDIR || error.code == EISDIR || error.code == EIO;
 }
@@ -78,7 +78,7 @@ void quarantine(const fs::path& checkpoints, int64_t step, const char* why) {
   }
 }
 
-// Nothing when that checkpoint was damaged.
+// None if that checkpoint was damaged.
 std::optional<LoadedCheckpoint> try_load(const fs::path& checkpoints, int64_t step) {
   try {
     return load_checkpoint(checkpoints / step_name(step));
@@ -140,7 +140,7 @@ LoadedCheckpoint load_checkpoint_in(const fs::path& folder) {
 }
 
 LoadedCheckpoint load_checkpoint_or_earlier(const fs::path& folder) {
-  const fs::path path = (fs::absolute(folder) / "").parent_path();  // without a slash at its end
+  const fs::path path = (fs::absolute(folder) / "").parent_path();  // without a trailing slash
   const fs::path checkpoints = path.parent_path();
   for (const int64_t step : list_checkpoints(checkpoints)) {
     if (path.filename() == step_name(step)) return load_latest(checkpoints, step);

@@ -25,7 +25,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Copies in host memory: training goes on to change the originals.
+// Copies in host memory, because training goes on to change the originals.
 std::vector<TensorEntry> snapshot(const std::vector<TensorEntry>& entries) {
   const HomeScope host(Home::host);
   const at::NoGradGuard no_grad;
@@ -42,7 +42,7 @@ std::string state_text(const TrainingState& state) {
   const std::string text = "{\"step\":" + std::to_string(state.step) +
                            ",\"tokens\":" + std::to_string(state.tokens) +
                            ",\"state\":" + (state.json.empty() ? "null" : state.json) + "}\n";
-  parse_json(text, "the training state");  // what would not load must not be saved
+  parse_json(text, "the training state");  // refuses to save what could not be loaded
   return text;
 }
 
@@ -55,7 +55,7 @@ ManifestFile write_tensors(const fs::path& path, const std::vector<TensorEntry>&
   return file;
 }
 
-// Fills the folder, the manifest last. Returns how many bytes that were.
+// Fills the folder, the manifest last. Returns the bytes written.
 int64_t fill(const fs::path& folder, const CheckpointContent& content) {
   Manifest manifest;
   manifest.commit = content.commit;
@@ -71,12 +71,11 @@ int64_t fill(const fs::path& folder, const CheckpointContent& content) {
   return static_cast<int64_t>(bytes);
 }
 
-// Does `work`, which fills `temporary` and renames it. What an error leaves of it is deleted, to make room
-// for the next try; should that fail too, the error to tell is still the first, and the next writer cleans
-// up.
+// Runs `work`, which fills `temporary` and renames it. On an error, deletes `temporary` to make room for the
+// next attempt and rethrows. If the deletion fails too, the next writer cleans up.
 template <class Work>
 void fill_and_rename(const fs::path& temporary, const Work& work) {
-  remove_tree(temporary);  // of an earlier try
+  remove_tree(temporary);  // left by an earlier attempt
   try {
     work();
   } catch (...) {
@@ -110,7 +109,8 @@ void point_latest_at(const fs::path& folder, int64_t step) {
   });
 }
 
-// Training went back and on from an older step: the newest folder must be the newest state.
+// After training went back to an older step, checkpoints of later steps are renamed: the newest folder must
+// be the newest state.
 void set_branch_aside(const fs::path& folder, int64_t step) {
   for (const int64_t other : list_checkpoints(folder)) {
     if (other <= step) continue;
@@ -123,7 +123,7 @@ void set_branch_aside(const fs::path& folder, int64_t step) {
 void prune(const fs::path& folder, int64_t keep) {
   const std::vector<int64_t> steps = list_checkpoints(folder);
   for (size_t i = 0; i + static_cast<size_t>(keep) < steps.size(); ++i) {
-    // Renamed first, so that a half deleted folder never bears a checkpoint's name.
+    // Renamed first, so that a half-deleted folder never has a checkpoint's name.
     const fs::path temporary = temporary_name(folder, step_name(steps[i]) + ".pruned");
     remove_tree(temporary);
     rename_path(folder / step_name(steps[i]), temporary);
@@ -155,7 +155,7 @@ CheckpointWriter::CheckpointWriter(fs::path folder, int64_t keep) : folder_(std:
   TORCH_CHECK(keep_ >= 1, "a writer keeps at least one checkpoint");
   create_folders(folder_);
   lock_ = FileDescriptor(folder_, O_RDONLY | O_DIRECTORY);
-  // File systems without locks go unguarded.
+  // File systems without locks are not guarded.
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw UserError(folder_.string() +
                     ": another run is writing its checkpoints there; give this one its own run.dir");

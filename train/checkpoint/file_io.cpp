@@ -39,16 +39,17 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_.get(), bytes.data(), std::min(bytes.size(), kWriteChunk));
     if (n < 0 && errno == EINTR) continue;
-    // A write of nothing would be repeated for ever.
+    // A write of 0 bytes would be repeated for ever.
     if (n <= 0) throw IoError("write", path_, n < 0 ? errno : EIO);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
 }
 
 FileDigest OutputFile::finish() {
-  // After a failed fsync the kernel may have dropped the pages: trying again would report success falsely.
+  // No retry: after a failed fsync the kernel may have dropped the pages, and a second fsync would report a
+  // false success.
   if (::fsync(fd_.get()) != 0) throw IoError("flush to disk", path_, errno);
-  // Linux releases the descriptor even when close fails, so it is never repeated.
+  // No retry: Linux releases the descriptor even when close fails.
   if (::close(fd_.release()) != 0) throw IoError("close", path_, errno);
   return {size_, hash_.hex()};
 }
@@ -73,7 +74,7 @@ std::string read_text_file(const fs::path& path, uint64_t max_bytes) {
 
 FileDigest digest_file(const fs::path& path) {
   const FileDescriptor fd(path, O_RDONLY);
-  regular_file_size(fd, path);  // refuses what isn't a file
+  regular_file_size(fd, path);  // refuses anything but a regular file
   std::vector<char> buffer(kReadChunk);
   Xxh3 hash;
   uint64_t size = 0;
@@ -91,7 +92,7 @@ void sync_folder(const fs::path& folder) {
 }
 
 void create_folders(const fs::path& folder) {
-  std::error_code unknown;  // whatever it is, mkdir will say it better
+  std::error_code unknown;  // ignored: mkdir reports the problem better
   if (fs::is_directory(folder, unknown)) return;
   const fs::path parent = fs::absolute(folder).parent_path();
   if (parent != folder) create_folders(parent);
@@ -108,7 +109,8 @@ void rename_path(const fs::path& from, const fs::path& to) {
 bool exchange_or_rename(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return true;
   const bool absent = errno == ENOENT;
-  // EINVAL, ENOSYS: a file system that cannot exchange. The old folder then steps aside for a moment.
+  // EINVAL, ENOSYS: the file system cannot exchange names. The old folder then takes another name for a
+  // moment.
   const bool unsupported = errno == EINVAL || errno == ENOSYS;
   if (!absent && !unsupported) throw IoError("rename to " + to.string() + ":", from, errno);
   std::error_code unknown;

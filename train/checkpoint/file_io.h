@@ -9,12 +9,12 @@
 #include "train/checkpoint/hash.h"
 #include "train/files/file_descriptor.h"
 
-// Files for data that must survive a crash: every failed system call is an IoError that names the file and
-// the errno, short writes are continued, and what is to last is fsynced, folders too. The contract with the
-// kernel is POSIX's: a file is durable after its own fsync, its name after its folder's.
+// Files for data that must survive a crash. Every failed system call throws an IoError with the file and
+// errno; short writes are continued; files and folders are fsynced. POSIX semantics: a file's content is
+// durable after its own fsync, its name after its folder's fsync.
 namespace moelab {
 
-// What was written or read: its size in bytes and its xxh3-128 (32 lower-case hexadecimal digits).
+// A file's size in bytes and its xxh3-128 (32 lower-case hexadecimal digits).
 struct FileDigest {
   uint64_t size = 0;
   std::string hash;
@@ -26,7 +26,7 @@ class OutputFile {
  public:
   explicit OutputFile(const std::filesystem::path& path);
   void write(std::span<const std::byte> bytes);
-  // fsyncs and closes; without this call the file is closed but nothing is promised.
+  // fsyncs and closes. Without this call the file is closed, but may not survive a crash.
   FileDigest finish();
 
  private:
@@ -36,22 +36,21 @@ class OutputFile {
   uint64_t size_ = 0;
 };
 
-// Creates the file `path` with `text`, durable but for its name (sync_folder).
+// Creates the file `path` with `text` and fsyncs it; its name becomes durable with sync_folder.
 FileDigest write_text_file(const std::filesystem::path& path, std::string_view text);
-// The whole file; more than `max_bytes` is a UserError.
+// The whole file; throws UserError if it has more than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes);
-// Size and hash by read(2), so that a bad medium is an IoError and not the SIGBUS of a mapping.
+// Size and hash, by read(2): a bad medium then gives an IoError rather than a mapping's SIGBUS.
 FileDigest digest_file(const std::filesystem::path& path);
 
 // Makes the names in a folder durable.
 void sync_folder(const std::filesystem::path& folder);
-// Creates the folder and those above it, durably. No error when it exists.
+// Creates the folder and its parents, durably. No error when it exists.
 void create_folders(const std::filesystem::path& folder);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// Renames `from` to `to`; a folder already there takes the name `from` in the same instant. False when there
-// was none.
+// Renames `from` to `to`; if `to` exists, exchanges the two names atomically. False when `to` did not exist.
 bool exchange_or_rename(const std::filesystem::path& from, const std::filesystem::path& to);
-// Deletes a file or a folder with all that it holds. No error when it doesn't exist.
+// Deletes a file, or a folder with its content. No error when it doesn't exist.
 void remove_tree(const std::filesystem::path& path);
 
 }  // namespace moelab

@@ -30,7 +30,7 @@ std::optional<int64_t> parse_step(std::string_view name) {
   name.remove_prefix(kStepPrefix.size());
   int64_t step = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  // Only the spelling that step_name has: step-007 and step-7 must not be taken for one.
+  // Accepts only step_name's spelling, so that step-007 is not taken for step-7.
   if (error != std::errc{} || end != name.data() + name.size() || std::to_string(step) != name || step < 0) {
     return std::nullopt;
   }

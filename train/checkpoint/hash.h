@@ -6,7 +6,8 @@
 
 namespace moelab {
 
-// xxh3-128 of a stream of bytes (https://xxhash.com, seed 0). It finds accidental damage; it is no signature.
+// xxh3-128 of a stream of bytes (https://xxhash.com, seed 0). Detects accidental damage; it is not a
+// signature.
 class Xxh3 {
  public:
   Xxh3();
@@ -23,7 +24,7 @@ class Xxh3 {
   std::unique_ptr<State> state_;
 };
 
-// The hash of one piece of memory.
+// The hash of one contiguous range of bytes.
 std::string xxh3_hex(std::span<const std::byte> bytes);
 
 }  // namespace moelab

@@ -17,7 +17,7 @@ constexpr int kVersion = 1;
 
 std::string hash_text(std::string_view text) { return xxh3_hex(std::as_bytes(std::span(text))); }
 
-// The body, once its hash and all that surrounds it are as they must be.
+// Checks the hash and the fixed text around the body, and returns the body.
 std::string_view verified_body(std::string_view text, const std::string& where) {
   const size_t body_at = kBeforeHash.size() + kHashDigits + kAfterHash.size();
   const bool long_enough = text.size() >= body_at + kAfterBody.size();
@@ -32,7 +32,7 @@ std::string_view verified_body(std::string_view text, const std::string& where) 
   return body;
 }
 
-// A file of the checkpoint's own folder, never one elsewhere.
+// True for the name of a file in the checkpoint's own folder.
 bool plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;

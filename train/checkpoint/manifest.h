@@ -8,7 +8,8 @@
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
 
-// manifest.json: what a checkpoint consists of, so that any change to any of its files is noticed.
+// manifest.json: lists the files and tensors of a checkpoint with their hashes, so that any change is
+// noticed.
 //
 //   {"xxh3_128":"<hash of BODY's bytes>","body":BODY}\n
 //   BODY = {"format":"moelab-checkpoint","version":1,"commit":"…",
@@ -31,12 +32,12 @@ struct ManifestFile {
 
 struct Manifest {
   std::string commit;
-  std::map<std::string, ManifestFile> files;  // by name, the manifest left out
+  std::map<std::string, ManifestFile> files;  // by name, without the manifest itself
 };
 
 std::string manifest_text(const Manifest& manifest);
-// Throws UserError, beginning with `where`: damaged, of another version, or naming a file outside of its
-// folder.
+// Throws UserError, beginning with `where`, if the manifest is damaged, of another version, or names a file
+// outside of its folder.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace moelab

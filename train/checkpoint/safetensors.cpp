@@ -37,8 +37,8 @@ constexpr std::array<TypeRow, kSafetensorsTypes> kTypes{{{"F64", 8},
 
 const TypeRow& row(SafetensorsType type) { return kTypes.at(static_cast<size_t>(type)); }
 
-// Bytes of a tensor; nothing when that, or a stride of it, passes 2^63 - 1: an axis of length 0 doesn't
-// excuse the others, as LibTorch multiplies them into strides.
+// Bytes of a tensor; none if they, or a stride, exceed 2^63 - 1. An axis of length 0 counts as 1 in that
+// check, because LibTorch multiplies the other lengths into strides.
 std::optional<uint64_t> tensor_bytes(SafetensorsType type, std::span<const int64_t> shape) {
   int64_t extent = static_cast<int64_t>(type_bytes(type));
   bool empty = false;
@@ -49,8 +49,8 @@ std::optional<uint64_t> tensor_bytes(SafetensorsType type, std::span<const int64
   return empty ? 0 : static_cast<uint64_t>(extent);
 }
 
-// Receives the header's JSON token by token. Each token is either the one that the format has at that place
-// or the end: nothing deeper than root, tensor, list is ever opened, and nothing is kept that isn't wanted.
+// Receives the header's JSON token by token. A token that the format does not have at that place ends the
+// parse. So nesting never goes deeper than root, tensor, list, and only wanted values are stored.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   SafetensorsHeader header;
@@ -94,7 +94,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool begin_tensor(std::string name);
 
   Place place_ = Place::start;
-  Field field_ = Field::none;   // of the tensor, whose value comes next
+  Field field_ = Field::none;   // of the current tensor; its value comes next
   bool metadata_next_ = false;  // the root's key was __metadata__
   bool metadata_seen_ = false;
   std::string metadata_key_;
@@ -217,7 +217,7 @@ bool HeaderReader::end_object() {
   return true;
 }
 
-// Empty: fine. The tensors must follow each other in the data without gap or overlap, and fill it.
+// The tensors must follow each other without gap or overlap and fill the data. Empty: they do.
 std::string layout_error(const std::vector<SafetensorsInfo>& tensors, uint64_t data_bytes) {
   uint64_t expected = 0;
   for (const SafetensorsInfo& tensor : tensors) {
@@ -252,7 +252,7 @@ std::string_view header_text(std::span<const std::byte> file, std::string_view f
   if (length > file.size() - kLengthBytes) throw UserError(prefix + "the header is longer than the file");
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
   if (!text.starts_with('{')) throw UserError(prefix + "the header doesn't begin with '{'");
-  // The JSON parser takes a zero byte for the end of its input and would not look at what hides behind it.
+  // The JSON parser stops at a zero byte and would not check what follows it.
   if (text.find('\0') != std::string_view::npos) throw UserError(prefix + "a zero byte in the header");
   return text;
 }
@@ -305,7 +305,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
 
 namespace {
 
-// Sorts the tensors and gives them their places. Largest type first, so that each begins at a multiple of its
+// Sorts the tensors and sets their offsets. Largest type first, so that each begins at a multiple of its
 // type's size, which readers that map the file rely on.
 void place_tensors(std::vector<SafetensorsInfo>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
@@ -326,7 +326,7 @@ void place_tensors(std::vector<SafetensorsInfo>& tensors) {
 }
 
 std::string header_json(const std::vector<SafetensorsInfo>& tensors, const SafetensorsMetadata& metadata) {
-  // Joined as text, not built as one JSON object, to keep the order of the data cheaply.
+  // Joined as text rather than built as one JSON object, which keeps the data's order cheaply.
   std::string text = "{";
   if (!metadata.empty())
     text += "\"" + std::string(kMetadataKey) + "\":" + nlohmann::json(metadata).dump() + ",";

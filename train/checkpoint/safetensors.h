@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
-// The safetensors format (https://github.com/huggingface/safetensors): 8 bytes little-endian header length N,
-// N bytes of JSON beginning with '{' and padded with spaces, then the tensors' bytes without holes. This file
-// knows the format alone: no files, no LibTorch, so that it can be fuzzed. Input is not trusted: every length
-// is checked before it is used and every sum and product for overflow.
+// The safetensors format (https://github.com/huggingface/safetensors): 8 bytes of little-endian header length
+// N, N bytes of JSON beginning with '{' and padded with spaces, then the tensors' bytes without holes. This
+// file handles the format only, without files or LibTorch, so that it can be fuzzed. Input is not trusted:
+// every length is checked before use, and every sum and product for overflow.
 namespace moelab {
 
 enum class SafetensorsType : uint8_t {
@@ -63,26 +63,26 @@ struct SafetensorsHeader {
   std::unordered_map<std::string, size_t> index;               // name -> position in tensors
 };
 
-// The reference implementation's cap on the header, and ours on what is in it.
+// Limits: the reference implementation's for the header, our own for its content.
 inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 inline constexpr size_t kMaxSafetensors = 1'000'000;
 inline constexpr size_t kMaxSafetensorsMetadata = 65'536;
 inline constexpr size_t kMaxSafetensorsRank = 64;
 
-// Reads and checks the header of a whole file. Promises of what is returned: names are unique; every tensor's
-// bytes are rank and shape times its type's size; all lie within `file`, one after the other from data_offset
-// to the end, none shared (a tensor without elements has none). Throws UserError, beginning with `file_name`.
+// Reads and checks the header of a whole file. Guarantees: names are unique; each tensor's bytes match its
+// shape and type; the tensors fill the data from data_offset to the end of `file`, without gap or overlap (a
+// tensor without elements has no bytes). Throws UserError, beginning with `file_name`.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string_view file_name);
 
-// How a new file begins, and which tensor's bytes follow in which order.
+// The beginning of a new file, and the order in which the tensors' bytes follow.
 struct SafetensorsLayout {
   std::string head;  // length, JSON and padding
   std::vector<SafetensorsInfo>
-      tensors;  // sorted by size of type, then by name: every tensor is aligned to its type
+      tensors;  // sorted by size of type, largest first, then by name, which aligns every tensor to its type
 };
 
-// `tensors` in any order, their begin and end ignored. Throws UserError for what no reader would take: names
-// that repeat, that are no UTF-8 or __metadata__, shapes that overflow, more than the caps.
+// `tensors` in any order; their begin and end are ignored. Throws UserError for what no reader would accept:
+// names that repeat, are not UTF-8 or are __metadata__, shapes that overflow, or more than the limits above.
 SafetensorsLayout layout_safetensors(std::vector<SafetensorsInfo> tensors,
                                      const SafetensorsMetadata& metadata);
 

@@ -22,7 +22,7 @@ at::Tensor empty_on_cpu(const SafetensorsInfo& info) {
 
 at::Tensor row_major_on_cpu(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
 
-// Reading any other byte as a C++ bool is undefined.
+// Checks the bytes of a BOOL tensor: reading anything but 0 or 1 as a C++ bool is undefined.
 void check_booleans(std::span<const std::byte> bytes, const std::string& where) {
   const auto valid = [](std::byte b) { return b == std::byte{0} || b == std::byte{1}; };
   if (!std::all_of(bytes.begin(), bytes.end(), valid))
@@ -37,7 +37,7 @@ std::string first_names(const std::vector<std::string>& names) {
   return names.size() <= 3 ? text : text + " and " + std::to_string(names.size() - 3) + " more";
 }
 
-// How many differ, and which.
+// A verb, the number of names, and the first names.
 std::string listed(const std::string& verb, const std::vector<std::string>& names) {
   return names.empty() ? ""
                        : " " + verb + " " + std::to_string(names.size()) + " (" + first_names(names) + ")";
@@ -106,7 +106,7 @@ void SafetensorsFile::copy_to(const SafetensorsInfo& info, const at::Tensor& int
     check_booleans(source, path_.string() + ": tensor " + in_quotes(info.name));
   }
   const at::NoGradGuard no_grad;
-  // Others' files may place a tensor where its type must not be read; ours never do.
+  // Files from other programs may have tensors that are not aligned to their type; ours never do.
   const bool aligned = reinterpret_cast<uintptr_t>(source.data()) % type_bytes(info.type) == 0;
   if (aligned) {
     // from_blob wants a mutable pointer; copy_ only reads.

@@ -10,7 +10,8 @@
 #include "train/checkpoint/safetensors.h"
 #include "train/files/mapped_file.h"
 
-// safetensors files and LibTorch's tensors. Format and checks are safetensors.h's; no pickle is ever read.
+// Reads and writes LibTorch tensors in safetensors files. safetensors.h has the format and its checks; pickle
+// is never read.
 namespace moelab {
 
 struct TensorEntry {
@@ -19,11 +20,11 @@ struct TensorEntry {
 };
 
 at::ScalarType to_scalar_type(SafetensorsType type);
-// Throws UserError for a type that the format (or this reader of it) lacks.
+// Throws UserError for a type that the format, or this implementation, lacks.
 SafetensorsType to_safetensors_type(at::ScalarType type);
 
-// A file to read, mapped; the header is checked when it is opened. Damage that appears under an open mapping
-// (a file truncated by someone else) is the kernel's SIGBUS.
+// A file mapped for reading; its header is checked on opening. If the file is truncated while mapped, the
+// kernel sends SIGBUS.
 class SafetensorsFile {
  public:
   // Throws UserError, IoError.
@@ -34,9 +35,10 @@ class SafetensorsFile {
   // The tensor's bytes in the mapping.
   std::span<const std::byte> bytes(const SafetensorsInfo& info) const;
 
-  // A copy on the CPU, row-major. Throws UserError when there is none of that name.
+  // A copy on the CPU, row-major. Throws UserError if no tensor has that name.
   at::Tensor tensor(const std::string& name) const;
-  // Copies into `into`, of the same shape and type, on any device and with any strides; outside of autograd.
+  // Copies into `into`, which has the same shape and type but any device and strides. Not recorded by
+  // autograd.
   void copy_to(const SafetensorsInfo& info, const at::Tensor& into) const;
 
  private:
@@ -45,18 +47,18 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// A new file, written tensor by tensor, so that none but the current one need be in memory.
+// Writes a new file tensor by tensor, so that only the current one need be in memory.
 class SafetensorsWriter {
  public:
   // As layout_safetensors; the file must not exist yet. Throws UserError, IoError.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsInfo> tensors,
                     const SafetensorsMetadata& metadata = {});
 
-  // The order in which append() takes them.
+  // The tensors in the order that append() expects.
   const std::vector<SafetensorsInfo>& tensors() const { return tensors_; }
   // The next tensor: same type and shape as announced, any device and strides.
   void append(const at::Tensor& tensor);
-  // The same, as row-major bytes.
+  // As append(), with row-major bytes.
   void append_bytes(std::span<const std::byte> bytes);
   // fsyncs and closes. All tensors must have been appended.
   FileDigest finish();
@@ -73,14 +75,14 @@ SafetensorsInfo describe_tensor(const TensorEntry& entry);
 // A row-major CPU tensor's bytes.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 
-// Writes all entries; `path` must not exist yet. `on_tensor`, when given, is shown each tensor's bytes.
+// Writes all entries; `path` must not exist yet. `on_tensor`, if given, is called with each tensor's bytes.
 using OnTensor = std::function<void(const SafetensorsInfo&, std::span<const std::byte>)>;
 FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorEntry>& entries,
                              const SafetensorsMetadata& metadata = {}, const OnTensor& on_tensor = {});
 
-// Copies every tensor of the file into the entry of its name, in place. Before anything is written, names,
-// shapes and types are compared both ways: a tensor missing in the file, one that no entry asks for, or one
-// that differs is a UserError naming it.
+// Copies every tensor of the file into the entry with its name, in place. First compares names, shapes and
+// types in both directions: throws UserError for a tensor missing in the file, one that no entry asks for, or
+// one that differs.
 void restore(const SafetensorsFile& file, const std::vector<TensorEntry>& into);
 
 }  // namespace moelab

@@ -10,7 +10,7 @@
 namespace moelab {
 namespace {
 
-// Levenshtein's, with one row of the table.
+// Levenshtein distance, with one row of the table.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -30,7 +30,7 @@ bool is_preset(std::string_view name) {
   return find_preset(model_presets(), name) != nullptr || find_preset(run_presets(), name) != nullptr;
 }
 
-// For a name written where a value was not of the enum: the nearest of the enum's.
+// Suggests the nearest name when the value is not one of the enum's.
 template <class T>
 std::string hint(const Value&, const T&) {
   return "";
@@ -60,10 +60,10 @@ std::string hint(const Value& value, const std::string&) {
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;
   size_t best_distance = SIZE_MAX;
-  // A long input would cost length x length; no name is that long, so its start decides.
+  // Time grows with the square of the input's length; no name is longer than 64, so the start decides.
   name = name.substr(0, 64);
   for (const std::string& candidate : candidates) {
-    // Without its group a key is compared with bare names: steps is near train.steps.
+    // A name without a group is also compared with bare keys: steps is near train.steps.
     const std::string_view bare = std::string_view(candidate).substr(candidate.find('.') + 1);
     size_t distance = edit_distance(name, candidate);
     if (name.find('.') == name.npos) distance = std::min(distance, edit_distance(name, bare));

@@ -15,14 +15,14 @@ struct Assignment {
   std::string where;  // "FILE:LINE" or "command line", the start of messages about it
 };
 
-// Splits KEY=VALUE. Throws UserError if it is none.
+// Splits KEY=VALUE. Throws UserError if `text` is not of that form.
 Assignment parse_override(const std::string& text);
 
-// Sets one setting. Throws UserError with place, key and what would be right if there is no such setting
-// (with the nearest name) or the value is not one of its type and interval.
+// Sets one setting. Throws UserError if no setting has that key (the message suggests the nearest name), or
+// if the value has the wrong type or is outside its interval (the message says what is expected).
 void assign(Settings& settings, const Assignment& assignment);
 
-// Throws UserError if the key is no setting's; for checks that come before the value matters.
+// Throws the UserError for an unknown key; for checks that come before the value matters.
 [[noreturn]] void throw_unknown_key(const std::string& where, const std::string& key);
 
 // The candidate with the smallest edit distance to `name`, the first among equals; empty without candidates.

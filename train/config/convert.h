@@ -8,26 +8,26 @@
 #include "moe/settings/visitor.h"
 #include "train/config/loss_factor.h"
 
-// Between what the user writes and the types of settings, both ways.
+// Converts between what the user writes and the types of settings, both ways.
 namespace moelab {
 
-// A piece of a YAML file, or the text after `=` on the command line.
+// A part of a YAML file, or the text after `=` on the command line.
 struct Value {
   enum class Kind { null, plain, quoted, argument, list, map };
 
   Kind kind = Kind::null;
   std::string text;          // plain, quoted (without the quotes), argument
   std::vector<Value> items;  // list: its elements; map: key, value, key, value, …
-  int line = 0;              // in the file, from 1; 0: no file
+  int line = 0;              // in the file, from 1; 0: not from a file
 };
 
-// True if the text is UTF-8 on one line without control characters: what survives being printed and read
-// again.
+// True if the text is UTF-8 on one line without control characters, so that it can be printed and read back
+// unchanged.
 bool is_clean_text(std::string_view text);
 
-// Each sets `out` and returns true when the value is one of that type, and in the interval of `constraint`
-// (lists: every element). Nothing is converted silently: 1.5, true and "3" (in quotes) are no integers, a
-// plain 3 or true is no text. Text from the command line is taken as it is.
+// Each sets `out` and returns true when the value has that type and is in the interval of `constraint`
+// (lists: every element). Nothing is converted silently: 1.5, true and "3" (in quotes) are not integers, and
+// a plain 3 or true is not text. Text from the command line is taken as it is.
 bool read_value(const Value& value, Constraint constraint, bool& out);
 bool read_value(const Value& value, Constraint constraint, int64_t& out);
 bool read_value(const Value& value, Constraint constraint, double& out);
@@ -37,7 +37,7 @@ bool read_value(const Value& value, Constraint constraint, std::string& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<int64_t>& out);
 bool read_value(const Value& value, Constraint constraint, std::vector<double>& out);
 int find_name(const Value& value, const std::string_view* names, size_t count);  // -1: none of them
-// The elements of a list, written in a file or as [a, b] on the command line; false for what is none.
+// The elements of a list, from a file or as [a, b] on the command line; false if it is not a list.
 bool list_items(const Value& value, std::vector<Value>& items);
 
 template <class Enum>
@@ -85,10 +85,10 @@ requires std::is_enum_v<Enum> std::string value_text(const std::vector<Enum>& va
   return text + "]";
 }
 
-// As value_text, but quoted where YAML would read something else than this text.
+// As value_text, but quoted where YAML would read the text as something else.
 std::string yaml_text(const std::string& value);
 
-// What is due, e.g. "an integer from 1 to 4096".
+// The expected type for an error message, e.g. "an integer from 1 to 4096".
 std::string expected_text(const bool*, Constraint);
 std::string expected_text(const int64_t*, Constraint);
 std::string expected_text(const double*, Constraint);
@@ -112,7 +112,7 @@ requires std::is_enum_v<Enum> std::string expected_text(const std::vector<Enum>*
          one_of(names.data(), names.size());
 }
 
-// What was written instead, for the same message.
+// What the user wrote instead, for the same message.
 std::string describe(const Value& value);
 
 }  // namespace moelab

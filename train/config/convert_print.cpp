@@ -15,7 +15,7 @@ std::string list_text(const std::vector<T>& values) {
   return text + "]";
 }
 
-// Limits are doubles for all types; 1e12 reads better as 1000000000000.
+// All limits are doubles; whole ones are printed as integers (1000000000000 instead of 1e12).
 std::string limit_text(double limit) {
   const bool whole = std::abs(limit) < 1e16 && limit == std::floor(limit);
   return whole ? value_text(static_cast<int64_t>(limit)) : value_text(limit);
@@ -28,8 +28,8 @@ std::string interval_text(Constraint constraint) {
   return high ? " of at most " + limit_text(constraint.high) : "";
 }
 
-// Text that every YAML reader takes for text as it stands: a word or a path, but none of YAML 1.1's names for
-// truth values and null, nor a number in exponent or hexadecimal form (those start with a digit).
+// True for text that every YAML reader reads as text without quotes: a word or a path, but not YAML 1.1's
+// names for booleans and null, nor a number in exponent or hexadecimal form (those start with a digit).
 bool is_plain_yaml(const std::string& text) {
   static constexpr std::array<std::string_view, 10> reserved = {"true", "false", "yes", "no", "on",
                                                                 "off",  "null",  "y",   "n",  "nan"};

@@ -33,7 +33,8 @@ bool parse_number(std::string_view text, double& out) {
   return result.ec == std::errc() && result.ptr == end && std::isfinite(out);
 }
 
-// Digits with at most one point among them, as digits x 10^-decimals; false past 10^27, which no int64 needs.
+// Reads digits with at most one decimal point as digits x 10^-decimals; false for more than 27 digits, which
+// no int64 needs.
 bool parse_decimal(std::string_view text, __int128& digits, int& decimals) {
   digits = 0, decimals = 0;
   bool point = false;
@@ -65,7 +66,7 @@ int64_t unit_bytes(std::string_view unit) {
   return 0;
 }
 
-// A whole number of bytes after the unit is applied: 1.5GiB is one, 0.3B is not.
+// The result must be a whole number of bytes: 1.5GiB is accepted, 0.3B is not.
 bool parse_bytes(std::string_view text, bool unit_needed, int64_t& out) {
   const size_t end = text.find_first_not_of("0123456789.");
   std::string_view unit = end == text.npos ? std::string_view() : text.substr(end);
@@ -74,7 +75,7 @@ bool parse_bytes(std::string_view text, bool unit_needed, int64_t& out) {
   __int128 count = 0;
   int decimals = 0;
   if (scale == 0 || !parse_decimal(text.substr(0, end), count, decimals)) return false;
-  // count < 10^27 and scale <= 2^40: multiply only what cannot pass 128 bits.
+  // count < 10^27 and scale <= 2^40: checks that the product fits 128 bits.
   if (count > (static_cast<__int128>(1) << 86)) return false;
   count *= scale;
   for (; decimals > 0; --decimals) {
@@ -96,7 +97,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// "[0, 4]" on the command line as the list that it would be in a file.
+// Reads "[0, 4]" from the command line as a list, as a file would have it.
 bool argument_list(std::string_view text, Value& out) {
   text = trimmed(text);
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return false;
@@ -121,7 +122,7 @@ bool read_list(const Value& value, Constraint constraint, std::vector<T>& out) {
   return true;
 }
 
-// Length of the UTF-8 sequence that starts the text, 0 if it is none (overlong forms and surrogates
+// Length of the UTF-8 sequence at the start of the text; 0 if it is invalid (overlong forms and surrogates
 // included).
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };

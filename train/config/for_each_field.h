@@ -7,7 +7,7 @@
 
 namespace moelab {
 
-// What is known about a setting besides its value.
+// What is known about a setting apart from its value.
 struct Field {
   std::string_view group, name, help;
   Constraint constraint;
@@ -32,8 +32,7 @@ struct FieldWalk {
   }
 };
 
-// Calls f(const Field&, T& value) for every setting of `settings` (const or not), in the order of the
-// structs.
+// Calls f(const Field&, T& value) for every setting of `settings` (const or not), in declaration order.
 template <class SettingsType, class Function>
 void for_each_field(SettingsType& settings, Function f) {
   FieldWalk<Function> walk{f};

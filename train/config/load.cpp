@@ -35,8 +35,8 @@ void assign_pairs(Settings& settings, const Preset& preset, const Preset::Pairs&
                       "preset " + std::string(preset.name)});
 }
 
-// `fresh`: the run starts from this model, so its recipe holds too; a model that replaces another one late
-// leaves alone what the user has chosen by then.
+// `fresh`: the run starts from this model, so its recipe applies too. A model that replaces another one later
+// leaves what the user has chosen by then.
 void apply_model(Settings& settings, const std::string& name, const std::string& where, bool fresh) {
   const Preset& preset = preset_named(model_presets(), name, where, "model");
   settings.model = {};
@@ -52,7 +52,7 @@ void apply_gpu(Settings& settings, const std::string& name, const std::string& w
   assign_pairs(settings, preset, preset.settings);
 }
 
-// The last assignment to the key; null: none.
+// The last assignment to `key`; null if there is none.
 const Assignment* given(const std::vector<Assignment>& assignments, std::string_view key) {
   const auto found =
       std::find_if(assignments.rbegin(), assignments.rend(), [&](const auto& a) { return a.key == key; });
@@ -60,7 +60,7 @@ const Assignment* given(const std::vector<Assignment>& assignments, std::string_
 }
 
 void apply(Settings& settings, const std::vector<Assignment>& assignments, bool fresh) {
-  Settings names;  // takes the presets' names alone, so that their type is checked before they are looked up
+  Settings names;  // receives only the preset names, to check their type before the look-up
   if (const Assignment* model = given(assignments, "model.preset")) {
     assign(names, *model);
     apply_model(settings, names.model.preset, model->where + ": model.preset", fresh);
@@ -72,7 +72,7 @@ void apply(Settings& settings, const std::vector<Assignment>& assignments, bool 
   for (const Assignment& assignment : assignments) assign(settings, assignment);
 }
 
-// The file's assignments; none of a named model.
+// Returns the file's assignments; none for a named model.
 std::vector<Assignment> apply_config(Settings& settings, const std::string& config) {
   if (config.empty() || find_preset(model_presets(), config) != nullptr) {
     apply_model(settings, config.empty() ? "moe-micro" : config, "--config", true);
@@ -87,7 +87,7 @@ std::vector<Assignment> apply_config(Settings& settings, const std::string& conf
   return assignments;
 }
 
-// "1/64" as the number that it is; anything else is left to the setting's own reader.
+// Evaluates "1/64" as a number; leaves other text to the setting's own reader.
 std::string scale_text(const std::string& text) {
   const size_t slash = text.find('/');
   if (slash == text.npos) return text;
@@ -107,7 +107,7 @@ std::vector<Assignment> command_line(const std::vector<std::string>& overrides) 
   return assignments;
 }
 
-// Whether the file says by itself what model the weights in its train.init are of.
+// True if the file sets train.init and every model.* setting, so that the folder is not needed for the shape.
 bool states_whole_model(const std::vector<Assignment>& file) {
   if (given(file, "train.init") == nullptr) return false;
   const std::vector<std::string> keys = setting_keys();
@@ -116,7 +116,7 @@ bool states_whole_model(const std::vector<Assignment>& file) {
   });
 }
 
-// Reads sources one after the other into settings.
+// Applies the sources to the settings, one after the other.
 class Loader {
  public:
   Loader(const Sources& sources, const FolderReader& read_folder)

@@ -2,7 +2,7 @@
 
 namespace moelab {
 
-// What the loss is multiplied with: `fixed`, or a dynamic scale. 0: dynamic with fp16, none with other types.
+// The factor of the loss: `fixed`, or a dynamic scale. 0: dynamic with fp16, none with other types.
 struct LossFactor {
   double fixed = 0;
   bool dynamic = false;

@@ -19,7 +19,7 @@ bool is_shape(const Field& field) {
          std::find(kTrainingOnly.begin(), kTrainingOnly.end(), field.name) == kTrainingOnly.end();
 }
 
-// The last assignment to the key counts. A preset's name sets its whole shape.
+// The assignment that sets `key`: the last one, or model.preset, which sets the whole shape.
 const Assignment* giver(const std::vector<Assignment>& given, const std::string& key) {
   const auto last = [&](std::string_view wanted) {
     const auto found =
@@ -30,7 +30,7 @@ const Assignment* giver(const std::vector<Assignment>& given, const std::string&
   return own != nullptr ? own : last("model.preset");
 }
 
-// Copies the settings of the model's shape for which wanted(key) holds.
+// Copies those model-shape settings for which wanted(key) holds.
 template <class Wanted>
 void copy_shape(const Settings& from, Settings& to, Wanted wanted) {
   for_each_field(from, [&](const Field& field, const auto& value) {

@@ -7,14 +7,14 @@
 
 namespace moelab {
 
-// All settings as YAML, in the order of the structs, one a line; reading it gives the same settings, and
-// printing those the same bytes.
+// All settings as YAML, one per line, in declaration order. Reading the text back gives the same settings,
+// and printing them gives the same bytes.
 std::string print_settings(const Settings& settings);
 
-// The same as a JSON object of groups; sizes are numbers of bytes, enums their names.
+// The settings as a JSON object of groups; sizes in bytes, enums by name.
 nlohmann::ordered_json settings_json(const Settings& settings);
 
-// Each setting's key and value as the command line takes them.
+// Each setting's key, and its value as the command line accepts it.
 std::map<std::string, std::string> setting_texts(const Settings& settings);
 
 }  // namespace moelab

@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 4> enum_names(ComputePrecision) {
   return {"fp32", "bf16", "fp16", "fp8"};
 }
 
-// `compute`: in the type that products take.
+// `compute`: held in the type of the products.
 enum class WeightStore { compute, fp32, bf16, fp16, fp8, int8 };
 constexpr std::array<std::string_view, 6> enum_names(WeightStore) {
   return {"compute", "fp32", "bf16", "fp16", "fp8", "int8"};
@@ -184,7 +184,7 @@ struct TrainSettings {
   int64_t seed = 1;
   std::string init;
 
-  // Tokens of a row of a batch.
+  // Tokens in a row of a batch.
   int64_t row() const { return tokens_per_device > 0 ? tokens_per_device : sequence; }
 
   template <class Self, class Visitor>
@@ -220,7 +220,7 @@ struct EvalSettings {
   }
 };
 
-// What a run's loss holds its model close to.
+// A frozen model that the loss keeps the trained model close to.
 struct ReferenceSettings {
   std::string path;
   double kl = 0.04;
@@ -321,7 +321,7 @@ struct MemorySettings {
   }
 };
 
-// Texts that a run writes while it trains.
+// Texts that a run writes during training.
 struct SampleSettings {
   int64_t every = 0;
   double share = 0.3;
@@ -399,7 +399,7 @@ struct RunSettings {
   }
 };
 
-// Everything a run is: model x settings. docs: shared names with metrics and reports.
+// All settings of a run. The names are also those of metrics and reports.
 struct Settings {
   ModelSettings model;
   AttentionSettings attention;

@@ -4,8 +4,8 @@
 
 namespace moelab {
 
-// Words as one line that a POSIX shell takes again: those with characters of a meaning of their own in single
-// quotes.
+// Joins words into one line that a POSIX shell splits into the same words: words with special characters are
+// put in single quotes.
 std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace moelab

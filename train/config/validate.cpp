@@ -17,7 +17,7 @@
 namespace moelab {
 namespace {
 
-// Settings made in code pass no reader, so each value goes through one here.
+// Settings made in code have not been through read_value, so each value is printed and read here.
 void check_intervals(const Settings& settings) {
   for_each_field(settings, [](const Field& field, const auto& value) {
     std::remove_cvref_t<decltype(value)> again{};
@@ -114,7 +114,7 @@ void check_reference(const Settings& s) {
   require_drive(s, "reference.placement", s.reference.placement, s.reference.placement);
 }
 
-// One shape of every tensor, and nothing that waits for the host or moves between it and the device.
+// A captured step has fixed tensor shapes, and nothing that waits for the host or moves to or from it.
 void check_captured_step(const Settings& s) {
   const auto refuse = [&](bool found, const std::string& setting, const std::string& remedy) {
     require(!found,

@@ -3,8 +3,8 @@
 
 namespace moelab {
 
-// Checks every setting's interval and what settings demand of each other. Takes settings as given or
-// resolved. Throws UserError that names the keys.
+// Checks each setting's interval and the settings' requirements of each other. Accepts settings before or
+// after resolve(). Throws UserError that names the keys.
 void validate(const Settings& settings);
 
 }  // namespace moelab

@@ -18,7 +18,8 @@ namespace {
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr size_t kMaxDepth = 16;
 
-// Builds a Value from yaml-cpp's events. Its own Node class would drop duplicate keys and follow aliases.
+// Builds a Value from yaml-cpp's events. yaml-cpp's own Node class would drop duplicate keys and follow
+// aliases.
 class Builder : public YAML::EventHandler {
  public:
   explicit Builder(const std::string& name) : name_(name) {}
@@ -91,8 +92,8 @@ std::string place(const std::string& name, const Value& value) {
   return name + ":" + std::to_string(value.line);
 }
 
-// Calls f(key, value) for each entry; keys are text and differ. `prefix` is what comes before a key in
-// messages.
+// Calls f(key, value) for each entry, after checking that keys are text and unique. `prefix` precedes the key
+// in messages.
 template <class Function>
 void for_each_entry(const Value& map, const std::string& name, const std::string& prefix, Function f) {
   for (size_t i = 0; i + 1 < map.items.size(); i += 2) {
@@ -107,7 +108,8 @@ void for_each_entry(const Value& map, const std::string& name, const std::string
   }
 }
 
-// Refused before parsing: yaml-cpp takes byte 4 for the end of the file and replaces what is not UTF-8.
+// Checked before parsing: yaml-cpp treats byte 4 as the end of the file and replaces bytes that are not
+// UTF-8.
 void check_bytes(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   std::string line;

@@ -43,7 +43,7 @@ Part parse_part(std::string_view text, bool alone, const std::string& key) {
   return part;
 }
 
-// A text that names something that exists is that, whatever commas and stars are in it.
+// If the whole text is an existing path, it is that path, whatever commas and stars it has.
 std::vector<Part> parse_mix(const std::string& text, const std::string& key) {
   if (text.empty())
     throw UserError(key + " is empty: name a folder of token shards (scripts/prepare_data.py makes one)");
@@ -113,7 +113,7 @@ void require_window(const std::string& what, const TokenRange& tokens, int64_t s
     refuse_short(what, tokens.size(), sequence + 1, sequence, tokens.size() - 1, "");
 }
 
-// Moves the end of the training tokens into a validation source of their own.
+// Splits the end of the training tokens off as validation data.
 TokenRange hold_out(Source& source, int64_t sequence) {
   const int64_t tokens = source.tokens.size();
   const int64_t held = std::max(sequence + 1, tokens / kHeldOutShare);
@@ -130,7 +130,8 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Ids of two tokenizers in one model would be noise.
+// Remembers the source's tokenizer. Throws UserError if it differs from an earlier source's: the ids of two
+// tokenizers must not be mixed.
 void note_tokenizer(const fs::path& source, std::optional<fs::path>& known) {
   const fs::path file = (fs::is_directory(source) ? source : source.parent_path()) / "tokenizer.json";
   std::error_code ignored;

@@ -5,7 +5,7 @@
 namespace moelab {
 namespace {
 
-// The document's last token, at `last`, is a target alone.
+// The document's last token, at `last`, is only a target.
 void cut(int64_t first, int64_t last, int64_t longest, std::vector<Passage>& passages) {
   for (; first < last; first += longest) passages.push_back({first, std::min(longest, last - first)});
 }

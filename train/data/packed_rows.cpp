@@ -11,7 +11,7 @@
 namespace moelab {
 namespace {
 
-// The row that is written, place by place.
+// Writes one row, position by position.
 struct Cursor {
   int64_t *tokens, *targets;
   int32_t* documents;

@@ -9,19 +9,19 @@
 namespace moelab {
 
 struct PackingOptions {
-  int64_t row = 1;          // tokens a row
-  int64_t longest = 1;      // tokens of a document past which it is cut; at most `row`
-  int64_t buffer = 1;       // passages of documents that are packed together
+  int64_t row = 1;          // tokens per row
+  int64_t longest = 1;      // longer documents are cut after this many tokens; at most `row`
+  int64_t buffer = 1;       // number of passages that are packed together
   int64_t end_of_text = 0;  // the token that ends a document
   int64_t seed = 1;
   bool pinned = false;  // page-locked memory, for copies to a GPU
 };
 
-// Rows of whole documents, or of passages of those that are too long, one behind another and padded at the
-// end.
+// Rows of whole documents, or passages of documents that are too long, packed one after another and padded at
+// the end.
 class PackedRows : public RowSource {
  public:
-  // Throws UserError for a source without a document of two tokens.
+  // Throws UserError for a source without a document of at least two tokens.
   PackedRows(std::vector<Source> sources, const PackingOptions& options);
 
   Batch allocate(int64_t count) const override;

@@ -13,7 +13,8 @@ double mean(const std::vector<int64_t>& lengths) {
          static_cast<double>(lengths.size());
 }
 
-// Sources take turns by passages, and their weights are of tokens.
+// SampleOrder counts passages, while the sources' weights are by tokens; dividing by the mean length converts
+// them.
 SampleOrder order_of(const std::vector<PackedOrder::Source>& sources, int64_t row, int64_t seed) {
   std::vector<double> weights;
   std::vector<int64_t> passages;
@@ -47,7 +48,7 @@ PackedOrder::Rows PackedOrder::pack(int64_t buffer) const {
   std::ranges::stable_sort(passages, std::ranges::greater(),
                            [this](const Sample& passage) { return length(passage); });
   Rows rows;
-  std::multimap<int64_t, size_t> open;  // rows by the room that they have left
+  std::multimap<int64_t, size_t> open;  // rows by the room left in them
   for (const Sample& passage : passages) {
     const int64_t tokens = length(passage);
     auto best = open.lower_bound(tokens);
@@ -62,7 +63,7 @@ PackedOrder::Rows PackedOrder::pack(int64_t buffer) const {
     node.key() -= tokens;
     if (node.key() > 0) open.insert(std::move(node));
   }
-  // The longest passages are in the first rows by now.
+  // Best fit puts the longest passages in the first rows, so shuffle.
   const Permutation shuffled(rows.size(), seed_ * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(buffer));
   Rows result;
   for (size_t i = 0; i < rows.size(); ++i) result.push_back(std::move(rows[shuffled(i)]));
@@ -70,7 +71,7 @@ PackedOrder::Rows PackedOrder::pack(int64_t buffer) const {
 }
 
 std::shared_ptr<const PackedOrder::Rows> PackedOrder::packed(int64_t buffer) const {
-  constexpr size_t kInMemory = 4;  // those that readers ahead and behind stand in
+  constexpr size_t kInMemory = 4;  // enough for workers that read ahead or lag behind
   if (const auto found = in_memory_.find(buffer); found != in_memory_.end()) return found->second;
   auto rows = std::make_shared<const Rows>(pack(buffer));
   if (in_memory_.size() == kInMemory) in_memory_.erase(in_memory_.begin());

@@ -6,26 +6,26 @@
 // B rows, S tokens of the sequence.
 namespace moelab {
 
-// As loaded: contiguous CPU tensors, charged to the host and not to the device's budget.
+// A batch as loaded: contiguous CPU tensors, charged to the host instead of the device's budget.
 struct Batch {
   at::Tensor tokens;   // (B, S) int64
   at::Tensor targets;  // (B, S) int64, the token after each of `tokens`
-  // Of rows that several documents share; else a row is one document and full.
-  at::Tensor documents = {};  // (B, S) int32, as ForwardContext wants it; padding has -1 for its target
-  int64_t filled = 0;         // tokens that are no padding
-  double share = 0;           // of all of the step's such tokens
+  // Only for rows shared by several documents; otherwise each row is one document and full.
+  at::Tensor documents = {};  // (B, S) int32, as ForwardContext expects; padding has target -1
+  int64_t filled = 0;         // tokens without padding
+  double share = 0;           // `filled` as a fraction of the whole step's
 };
 
-// The rows that a run trains on, without end. From several threads at once.
+// The endless rows that a run trains on. Thread-safe.
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  // Memory for `count` rows, pinned where the source was asked to: to allocate it calls CUDA.
+  // Memory for `count` rows; pinned if the source was asked to, which calls CUDA.
   virtual Batch allocate(int64_t count) const = 0;
-  // Fills a batch of allocate() with the rows from `first` on, without a call of CUDA; `share` is not set.
-  // Throws UserError if a shard became unreadable.
+  // Fills a batch from allocate() with the rows from `first` on; makes no CUDA calls and does not set
+  // `share`. Throws UserError if a shard became unreadable.
   virtual void fill(int64_t first, Batch& batch) const = 0;
-  // Tokens of them that are no padding.
+  // Tokens in rows [first, first + count), without padding.
   virtual int64_t filled(int64_t first, int64_t count) const = 0;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kOne = uint64_t{1} << 32;
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+// Finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
 uint64_t mix(uint64_t value) {
   value += 0x9e3779b97f4a7c15;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
@@ -64,8 +64,8 @@ Mixture::Mixture(const std::vector<double>& weights) {
   share_.push_back(kOne);
 }
 
-// Source 0 takes turn n when floor((n + 1) share) passes floor(n share); turns that it leaves are numbered
-// anew for source 1, and so on to the last, which takes all.
+// Source 0 takes turn n when floor((n + 1) share) exceeds floor(n share). The turns that it leaves are
+// renumbered for source 1, and so on; the last source takes all that remain.
 Mixture::Turn Mixture::at(int64_t n) const {
   size_t source = 0;
   for (; source + 1 < share_.size(); ++source) {

@@ -3,13 +3,12 @@
 #include <cstdint>
 #include <vector>
 
-// The order in which a run sees its data, as a pure function of a sample's number: nothing is kept between
-// two calls, so a run that is resumed at a step, or split over other micro-batches or ranks, sees the same
-// samples.
+// The order in which a run sees its data, as a pure function of a sample's number. No state is kept between
+// calls, so a run that is resumed, or split over other micro-batches or ranks, sees the same samples.
 namespace moelab {
 
-// A bijection of [0, size) chosen by a key: a Feistel network over the next power of four, walked until it
-// lands inside [0, size) again (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+// A bijection of [0, size) selected by a key: a Feistel network over the next power of four, iterated until
+// the value is inside [0, size) again (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t key);   // size >= 1, at most 2^62
@@ -22,13 +21,13 @@ class Permutation {
   int half_bits_ = 1;
 };
 
-// Turns taken in proportion to weights, as evenly as they go: after n turns each source has had its share of
-// n to within one turn a source, and how many turns it had is known without counting them.
+// Deals turns to sources in proportion to their weights, as evenly as possible: after n turns each source has
+// had its share of n to within one turn per source. A source's number of turns is known without counting.
 class Mixture {
  public:
   struct Turn {
     size_t source;
-    int64_t number;  // how many turns this source had before
+    int64_t number;  // number of this source's earlier turns
   };
 
   explicit Mixture(const std::vector<double>& weights);  // each > 0; throws std::invalid_argument
@@ -37,16 +36,17 @@ class Mixture {
   std::vector<int64_t> counts(int64_t n) const;
 
  private:
-  // What source i takes of the turns that the sources before it left over, in units of 2^-32.
+  // Source i's share of the turns that earlier sources left over, in units of 2^-32.
   std::vector<uint64_t> share_;
 };
 
 struct Sample {
   size_t source;
-  int64_t window;  // of that source
+  int64_t window;  // index within that source
 };
 
-// Shuffled windows: the source by Mixture, in it each window once an epoch, in a fresh order every epoch.
+// Shuffled windows: Mixture picks the source; each source gives each window once per epoch, in a new order
+// every epoch.
 class SampleOrder {
  public:
   // windows[i] >= 1 is the number of windows of source i.

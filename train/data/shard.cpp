@@ -17,9 +17,9 @@ static_assert(std::endian::native == std::endian::little,
               "shards are read in place as little-endian numbers");
 
 constexpr int32_t kMagic = 20240520;
-constexpr int32_t kMagic32 = 20240801;  // llm.c's shards of 32-bit ids
+constexpr int32_t kMagic32 = 20240801;  // llm.c's shards with 32-bit ids
 constexpr size_t kHeaderBytes = 256 * sizeof(int32_t);
-// The ids fit 16 bits, so a vocabulary from here on admits every one.
+// Ids have 16 bits, so a vocabulary of this size or more admits all of them.
 constexpr int64_t kAllIds = 1 << 16;
 
 using Bytes = std::span<const std::byte>;
@@ -33,7 +33,7 @@ T number_at(Bytes bytes, size_t offset) {
   return value;
 }
 
-// Starts that no file of token ids has but by a chance below one in a million.
+// First bytes of other file types. A file of token ids has them with a probability below one in a million.
 struct Foreign {
   std::string_view start, name;
 };
@@ -51,16 +51,16 @@ constexpr std::array<Foreign, 9> kForeign = {{
     {"GGUF", "a GGUF model"},
 }};
 
-// safetensors: the length of a JSON header as 64-bit number, then the header.
+// safetensors: the JSON header's length as a 64-bit number, then the header.
 bool looks_like_safetensors(Bytes bytes) {
   if (bytes.size() < 10) return false;
   const auto header = number_at<uint64_t>(bytes, 0);
   return header >= 2 && header <= bytes.size() - 8 && as_text(bytes)[8] == '{';
 }
 
-// Text is printable bytes and white space without one control byte. Sixteen in a row are no accident in ids:
-// those below 8192 have a control byte in their upper half, and larger ones miss the printable range too
-// often. Bytes from 0x80 on (UTF-8) say less, so a longer piece has to be free of control bytes.
+// True for printable bytes and white space without control bytes. Sixteen in a row do not occur by chance in
+// ids: an id below 8192 has a control byte as its upper half, and larger ids leave the printable range too
+// often. Bytes from 0x80 on (UTF-8) are weaker evidence, so they count only in text of 1024 bytes or more.
 bool looks_like_text(std::string_view text) {
   constexpr size_t kEnough = 16, kEnoughUtf8 = 1024, kSample = 4096;
   text = text.substr(0, kSample);
@@ -88,7 +88,7 @@ void refuse_foreign(const MappedFile& file) {
                   ", not a shard of 16-bit token ids; scripts/prepare_data.py makes shards");
 }
 
-// Byte offset where the ids begin; checks the header's claims against the file's size.
+// Byte offset where the ids begin. Checks the header against the file's size.
 size_t check_header(const MappedFile& file) {
   const std::string name = file.path().string();
   const Bytes bytes = file.bytes();
@@ -111,7 +111,7 @@ size_t check_header(const MappedFile& file) {
   return kHeaderBytes;
 }
 
-// Byte offset where the ids begin, 0 without a header.
+// Byte offset where the ids begin; 0 if there is no header.
 size_t find_tokens(const MappedFile& file) {
   const Bytes bytes = file.bytes();
   if (bytes.empty())
@@ -137,7 +137,7 @@ Shard::Shard(const std::filesystem::path& path, int64_t vocab) : file_(path), vo
   if (vocab_ < kAllIds) check_ids();
 }
 
-// The largest id of a chunk first, a loop that vectorises; the position only where a chunk fails.
+// Checks each chunk's largest id, a loop that vectorises; looks for the position only if a chunk fails.
 void Shard::check_ids() const {
   constexpr size_t kChunk = 1 << 14;
   for (size_t begin = 0; begin < tokens_.size(); begin += kChunk) {

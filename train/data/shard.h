@@ -7,27 +7,27 @@
 
 namespace moelab {
 
-// How a shard's tokens are stored. Both hold little-endian unsigned 16-bit token ids:
-//   nanogpt  the ids and nothing else (train.bin of karpathy/nanoGPT)
-//   llmc     256 little-endian int32 first: magic 20240520, version 1, the number of ids, zeros
-//   (karpathy/llm.c)
+// How a shard stores its tokens, which are little-endian unsigned 16-bit ids:
+//   nanogpt  only the ids (train.bin of karpathy/nanoGPT)
+//   llmc     after a header of 256 little-endian int32: magic 20240520, version 1, number of ids, zeros
+//            (karpathy/llm.c)
 enum class ShardFormat : uint8_t { nanogpt, llmc };
 
-// One read-only file of token ids, memory-mapped, so that the page cache and not the heap holds it. The
-// format is told by the content.
+// A read-only, memory-mapped file of token ids, held by the page cache rather than the heap. The format is
+// detected from the content.
 class Shard {
  public:
-  // Opens and checks everything, each id < vocab included (one pass over the file). Throws UserError, with
-  // the byte offset where there is one, when the file is missing, empty, truncated, of an odd size, of
-  // another format, or has an id that the vocabulary lacks.
+  // Opens the file and checks everything, including that each id is below vocab (one pass over the file).
+  // Throws UserError, with the byte offset where there is one, when the file is missing, empty, truncated, of
+  // odd size, of another format, or has an id outside the vocabulary.
   Shard(const std::filesystem::path& path, int64_t vocab);
 
   const std::filesystem::path& path() const { return file_.path(); }
   ShardFormat format() const { return format_; }
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }  // tokens
 
-  // Copies tokens [first, first + out.size()). Throws UserError when the file was changed since it was
-  // opened, as far as its size or an id outside the vocabulary shows it.
+  // Copies tokens [first, first + out.size()). Throws UserError if the file changed since it was opened, as
+  // far as its size or an id outside the vocabulary shows that.
   void copy(int64_t first, std::span<int64_t> out) const;
 
  private:

@@ -72,7 +72,7 @@ class WindowRows : public RowSource {
   bool pinned_;
 };
 
-// The largest n for which no source has had more turns than it has windows.
+// The largest n at which no source has had more turns than it has windows.
 int64_t turns_without_repeat(const Mixture& mixture, const std::vector<int64_t>& windows) {
   int64_t fits = 0, fails = 1;
   for (const int64_t count : windows) fails += count;
@@ -148,7 +148,7 @@ Batch TokenStream::read(int64_t step, int64_t first, int64_t count) {
 }
 
 Batch TokenStream::await(std::unique_lock<std::mutex>& lock, Slot& slot) {
-  // Not taken up yet: faster to read it here than to wait for the thread to wake.
+  // No worker has started on it: reading it here is faster than waiting for a thread to wake.
   if (!slot.taken) {
     slot.taken = true;
     lock.unlock();
@@ -169,7 +169,7 @@ Batch TokenStream::load(const Request& request, Batch batch) const {
   return batch;
 }
 
-// Keeps the reads of the last whole step: the pattern that the next ones are expected to follow.
+// Keeps the reads of the last complete step, which later steps are expected to repeat.
 void TokenStream::note(const Request& request) {
   if (!current_.empty() && current_.back().step != request.step) {
     previous_ = std::move(current_);
@@ -186,7 +186,7 @@ TokenStream::Request TokenStream::predict(const Request& last) const {
     const Request& next = ends_step ? previous_.front() : *(found + 1);
     return {last.step + (ends_step ? 1 : 0), next.first, next.count};
   }
-  // The first step: rows in order, and at its end from where it began.
+  // In the first step: consecutive rows; the next step starts where this one began.
   if (last.first + 2 * last.count <= rows_per_step_) return {last.step, last.first + last.count, last.count};
   return {last.step + 1, current_.front().first, current_.front().count};
 }

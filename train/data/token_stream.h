@@ -17,25 +17,24 @@
 // B rows, S tokens of the sequence.
 namespace moelab {
 
-// Windows of `sequence` tokens, row n being sample n of SampleOrder. pinned: in page-locked memory.
+// Windows of `sequence` tokens; row n is sample n of SampleOrder. pinned: page-locked memory.
 std::unique_ptr<const RowSource> window_rows(std::vector<Source> sources, int64_t sequence, int64_t seed,
                                              bool pinned = false);
 
-// Threads that live as long as their stream, and the batches that each of them reads ahead.
+// Threads that read ahead, which live as long as their stream, and the batches that each reads ahead.
 struct ReadAhead {
   int64_t workers = 1;
-  int64_t batches = 0;  // 0: whoever asks for a batch reads it
+  int64_t batches = 0;  // 0: batches are read when they are requested
 };
 
-// Training rows by optimizer step: row i of step s is row s * rows_per_step + i of the source, so that any
-// row can be read at any time, and neither the workers nor how a step is cut into micro-batches or ranks
-// changes anything. Workers expect each step to be read like the one before. One thread at a time may read.
-// It allocates what the workers fill: they make no call of CUDA that could fall into a step that is being
-// captured.
+// Training rows by optimizer step: row i of step s is row s * rows_per_step + i of the source. Any row can be
+// read at any time, and neither the workers nor the split into micro-batches or ranks changes anything.
+// Workers expect each step to be read like the previous one. Only one thread at a time may call read().
+// Memory is allocated by that thread: workers make no CUDA calls, which could disturb a step being captured.
 class TokenStream {
  public:
   TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead);
-  // Of window_rows, with one worker. sequence, rows_per_step >= 1, prefetch >= 0 batches.
+  // With window_rows and one worker. sequence, rows_per_step >= 1; prefetch >= 0 batches.
   TokenStream(Dataset data, int64_t sequence, int64_t rows_per_step, int64_t seed, int64_t prefetch);
   ~TokenStream();
   TokenStream(const TokenStream&) = delete;
@@ -45,7 +44,7 @@ class TokenStream {
   // a shard became unreadable.
   Batch read(int64_t step, int64_t first, int64_t count);
 
-  // Reads so far that prefetch had planned for.
+  // Number of reads so far that prefetch had predicted.
   int64_t foreseen() const { return foreseen_; }
 
  private:
@@ -64,23 +63,23 @@ class TokenStream {
   void work();
 
   const std::unique_ptr<const RowSource> rows_;
-  const int64_t rows_per_step_, prefetch_;  // batches of all workers
+  const int64_t rows_per_step_, prefetch_;  // prefetch_: batches of all workers together
 
-  std::vector<Request> current_, previous_;  // the reads of this step so far, and all of the step before
+  std::vector<Request> current_, previous_;  // reads of the current step so far, and of the whole step before
   int64_t foreseen_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Slot>> planned_;  // in the order in which they are expected
+  std::deque<std::shared_ptr<Slot>> planned_;  // in the order of expected reads
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };
 
-// Batch b of a run's held-out windows.
+// Returns batch b of a run's held-out windows.
 using ValidationBatches = std::function<Batch(int64_t b)>;
 
-// Validation windows in a fixed shuffled order, each once, so that a few batches sample all documents:
-// sources in proportion to their weights until the first of them has no more. Batch b is always the same.
+// Validation windows in a fixed shuffled order, each once, so that a few batches sample all documents.
+// Sources contribute in proportion to their weights until one of them runs out. Batch b is always the same.
 class ValidationStream {
  public:
   // sequence, rows >= 1.
@@ -88,8 +87,8 @@ class ValidationStream {
 
   int64_t windows() const { return windows_; }
   int64_t batches() const { return (windows_ + rows_ - 1) / rows_; }
-  // 0 <= batch < batches(). The last one may have fewer than `rows` rows. Throws UserError if a shard became
-  // unreadable.
+  // 0 <= batch < batches(). The last batch may have fewer than `rows` rows. Throws UserError if a shard
+  // became unreadable.
   Batch read(int64_t batch) const;
 
  private:

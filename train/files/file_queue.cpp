@@ -74,7 +74,7 @@ class ThreadQueue : public FileQueue {
     return request;
   }
 
-  std::mutex mutex_;  // guards the three below
+  std::mutex mutex_;  // guards the next three members
   std::condition_variable changed_;
   std::deque<FileRequest> requests_;
   std::deque<FileResult> results_;
@@ -85,7 +85,7 @@ class ThreadQueue : public FileQueue {
 #ifdef MOELAB_WITH_URING
 class UringQueue : public FileQueue {
  public:
-  // Null where the kernel refuses (containers often do).
+  // Null if the kernel refuses (containers often do).
   static std::unique_ptr<FileQueue> open(unsigned depth) {
     auto queue = std::unique_ptr<UringQueue>(new UringQueue);
     queue->open_ = io_uring_queue_init(depth, &queue->ring_, 0) == 0;

@@ -5,34 +5,33 @@
 
 namespace moelab {
 
-// A read or write of a file, at most so many under way at a time as the queue was made for.
+// A read or write of a file.
 struct FileRequest {
   int fd;
   bool write;
   std::byte* data;
   size_t bytes;
   int64_t offset;
-  int64_t tag;  // the caller's name for it
+  int64_t tag;  // chosen by the caller, returned in the result
 };
 
 struct FileResult {
   int64_t tag;
-  int64_t bytes;  // done, possibly fewer than asked for; -errno when it failed
+  int64_t bytes;  // bytes done, possibly fewer than requested; -errno when it failed
 };
 
 class FileQueue {
  public:
   virtual ~FileQueue() = default;
-  // `request.data` stays valid until the request's result was taken.
+  // `request.data` must stay valid until the request's result is taken. At most `depth` requests at a time.
   virtual void submit(const FileRequest& request) = 0;
-  // Waits for one of the requests under way, whichever ends first.
+  // Waits for one of the submitted requests, whichever ends first.
   virtual FileResult wait() = 0;
 };
 
-// io_uring where this was built with liburing and the kernel lets it; else pread and pwrite on a thread of
-// its own.
+// io_uring if built with liburing and the kernel allows it, otherwise make_thread_queue().
 std::unique_ptr<FileQueue> make_file_queue(unsigned depth);
-// The latter in any case.
+// A queue that runs pread and pwrite on its own thread.
 std::unique_ptr<FileQueue> make_thread_queue();
 
 }  // namespace moelab

@@ -5,8 +5,8 @@
 
 namespace moelab {
 
-// Of a file with a JSON object on each line the lines up to the first whose "step" is above `step`, or that
-// is none: what a run resumed after that step goes on from. Empty for a file that is not there.
+// For resuming a run after `step`. From a file with one JSON object per line, returns the lines before the
+// first whose "step" is above `step` or missing. Empty if the file does not exist.
 std::string json_lines_up_to(const std::filesystem::path& file, int64_t step);
 
 }  // namespace moelab

@@ -5,7 +5,7 @@
 
 namespace moelab {
 
-// JSON at most `max_depth` levels deep. Throws UserError, beginning with `where`.
+// Parses JSON of at most `max_depth` levels. Throws UserError, beginning with `where`.
 nlohmann::json parse_json(std::string_view text, const std::string& where, int max_depth = 64);
 
 }  // namespace moelab

@@ -9,7 +9,7 @@
 
 namespace moelab {
 
-// Opened without waiting, because opening a pipe would block until somebody writes to it.
+// O_NONBLOCK, because opening a pipe would block until somebody writes to it.
 MappedFile::MappedFile(std::filesystem::path path)
     : path_(std::move(path)), fd_(path_, O_RDONLY | O_NONBLOCK) {
   const size_t size = regular_file_size(fd_, path_);

@@ -7,11 +7,11 @@
 
 namespace moelab {
 
-// A regular file mapped read-only into memory for as long as the object lives. The descriptor stays open, so
-// that a file that is truncated later is noticed before its lost pages are touched.
+// A regular file, mapped read-only for the object's lifetime. The descriptor stays open, so that
+// check_unchanged() notices a truncated file before its lost pages are touched.
 class MappedFile {
  public:
-  // Throws IoError when the file is missing or unreadable, UserError when it is no regular file. An empty
+  // Throws IoError when the file is missing or unreadable, UserError when it is not a regular file. An empty
   // file has no bytes.
   explicit MappedFile(std::filesystem::path path);
   ~MappedFile();
@@ -22,7 +22,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
   // Throws UserError when the file no longer has the size that was mapped. Call it before touching bytes that
-  // others may take away: pages past a file's new end raise SIGBUS.
+  // other programs may truncate: pages past a file's new end raise SIGBUS.
   void check_unchanged() const;
 
  private:

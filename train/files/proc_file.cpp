@@ -23,7 +23,7 @@ std::string cpu_name() {
 
 std::string first_gpu_name(const std::filesystem::path& gpus) {
   std::error_code none;
-  std::map<std::filesystem::path, std::string> names;  // by bus address, as CUDA's order by PCI bus
+  std::map<std::filesystem::path, std::string> names;  // by bus address, like CUDA's PCI bus order
   for (const auto& gpu : std::filesystem::directory_iterator(gpus, none))
     if (std::string name = proc_value(gpu.path() / "information", "Model"); !name.empty())
       names[gpu.path()] = std::move(name);

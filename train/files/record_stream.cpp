@@ -14,7 +14,7 @@ RecordStream::RecordStream(const UnnamedFile& file, int64_t request_bytes, int64
       slots_(static_cast<size_t>(depth)) {}
 
 RecordStream::~RecordStream() {
-  for (const Slot& slot : slots_) {  // the tiles' memory goes next
+  for (const Slot& slot : slots_) {  // the tiles' memory is freed next
     if (slot.tile) queue_->wait();
   }
 }
@@ -22,12 +22,12 @@ RecordStream::~RecordStream() {
 void RecordStream::run(std::span<std::byte> memory, int64_t tile_bytes, int64_t count,
                        const std::function<Visit(int64_t)>& visit,
                        const std::function<void(int64_t, int64_t)>& work) {
-  finish();  // what is read may still be on its way out
+  finish();  // records to be read may still be being written
   const auto tiles = static_cast<int64_t>(memory.size()) / tile_bytes;
   for (int64_t t = 0; t < tiles; ++t) tiles_.at(t).memory = memory.data() + t * tile_bytes;
   int64_t loaded = 0;
   for (int64_t i = 0; i < count; ++i) {
-    // One tile less than there are: the last one's writes have just begun.
+    // One tile fewer than there are: the last tile's writes have only just started.
     for (; loaded < std::min(count, i + tiles - 1); ++loaded) {
       Tile& next = tiles_[loaded % tiles];
       finish(next);

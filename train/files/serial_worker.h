@@ -11,18 +11,18 @@
 
 namespace moelab {
 
-// A thread that runs tasks one after the other.
+// A thread that runs tasks one after another.
 class SerialWorker {
  public:
   SerialWorker();
-  // Returns once all tasks are done.
+  // Waits until all tasks are done.
   ~SerialWorker();
   SerialWorker(const SerialWorker&) = delete;
   SerialWorker& operator=(const SerialWorker&) = delete;
 
-  // Runs `task` after those posted before; waits first until fewer than `most` are unfinished. The future
-  // becomes ready once the task and what it holds are gone, and throws what it threw. What a task threw is
-  // thrown by every later call, too: what it was to do is not done.
+  // Runs `task` after those posted before; first waits until fewer than `most` are unfinished. The future
+  // becomes ready when the task has run and its captures are destroyed, and throws what the task threw. After
+  // a task has thrown, every later post() throws the same, because that task's work was not done.
   std::shared_future<void> post(std::function<void()> task, size_t most = SIZE_MAX);
 
  private:

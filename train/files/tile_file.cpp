@@ -21,7 +21,7 @@ TileFile::TileFile(const std::filesystem::path& folder, std::span<std::byte> mem
 
 TileFile::~TileFile() {
   forget_reads();
-  for (Tile& tile : tiles_) {  // the tiles' memory goes next
+  for (Tile& tile : tiles_) {  // the tiles' memory is freed next
     if (tile.busy) queue_->wait();
   }
 }
@@ -38,7 +38,7 @@ void TileFile::write(int64_t offset, const void* data, int64_t bytes) {
 }
 
 void TileFile::read(int64_t offset, void* data, int64_t bytes) {
-  finish_all();  // what is read may still be on its way out
+  finish_all();  // data to be read may still be being written
   auto* to = static_cast<std::byte*>(data);
   try {
     for (int64_t done = 0; done < bytes; done += tile_bytes_) {

@@ -13,8 +13,8 @@ namespace {
 
 bool unsupported(int code) { return code == EINVAL || code == EOPNOTSUPP || code == EISDIR; }
 
-// For file systems that make no unnamed files: name it and take the name away. Where O_DIRECT is refused the
-// kernel has made the file by then.
+// For file systems without unnamed files: creates a named file and unlinks it. If O_DIRECT is refused
+// (EINVAL), the kernel has already created the file, so it is removed.
 FileDescriptor open_and_unlink(const fs::path& folder, int flags) {
   const fs::path named = folder / (".moelab-" + std::to_string(::getpid()));
   try {
@@ -58,8 +58,8 @@ void UnnamedFile::allocate(int64_t offset, int64_t bytes) {
   if (code != 0) throw IoError("reserve " + std::to_string(bytes) + " bytes of a file in", folder_, code);
 }
 
-// A file system that is nearly full, or a file near a limit on its size, takes a part and refuses the rest at
-// the next call; a part is never all.
+// A nearly full file system, or a file near a size limit, accepts part of a request and refuses the rest at
+// the next call, so a partly done request is an error.
 void UnnamedFile::check(const FileRequest& request, int64_t done) const {
   if (done == static_cast<int64_t>(request.bytes)) return;
   if (done < 0)

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A prompt and what was written behind it.
+// A prompt and its continuation.
 class Text {
  public:
   Text(const std::vector<int64_t>& prompt, const GenerateOptions& options, size_t number)
@@ -24,7 +24,7 @@ class Text {
   bool new_here() const { return read_ == 0; }
   void was_read(int64_t count) { read_ += count; }
 
-  // Chooses the token behind all that was read, by logits (V) fp32. False: the text ends.
+  // Chooses the token after all that was read, from logits (V) fp32. False: the text has ended.
   bool write(std::span<const float> logits, const GenerateOptions& options, int64_t positions) {
     const int64_t id = sampler_(logits);
     if (id == options.end_of_text) return end(Ending::end_of_text);
@@ -47,12 +47,12 @@ class Text {
   }
 
   std::vector<int64_t> ids_;
-  int64_t read_ = 0;  // of them
+  int64_t read_ = 0;  // number of ids_ that the model has read
   Sampler sampler_;
   Generated result_;
 };
 
-// The texts of one call and what they share.
+// The texts of one call and their shared state.
 class Batch {
  public:
   Batch(Transformer& model, BlockRunner& runner, const std::vector<std::vector<int64_t>>& prompts,
@@ -106,7 +106,7 @@ class Batch {
     });
   }
 
-  // As read(). Places without a part go along; what is written there is written over before it is seen.
+  // As read(). Cache places without a part take part too; what they write is overwritten before it is used.
   at::Tensor decode(const std::vector<TextScheduler::Part>& parts) {
     std::vector<DecodeStep::Next> next;
     for (const KvCache& cache : caches_) next.push_back({0, std::min(cache.length(), limits_.positions - 1)});
@@ -120,7 +120,7 @@ class Batch {
     return logits.index_select(0, at::tensor(places, at::kLong));
   }
 
-  // Logits (parts, V) fp32 behind each part, on the CPU or on meta.
+  // Logits (parts, V) fp32 after each part, on the CPU or on meta.
   at::Tensor read(const std::vector<TextScheduler::Part>& parts) {
     std::vector<int64_t> ids;
     std::vector<CachedText> cached;
@@ -142,8 +142,8 @@ class Batch {
   const BatchLimits& limits_;
   TextScheduler scheduler_;
   std::vector<Text> texts_;
-  KvCache cache_;                // of all places
-  std::vector<KvCache> caches_;  // each place's part of it
+  KvCache cache_;                // for all places
+  std::vector<KvCache> caches_;  // each place's part of cache_
   std::optional<DecodeStep> decode_;
   int64_t passes_ = 0;
 };

@@ -5,7 +5,7 @@
 #include "kernels/expert_block_cuda.h"
 #include "kernels/rope.h"
 
-// Axes: B texts, P places of the cache, V vocabulary.
+// Axes: B texts, P positions of the cache, V vocabulary.
 namespace moelab {
 
 bool DecodeStep::fits(const Transformer& model) {

@@ -18,7 +18,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// One text (batch 1) that grows.
+// Reads one growing text (batch 1).
 class Reader {
  public:
   Reader(Transformer& model, KvCache& cache, bool captured) : model_(model), cache_(cache) {
@@ -26,14 +26,14 @@ class Reader {
     if (captured) decode_.emplace(model, direct_, cache);
   }
 
-  // Logits (1, V) fp32 on the CPU of what follows once `ids` were read as well.
+  // Reads `ids` and returns the logits (1, V) fp32 of the next token, on the CPU.
   at::Tensor read(std::span<const int64_t> ids) {
     const at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(ids.data(), ids.size()), at::kLong);
     const at::Tensor logits = model_.next_logits(tokens.to(model_.device()).unsqueeze(0), cache_, direct_);
     return logits.to(at::kCPU, at::kFloat).contiguous();
   }
 
-  // The same for a prompt: in pieces of half the size where one ran out of memory.
+  // As read(), for a prompt: if a piece runs out of memory, goes on with pieces of half the size.
   at::Tensor read_prompt(std::span<const int64_t> ids) {
     at::Tensor logits;
     size_t piece = ids.size();
@@ -51,7 +51,7 @@ class Reader {
     return logits;
   }
 
-  // The same of one token behind all that was read.
+  // As read(), for one token.
   at::Tensor read_next(int64_t id) {
     if (!decode_) return read({&id, 1});
     const at::Tensor logits = decode_->read({{id, cache_.length()}});

@@ -15,7 +15,7 @@ std::mt19937_64 generator(uint64_t seed, uint64_t stream) {
   return std::mt19937_64(words);
 }
 
-// In [0, 1), by the 53 highest bits: the standard's own distribution differs between libraries.
+// In [0, 1), from the 53 highest bits: std::uniform_real_distribution differs between libraries.
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 constexpr auto likelier = [](const auto& a, const auto& b) {
@@ -59,7 +59,7 @@ int64_t Sampler::operator()(std::span<const float> logits) {
     left -= weight(candidate);
     if (left < 0) return candidate.id;
   }
-  return best.id;  // rounding left a remainder
+  return best.id;  // reached when rounding leaves a remainder
 }
 
 void Sampler::keep_top_k() {
@@ -69,7 +69,7 @@ void Sampler::keep_top_k() {
   candidates_.resize(k);
 }
 
-// Returns the sum of the weights that stay.
+// Returns the sum of the remaining weights.
 double Sampler::keep_top_p() {
   double all = 0;
   for (const Candidate& candidate : candidates_) all += weight(candidate);

@@ -15,21 +15,21 @@ namespace moelab {
 #ifdef MOELAB_WITH_CUDA
 
 struct StepGraph::Cuda {
-  c10::cuda::CUDAStream stream;  // capture is refused on the default one
+  c10::cuda::CUDAStream stream;  // the default stream cannot be captured
   std::unique_ptr<at::cuda::CUDAGraph> graph;
 };
 
 namespace {
 
-// What is queued on `later` from now on waits for what `earlier` has.
+// Makes work queued on `later` from now on wait for the work on `earlier`.
 void order(c10::cuda::CUDAStream earlier, c10::cuda::CUDAStream later) {
   c10::cuda::CUDAEvent now;
   now.record(earlier);
   now.block(later);
 }
 
-// A capture that `work` threw out of. An invalid one makes LibTorch's end throw before it has closed the
-// pools, whose filters refer to the graph.
+// Ends a capture in which `work` has thrown. If the capture is invalid, LibTorch's capture_end throws before
+// closing the memory pools, whose filters refer to the graph, so this closes them.
 void break_off(at::cuda::CUDAGraph& graph, c10::DeviceIndex device, at::cuda::MempoolId_t pool) {
   try {
     graph.capture_end();
@@ -79,11 +79,11 @@ void StepGraph::launch(const std::function<void()>& work) {
   order(cuda_->stream, outer);
 }
 
-// In the thread's own mode: what another thread calls meanwhile breaks nothing.
+// Thread-local mode: CUDA calls of other threads do not break the capture.
 void StepGraph::capture(const std::function<void()>& work) {
   C10_CUDA_CHECK(cudaDeviceSynchronize());
-  c10::cuda::CUDACachingAllocator::emptyCache();  // what the launches used, which the graph's pool cannot
-  auto graph = std::make_unique<at::cuda::CUDAGraph>(/*keep_graph=*/true);  // made executable below alone
+  c10::cuda::CUDACachingAllocator::emptyCache();  // the graph's pool cannot use this memory
+  auto graph = std::make_unique<at::cuda::CUDAGraph>(/*keep_graph=*/true);  // instantiated below
   const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
   graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   capturing_ = true;

@@ -6,9 +6,9 @@
 
 namespace moelab {
 
-// Work of the device that is launched over and over, always the same on the same memory. On CUDA its launches
-// are captured once, in a graph, and from then on replayed as one (at::cuda::CUDAGraph), on a stream of this
-// one's own, between what the current stream did before and does after. Elsewhere the work is done each time.
+// Device work that runs repeatedly, always the same on the same memory. On CUDA its launches are captured
+// once in a graph and then replayed as one (at::cuda::CUDAGraph), on a stream of its own, ordered after
+// earlier and before later work on the current stream. Elsewhere the work simply runs each time.
 class StepGraph {
  public:
   explicit StepGraph(c10::Device device);
@@ -17,19 +17,19 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Does `work`: the first times by launching it, so that whatever is made once is made (kernels loaded,
-  // tables, workspaces), then once by capturing it and replaying what was captured, from then on by replaying
-  // alone. What it takes in and leaves behind has to lie in tensors that keep their places, and nothing in it
-  // may wait for the device; tensors that it makes and that outlive it keep their places in the graph's
-  // memory until forget(). Throws what `work` throws, such as c10::OutOfMemoryError; while it is being
-  // captured, nothing has been done then.
+  // Runs `work`. The first times it is launched, so that everything made only once is made (kernels loaded,
+  // tables, workspaces); then it is captured and the capture replayed; after that it is only replayed. Inputs
+  // and outputs must be in tensors that keep their addresses, and nothing in `work` may wait for the device.
+  // Tensors that `work` makes and that outlive it keep their addresses in the graph's memory until forget().
+  // Throws what `work` throws, such as c10::OutOfMemoryError; if that happens during capture, nothing has
+  // been computed.
   void run(const std::function<void()>& work);
 
-  // The next run begins anew: shapes or places have changed, or `work` has thrown. Gives the graph's memory
-  // back, once the device is done.
+  // Makes the next run start from the beginning, because shapes or addresses have changed or `work` has
+  // thrown. Frees the graph's memory, after waiting for the device.
   void forget();
 
-  // Whether `work` is being captured at the moment, not done.
+  // True while `work` is only being captured, not executed.
   bool capturing() const { return capturing_; }
 
  private:
@@ -37,9 +37,9 @@ class StepGraph {
   void launch(const std::function<void()>& work);
   void capture(const std::function<void()>& work);
 
-  static constexpr int kLaunches = 2;  // the second finds what the first has left
+  static constexpr int kLaunches = 2;  // the second launch sees what the first left
   c10::Device device_;
-  std::unique_ptr<Cuda> cuda_;  // null but on CUDA
+  std::unique_ptr<Cuda> cuda_;  // null except on CUDA
   int launches_ = 0;
   bool capturing_ = false;
 };

@@ -33,7 +33,7 @@ void require_new_folder(const fs::path& folder) {
   throw UserError(folder.string() + ": already exists; give the name of a new folder");
 }
 
-// Has `fill` make the folder under another name; an error leaves nothing of it.
+// Lets `fill` make the folder under a temporary name, then renames it; an error leaves nothing behind.
 void fill_and_rename(const fs::path& to, const std::function<void(const fs::path& folder)>& fill) {
   const fs::path whole = fs::absolute(to / "").lexically_normal().parent_path();
   const fs::path temporary = temporary_name(whole.parent_path(), whole.filename().string());
@@ -76,7 +76,7 @@ void read_hf_weights(const fs::path& folder, const HfConfig& config, const std::
   std::vector<TensorEntry> views = hf_views(into, config.family, config.model);
   at::Tensor head;
   if (config.model.tie_embeddings && weights.has("lm_head.weight")) {
-    // some programs write the tied head out
+    // some programs store the tied head separately
     head = at::empty_like(views.front().tensor);
     views.push_back({"lm_head.weight", head});
   }
@@ -111,11 +111,11 @@ Settings training_settings(const HfConfig& config) {
   return settings;
 }
 
-// Each row-major tensor of a file, without a copy; valid as long as the file.
+// Each tensor of a file, row-major and without a copy; valid as long as the file.
 std::vector<TensorEntry> mapped_tensors(const SafetensorsFile& file) {
   std::vector<TensorEntry> entries;
   for (const SafetensorsInfo& info : file.header().tensors) {
-    // from_blob wants a mutable pointer; nobody writes through it.
+    // from_blob requires a mutable pointer; nothing writes through it.
     auto* data = const_cast<std::byte*>(file.bytes(info).data());
     entries.push_back(
         {info.name, at::from_blob(data, info.shape, at::TensorOptions(to_scalar_type(info.type)))});
@@ -123,7 +123,7 @@ std::vector<TensorEntry> mapped_tensors(const SafetensorsFile& file) {
   return entries;
 }
 
-// The newest file of that name that a checkpoint, a folder of checkpoints or of a run holds.
+// The newest file with that name in a checkpoint, a folder of checkpoints or a run folder.
 std::optional<fs::path> saved_file(const fs::path& folder, const char* name) {
   std::vector<fs::path> places = {folder};
   for (const fs::path& checkpoints : {folder / "checkpoints", folder}) {

@@ -21,8 +21,8 @@ constexpr uint64_t kMaxConfigBytes = 1 << 24;
 struct Traits {
   const char *model_type, *architecture, *preset;
   const char *d_expert, *experts;  // keys
-  double norm_eps, rope_theta;     // where the key is missing
-  int64_t kv_heads;                // likewise; 0: as many as query heads
+  double norm_eps, rope_theta;     // default if the key is missing
+  int64_t kv_heads;                // default if the key is missing; 0: as many as query heads
   QkNorm qk_norm;
 };
 
@@ -36,7 +36,7 @@ constexpr std::array<Traits, 3> kFamilies = {
 
 const Traits& traits_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)]; }
 
-// config.json, with messages that name file and key.
+// A parsed config.json whose error messages name file and key.
 class Config {
  public:
   explicit Config(const fs::path& path)
@@ -52,7 +52,7 @@ class Config {
 
   bool has(const char* key) const { return json_.contains(key); }
 
-  // Null where the key is missing or null.
+  // Null if the key is missing or null.
   const json& at(const char* key) const {
     static const json null;
     const auto found = json_.find(key);
@@ -69,7 +69,7 @@ class Config {
     return read(key, std::optional(fallback), &json::is_boolean, "true or false");
   }
 
-  // Throws unless the key is missing, null or of this value, the only one that our models have.
+  // Throws unless the key is missing, null or equal to `value`, the only one that our models support.
   void only(const char* key, const json& value) const {
     const json& found = at(key);
     if (found.is_null() || found == value) return;
@@ -115,7 +115,7 @@ void refuse_what_we_lack(const Config& config, HfFamily family) {
   config.only("router_jitter_noise", 0);
   config.only("partial_rotary_factor", 1);
   config.only("use_sliding_window", false);
-  // Mixtral's we have; Qwen3 states a window also where it is switched off
+  // Mixtral's window is supported; Qwen3 configs state a window even when it is switched off
   if (family == HfFamily::olmoe) config.only("sliding_window", nullptr);
   config.only("decoder_sparse_step", 1);
   config.only("mlp_only_layers", json::array());
@@ -124,7 +124,8 @@ void refuse_what_we_lack(const Config& config, HfFamily family) {
   }
 }
 
-// transformers 4 writes rope_theta, and scaling in rope_scaling; transformers 5 both in rope_parameters.
+// transformers 4 writes rope_theta, and scaling in rope_scaling; transformers 5 writes both in
+// rope_parameters.
 double read_rope_theta(const Config& config, double fallback) {
   double theta = config.number("rope_theta", fallback);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -159,7 +160,7 @@ AttentionSettings read_attention(const Config& config, HfFamily family) {
 }
 
 int64_t read_experts(const Config& config, const Traits& traits) {
-  // transformers 5 has one name for both
+  // transformers 5 uses one name for both families
   for (const char* key : {"num_experts", "num_local_experts"}) {
     if (!config.has(traits.experts) && config.has(key)) return config.integer(key);
   }
@@ -286,7 +287,7 @@ std::string hf_config_text(HfFamily family, const ModelSettings& m, const Attent
   if (family != HfFamily::mixtral) config["norm_topk_prob"] = m.norm_topk;
   if (m.clip_qkv > 0) config["clip_qkv"] = m.clip_qkv;
   if (attention.kernel == AttentionKernel::sliding_window) config["sliding_window"] = attention.window;
-  // the families' defaults are ids of their own vocabularies
+  // null, because the families' default ids belong to their own vocabularies
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) config[token] = nullptr;
   return config.dump(2) + "\n";
 }

@@ -32,7 +32,7 @@ constexpr uint64_t kMaxIndexBytes = 1 << 28;
   throw UserError(folder.string() + ": has neither " + kSingle + " nor " + kIndex);
 }
 
-// A file of the same folder, never one elsewhere.
+// True for the name of a file in the same folder.
 bool plain_shard_name(const std::string& name) {
   return name.find('/') == name.npos && name.find('\0') == name.npos && name.ends_with(".safetensors");
 }
@@ -114,7 +114,7 @@ void HfWeights::check(const std::vector<TensorEntry>& into) const {
 
 void HfWeights::restore(const std::vector<TensorEntry>& into) const {
   check(into);
-  const HomeScope host(Home::host);  // the copies that conversion needs
+  const HomeScope host(Home::host);  // for the copies made by conversion
   for (const TensorEntry& entry : into) {
     const SafetensorsFile& file = files_[file_of_.at(entry.name)];
     const SafetensorsInfo& found = info(entry.name);
@@ -129,7 +129,7 @@ void HfWeights::restore(const std::vector<TensorEntry>& into) const {
 
 void write_hf_weights(const fs::path& folder, const std::vector<TensorEntry>& tensors,
                       int64_t max_shard_bytes) {
-  const SafetensorsMetadata metadata = {{"format", "pt"}};  // transformers insists on it
+  const SafetensorsMetadata metadata = {{"format", "pt"}};  // transformers requires it
   const auto shards = split(tensors, max_shard_bytes);
   if (shards.size() == 1) {
     write_safetensors(folder / kSingle, tensors, metadata);

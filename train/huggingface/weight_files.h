@@ -13,7 +13,7 @@ namespace moelab {
 // lists.
 class HfWeights {
  public:
-  // Opens and checks the files. Throws UserError, also for a folder that has pickled weights alone: those are
+  // Opens and checks the files. Throws UserError, also for a folder with only pickled weights, which are
   // never read.
   explicit HfWeights(const std::filesystem::path& folder);
 
@@ -22,8 +22,8 @@ class HfWeights {
   at::Tensor tensor(const std::string& name) const { return files_[file_of_.at(name)].tensor(name); }
 
   // Copies every tensor (F32, BF16 or F16) into the fp32 entry of its name, in place and exactly. Before
-  // anything is written, names, types and shapes are compared both ways; what differs is a UserError naming
-  // it.
+  // writing, compares names, types and shapes in both directions; throws UserError that names the first
+  // difference.
   void restore(const std::vector<TensorEntry>& into) const;
 
  private:
@@ -36,8 +36,8 @@ class HfWeights {
   std::unordered_map<std::string, size_t> file_of_;  // tensor -> position in files_
 };
 
-// Writes model.safetensors, or, when that would pass `max_shard_bytes`, shards of at most so many bytes (but
-// at least one tensor) and their index, into a folder that has none yet.
+// Writes model.safetensors. If that would exceed `max_shard_bytes`, writes shards of at most that size (but
+// at least one tensor) and their index instead. The folder must not have any of these files yet.
 void write_hf_weights(const std::filesystem::path& folder, const std::vector<TensorEntry>& tensors,
                       int64_t max_shard_bytes);
 

@@ -9,8 +9,8 @@
 
 namespace moelab {
 
-// A run's held-out loss, in batches of eval.micro_batch rows or, once those ran out of memory, of fewer. The
-// windows stay the same, so the loss is the same to rounding.
+// Computes a run's held-out loss in batches of eval.micro_batch rows, or fewer after a batch ran out of
+// memory. The windows stay the same, so the loss is the same up to rounding.
 class HeldOut {
  public:
   // `reduced` is called when a batch of `from` rows ran out of memory and `to` rows are tried next.
@@ -18,7 +18,8 @@ class HeldOut {
           std::function<void(int64_t from, int64_t to)> reduced);
 
   using Evaluate = std::function<double(const ValidationBatches& batches, int64_t count)>;
-  // What `evaluate` returns. Throws its c10::OutOfMemoryError with a batch of 1, and without memory.recover.
+  // The result of `evaluate`. Rethrows its c10::OutOfMemoryError if the batch has 1 row or memory.recover is
+  // false.
   double loss(const Evaluate& evaluate);
 
   int64_t batches() const;
@@ -31,7 +32,7 @@ class HeldOut {
   std::function<void(int64_t, int64_t)> reduced_;
   int64_t rows_;
   ValidationStream stream_;
-  int64_t windows_;  // of all batches
+  int64_t windows_;  // in all batches together
 };
 
 }  // namespace moelab

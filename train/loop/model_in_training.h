@@ -9,31 +9,31 @@
 
 namespace moelab {
 
-// What a TrainLoop drives: a Trainer with its data, or the script of a test. Whatever computes throws
-// c10::OutOfMemoryError when it passes the memory budget.
+// The model that a TrainLoop trains: a Trainer with its data, or a test's script. Everything that computes
+// throws c10::OutOfMemoryError when it exceeds the memory budget.
 class ModelInTraining {
  public:
   virtual ~ModelInTraining() = default;
 
-  // Takes one optimizer step after `steps` were taken. Returns early, with nothing updated, when the run is
-  // asked to stop.
+  // Takes one optimizer step; `steps` have been taken before. Returns early, with nothing updated, when the
+  // run is asked to stop.
   virtual StepReport step(int64_t steps) = 0;
-  // After step() threw: drops what is left of it. False when half an update may be written.
+  // After step() threw: drops what the step left behind. False if its update may be half written.
   virtual bool abandon_step() = 0;
-  // Cuts the rows of later steps into other micro-batches.
+  // Splits the rows of later steps into other micro-batches.
   virtual void set_split(const Split& split) = 0;
 
   // Mean cross entropy of held-out batches 0 … count-1, in nats. NaN when the run is asked to stop.
   virtual double evaluate(const ValidationBatches& batches, int64_t count) = 0;
 
-  // Writes the samples of step `step`, `samples_at_a_time()` of them together.
+  // Writes the samples of step `step`, `samples_at_a_time()` of them at once.
   virtual void write_samples(int64_t step) = 0;
   virtual int64_t samples_at_a_time() const = 0;
-  // False when it is one at a time already.
+  // False if samples_at_a_time() is 1 already.
   virtual bool halve_samples() = 0;
 
-  // What a checkpoint holds after `steps` steps and `tokens` tokens, the manager's state included; and takes
-  // it back.
+  // The checkpoint after `steps` steps and `tokens` tokens, including the manager's state; and its
+  // restoration.
   virtual CheckpointContent content(int64_t steps, int64_t tokens, const MemoryManager& manager) = 0;
   virtual void restore(const LoadedCheckpoint& checkpoint, MemoryManager& manager) = 0;
 };

@@ -7,10 +7,11 @@ namespace moelab {
 // The failure that ended a run: the first exception it met.
 class RunFailure {
  public:
-  // Keeps `error`, which must be the exception that is being handled, if it is the first.
+  // Keeps `error` if it is the first; it must be the exception being handled.
   void note(const std::exception& error);
 
-  // Calls part() and notes what it throws. Returns what that says, on one line; empty: nothing was thrown.
+  // Calls part(), and notes what it throws. Returns the exception's message, on one line; empty: none was
+  // thrown.
   template <class Part>
   std::string attempt(const Part& part) {
     try {
@@ -22,7 +23,7 @@ class RunFailure {
     }
   }
 
-  // What the failure says, on one line; empty: there is none.
+  // The failure's message, on one line; empty: there is no failure.
   const std::string& reason() const { return reason_; }
   // Whether memory ran out: the budget's or the system's.
   bool out_of_memory() const { return out_of_memory_; }

@@ -52,7 +52,7 @@ void TrainLoop::take(const LoadedCheckpoint& checkpoint) {
 
 void TrainLoop::run() {
   observer_.opened(memory_.monitor.observe(steps_));
-  std::optional<Clock::time_point> start;  // of the step, with the tries that were refused
+  std::optional<Clock::time_point> start;  // of the step, including refused attempts
   while (steps_ < settings_.train.steps && !hooks_.stop()) {
     if (hooks_.before_step) hooks_.before_step(steps_);
     memory_.inspector.before_step(steps_, first_step_);
@@ -74,18 +74,19 @@ TrainLoop::Outcome TrainLoop::try_step() {
   } catch (const c10::OutOfMemoryError&) {
     abandon_step();
     return {{}, std::current_exception()};
-  } catch (const std::exception&) {  // a drive that failed, a defect
+  } catch (const std::exception&) {  // a failing drive, or a defect
     abandon_step();
     throw;
   }
 }
 
 void TrainLoop::abandon_step() {
-  state_consistent_ = false;  // also where abandoning fails
+  state_consistent_ = false;  // stays false if abandon_step throws
   state_consistent_ = model_.abandon_step();
 }
 
-// The plan follows from the step's outcome alone: those who share a step agree on its outcome before this.
+// The plan depends only on the step's outcome. Ranks that share a step will have to agree on the outcome
+// before this.
 void TrainLoop::recover(const std::exception_ptr& refused) {
   const Reading reading = recovery_.note_refusal(steps_, steps_ + 1);
   const std::optional<RecoveryPlan> plan =
@@ -135,7 +136,7 @@ void TrainLoop::apply(const MemoryAction& action) {
   if (action.release_cached) release_cached(device_);
 }
 
-// The last step's is taken at the end of the run.
+// The evaluation after the last step happens at the end of the run.
 bool TrainLoop::evaluation_is_due() const {
   const EvalSettings& eval = settings_.eval;
   return eval.every > 0 && steps_ % eval.every == 0 && steps_ < settings_.train.steps;
@@ -168,7 +169,7 @@ void TrainLoop::sample_if_due() {
   memory_.monitor.observe(steps_);  // keeps this peak out of the next step's
 }
 
-// False when they ran out of memory and fewer at a time are to be tried.
+// False when samples ran out of memory and fewer at a time will be tried.
 bool TrainLoop::try_samples() {
   try {
     model_.write_samples(steps_);

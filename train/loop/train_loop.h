@@ -16,47 +16,46 @@
 
 namespace moelab {
 
-// What a TrainLoop asks of its surroundings.
+// What a TrainLoop needs from its caller.
 struct LoopHooks {
-  std::function<bool()> stop;  // whether the run is asked to stop; polled between steps
-  PredictPeak predict_peak;    // a dry run's
-  // Before each try of a step, with the steps taken so far; may be empty.
+  std::function<bool()> stop;  // true once the run should stop; polled between steps
+  PredictPeak predict_peak;    // by a dry run
+  // Called before each attempt at a step with the number of steps taken so far; may be empty.
   std::function<void(int64_t steps)> before_step = {};
 };
 
-// Trains a model from where it stands to train.steps: steps, evaluations, samples and checkpoints when they
-// are due, smaller batches when memory runs short.
+// Trains a model from its current step to train.steps: takes steps, runs evaluations, samples and checkpoints
+// when due, and uses smaller batches when memory runs short.
 class TrainLoop {
  public:
-  // `model` and `observer` outlive it.
+  // `model` and `observer` must outlive this.
   TrainLoop(const Settings& settings, c10::Device device, const Dataset& data, const LoopHooks& hooks,
             ModelInTraining& model, LoopObserver& observer);
 
   // Goes on from `checkpoint`.
   void resume(const LoadedCheckpoint& checkpoint);
-  // The model has its weights: run() may begin.
+  // Call when the model has its weights, before run().
   void model_is_open() { state_consistent_ = true; }
-  // Checkpoints are saved from now on, unless checkpoint.keep is 0. Throws UserError as CheckpointWriter
-  // does.
+  // Enables checkpoints, unless checkpoint.keep is 0. Throws UserError as CheckpointWriter does.
   void open_checkpoints();
 
-  // Returns after train.steps steps or once it is asked to stop. Throws what ended it: c10::OutOfMemoryError
-  // when no smaller batch is left to try, a failing drive, a defect.
+  // Returns after train.steps steps or when asked to stop. Throws whatever ended it: c10::OutOfMemoryError
+  // when no smaller batch is left to try, a drive's failure, a defect.
   void run();
-  // The held-out loss of the model now; NaN when eval.batches is 0 or the run is asked to stop.
+  // The model's current held-out loss; NaN when eval.batches is 0 or the run is asked to stop.
   double evaluate();
   // Saves the model, if it is consistent and `worth` saving, and waits until all checkpoints are on disk.
   // Throws the error of a save that failed.
   void finish_saving(bool worth);
 
   int64_t first_step() const { return first_step_; }  // steps taken before this run
-  int64_t steps() const { return steps_; }            // steps taken in all
-  // The model stands after steps(): no half-written update is in it.
+  int64_t steps() const { return steps_; }            // steps taken in total
+  // True if the model is exactly at its state after steps(): no update is half written.
   bool state_consistent() const { return state_consistent_; }
   bool saved() const { return saved_step_ == steps_; }
-  // The run's settings with the batch sizes of now.
+  // The run's settings with the current batch sizes.
   Settings settings_now() const;
-  // Of the last step.
+  // Status at the last step.
   MemoryStatus memory_status() const { return last_status_; }
   SaveCosts save_costs() const { return writer_ ? writer_->costs() : SaveCosts{}; }
   bool saves_checkpoints() const { return writer_.has_value(); }
@@ -67,7 +66,7 @@ class TrainLoop {
  private:
   struct Outcome {
     StepReport report;
-    std::exception_ptr refused;  // c10::OutOfMemoryError; null: the step came to its end
+    std::exception_ptr refused;  // c10::OutOfMemoryError; null: the step completed
   };
   Outcome try_step();
   void recover(const std::exception_ptr& refused);

@@ -10,7 +10,7 @@
 namespace moelab {
 namespace {
 
-// Shorter sequences than this are not a run worth proposing.
+// A run with shorter sequences than this is not worth proposing.
 constexpr int64_t kShortestSequence = 32;
 
 class Adviser {
@@ -25,7 +25,8 @@ class Adviser {
     keep(setting, peak_of(changed));
   }
 
-  // Applies `shrink`, which says what it has set, until that fits or it has nothing more and says nothing.
+  // Calls `shrink` until the settings fit. `shrink` returns what it has set, or an empty text when it can
+  // shrink no more.
   template <class Shrink>
   void try_steps(Shrink shrink) {
     Settings s = settings_;
@@ -39,7 +40,7 @@ class Adviser {
     keep(advice);
   }
 
-  // What the run needs as it is.
+  // Proposes a limit that the unchanged run fits.
   void try_limit() {
     if (peak_now_ <= limit_) return;
     const int64_t mib = (peak_now_ + (int64_t{1} << 20) - 1) >> 20;
@@ -49,7 +50,7 @@ class Adviser {
   std::vector<Advice> take() { return std::move(advice_); }
 
  private:
-  // Advice must not hide the failure that it is about, so a prediction that fails is an unknown one.
+  // A failing prediction counts as unknown, so that advice never hides the failure that it is about.
   int64_t peak_of(const Settings& settings) const {
     try {
       return predict_ ? predict_(settings) : 0;
@@ -82,7 +83,7 @@ std::string advice_line(const Advice& advice, size_t width) {
                      saves, advice.fits ? "fits" : "not enough alone");
 }
 
-// Fewer rows a forward pass, more passes: the same rows a step.
+// Fewer rows per forward pass, more passes: the step keeps its rows.
 std::string smaller_micro_batch(Settings& s) {
   const auto next = halved({s.train.micro_batch, s.train.accumulation});
   if (!next || s.optim.in_backward) return "";
@@ -91,7 +92,7 @@ std::string smaller_micro_batch(Settings& s) {
   return fmt::format("train.micro_batch={} train.accumulation={}", next->micro_batch, next->accumulation);
 }
 
-// Shorter packed rows, more of them: the same tokens a step.
+// Shorter packed rows, more of them: the step keeps its tokens.
 std::string shorter_rows(Settings& s) {
   if (s.train.tokens_per_device < 2 * kShortestSequence || s.optim.in_backward) return "";
   s.train.tokens_per_device /= 2;
@@ -106,7 +107,7 @@ std::string shorter_sequence(Settings& s) {
   return fmt::format("train.sequence={}", s.train.sequence);
 }
 
-// The guides go from 14 layers to 12, 10 and 8, and from 8 experts to 4.
+// The guides reduce 14 layers to 12, 10 and 8, and 8 experts to 4.
 std::string fewer_layers(Settings& s) {
   if (s.model.layers < 4 || s.activations.checkpoint == CheckpointMode::layers) return "";
   s.model.layers -= 2;
@@ -136,7 +137,7 @@ std::string held_lines(const KindBytes& by_kind) {
   return text.empty() ? text : text + "\n";
 }
 
-// The largest first. Gradients that backward consumes have no home.
+// Largest state first. Gradients that backward consumes cannot be placed.
 void try_host_memory(Adviser& adviser, const Settings& settings) {
   const auto try_home = [&](const char* key, Home PlacementSettings::*home) {
     if (settings.placement.*home != Home::device) return;

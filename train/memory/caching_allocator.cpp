@@ -10,7 +10,8 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGrain = 512, kSmall = kMiB, kSmallSegment = 2 * kMiB, kLargeSegment = 20 * kMiB,
                   kOwnSegment = 10 * kMiB, kOwnGrain = 2 * kMiB;
-// Segments lie far apart, so that blocks of two never are neighbours; an expandable one grows for as long.
+// Distance between segments: large enough that blocks of two are never neighbours and an expandable one can
+// grow.
 constexpr int64_t kApart = int64_t{1} << 50;
 
 int64_t round_up(int64_t size, int64_t grain) { return (size + grain - 1) / grain * grain; }
@@ -59,8 +60,8 @@ void CachingAllocator::graph_captured() {
   take_out_free_segments();
 }
 
-// The smallest that is large enough. With max_split a block past it serves requests past it alone, and no
-// request that would leave 20 MiB of it idle.
+// The smallest block that is large enough. With max_split, a block of that size or more serves only requests
+// of that size or more, and none that would leave 20 MiB or more idle.
 CachingAllocator::Blocks::iterator CachingAllocator::find_free(int64_t size, bool small) {
   const Free& free = pool(small);
   const auto best = free.lower_bound({size, -1});
@@ -84,7 +85,7 @@ CachingAllocator::Blocks::iterator CachingAllocator::make_segment(int64_t size, 
   return blocks_.insert({address, {bytes, address, true, small}}).first;
 }
 
-// The pool's one segment gets as many of its pages more as its last free block lacks.
+// Grows the pool's one segment by the whole pages that its last free block lacks.
 CachingAllocator::Blocks::iterator CachingAllocator::grow(int64_t size, bool small) {
   const int64_t page = small ? kSmallSegment : kLargeSegment, segment = small ? 0 : kApart;
   auto after = blocks_.lower_bound(segment + kApart);
@@ -105,7 +106,7 @@ CachingAllocator::Blocks::iterator CachingAllocator::grow(int64_t size, bool sma
   return blocks_.insert({address, {bytes, segment, true, small}}).first;
 }
 
-// Their bytes.
+// Removes segments that are entirely free; returns their bytes.
 int64_t CachingAllocator::take_out_free_segments() {
   int64_t bytes = 0;
   for (auto it = blocks_.begin(); it != blocks_.end();) {

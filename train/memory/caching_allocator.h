@@ -11,31 +11,31 @@
 
 namespace moelab {
 
-// What may be configured of CUDA's caching allocator, as in PYTORCH_CUDA_ALLOC_CONF.
+// The options of CUDA's caching allocator that the model knows, as in PYTORCH_CUDA_ALLOC_CONF.
 struct CachingOptions {
   int64_t max_split = 0;             // bytes; larger blocks are not split. 0: no limit
-  bool expandable_segments = false;  // one segment a pool, grown at its end
-  int64_t limit = 0;  // bytes that may be reserved before cached segments are given back; 0: none
+  bool expandable_segments = false;  // one growing segment per pool
+  int64_t limit = 0;                 // reserved bytes above which cached segments are released; 0: none
 };
 
-// Reads "max_split_size_mb:128,expandable_segments:True"; other keys are none of the model's business.
+// Reads "max_split_size_mb:128,expandable_segments:True"; ignores other keys.
 CachingOptions caching_options(const std::string& configuration);
 
-// A model of CUDACachingAllocator (LibTorch 2.11) on one stream: what a sequence of requests makes it
-// reserve. Sizes are rounded to 512 bytes; up to 1 MiB come from segments of 2 MiB, below 10 MiB from
-// segments of 20 MiB, larger ones have segments of their own, rounded to 2 MiB. The best-fitting free block
-// is split where what is left is of use (512 bytes among the small, more than 1 MiB among the large) and
-// joined to its free neighbours when it comes back. Other streams, CUDA's context and library workspaces are
-// not in it.
+// A model of CUDACachingAllocator (LibTorch 2.11) on one stream: predicts what it reserves for a sequence of
+// requests. Sizes are rounded to 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, requests below
+// 10 MiB from segments of 20 MiB; larger ones get their own segment, rounded to 2 MiB. The best-fitting free
+// block is split if the rest is useful (512 bytes among the small, more than 1 MiB among the large), and
+// joined with its free neighbours when it is freed. Not included: other streams, CUDA's context and library
+// workspaces.
 class CachingAllocator final : public BlockObserver {
  public:
   explicit CachingAllocator(const CachingOptions& options = {}) : options_(options) {}
 
   void allocated(const void* block, size_t bytes) override;
-  // Of an unknown block, made before the model was asked: nothing.
+  // Ignores a block that was allocated before the model observed.
   void freed(const void* block) override;
-  // A graph has a pool of its own: segments that are free stay reserved and serve nothing else. (Without
-  // expandable segments; with them the pools are not told apart here.)
+  // A graph has its own memory pool: free segments stay reserved and serve nothing else. (Only modelled
+  // without expandable segments.)
   void graph_captured() override;
 
   int64_t reserved() const { return reserved_; }
@@ -64,7 +64,7 @@ class CachingAllocator final : public BlockObserver {
   std::mutex mutex_;
   Blocks blocks_;
   Free free_[2];
-  std::unordered_map<const void*, int64_t> live_;  // to an address
+  std::unordered_map<const void*, int64_t> live_;  // address in blocks_
   int64_t next_segment_ = 0;
   int64_t reserved_ = 0, reserved_peak_ = 0, active_ = 0;
 };

@@ -7,20 +7,21 @@
 
 namespace moelab {
 
-// Tells once when a series of readings in bytes has grown for good: when the mean of the last ten passes 1.5
-// times that of the first ten.
+// Reports once when a series of readings in bytes has grown for good: when the mean of the last ten exceeds
+// 1.5 times the mean of the first ten.
 class LeakDetector {
  public:
   static constexpr int64_t kReadings = 10;
   static constexpr double kGrowth = 1.5;
 
-  // Growth is measured against at least `floor` bytes, so that the noise of a small series is none.
+  // `floor`: the first mean counts as at least this many bytes, so that noise in a small series is not a
+  // leak.
   explicit LeakDetector(double floor = 0) : floor_(floor) {}
 
   struct Leak {
     double first = 0, last = 0;  // the two means, bytes
   };
-  // The leak, with the reading that first shows it; never again after that.
+  // Returns the leak with the first reading that shows it; none after that.
   std::optional<Leak> add(double bytes);
   bool found() const { return found_; }
 
@@ -32,18 +33,19 @@ class LeakDetector {
   bool found_ = false;
 };
 
-// Memory of this process outside of what the CPU allocator holds: anonymous pages, less its large blocks; 0
-// where those are not all touched. File pages (shards that are mapped) are not in it. Linux's /proc.
+// Memory of this process outside of what the CPU allocator holds: anonymous pages minus the allocator's large
+// blocks; 0 if that is negative because blocks are not fully touched. Without file pages (mapped shards).
+// From Linux's /proc.
 double host_bytes_outside();
 
-// The series that a run watches: what the device holds at the end of each step, and on the host the batches
-// that are loaded and what lies outside of the allocator.
+// Watches three series: what the device holds at the end of each step, the batches loaded on the host, and
+// host memory outside of the allocator.
 class LeakWatch {
  public:
   // Lines to print, one for each leak that this step shows. `saving`: a checkpoint's copies are in memory, so
-  // that the host's readings say nothing.
+  // the host's readings are skipped.
   std::vector<std::string> after_step(int64_t step, int64_t device_bytes, bool saving);
-  // All of them so far.
+  // The lines of all leaks so far.
   const std::vector<std::string>& found() const { return found_; }
 
  private:

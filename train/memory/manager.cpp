@@ -68,7 +68,8 @@ void MemoryManager::restore(const State& state) {
   if (!fixed_ && state.configured == state_.configured) state_ = state;
 }
 
-// A smaller micro-batch can need more: 16-bit gradients are summed in fp32 once there are several.
+// The next smaller split that needs less memory. Some need more: with accumulation, 16-bit gradients are
+// summed in fp32.
 std::optional<Split> MemoryManager::smaller(int64_t at_least) {
   if (fixed_) return std::nullopt;
   for (auto next = halved(state_.split); next && next->micro_batch >= at_least; next = halved(*next)) {
@@ -109,7 +110,7 @@ int64_t MemoryManager::peak_of(const Split& split) {
   const auto known = peaks_.find(split.micro_batch);
   if (known != peaks_.end()) return known->second;
   Settings changed = settings_;
-  changed.eval.batches = 0;  // its batches are cut by themselves
+  changed.eval.batches = 0;  // evaluation batches are sized on their own
   changed.train.micro_batch = split.micro_batch;
   changed.train.accumulation = split.accumulation;
   return peaks_[split.micro_batch] = predict_(changed);

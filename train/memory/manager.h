@@ -15,46 +15,47 @@ namespace moelab {
 struct MemoryAction {
   enum class Batch { kept, reduced, raised, restored };
   Batch batch = Batch::kept;
-  Split from{}, to{};           // the same where the batch was kept
-  bool release_cached = false;  // cached memory is to be given back now
+  Split from{}, to{};           // equal if the batch was kept
+  bool release_cached = false;  // release cached memory now
 
   bool any() const { return batch != Batch::kept || release_cached; }
 };
 
-// The end of a dashboard line: "reducing batch size (8 x 1 to 4 x 2), releasing cached memory"; empty for no
-// action.
+// The end of a dashboard line: "reducing batch size (8 x 1 to 4 x 2), releasing cached memory"; empty if
+// there is no action.
 std::string action_text(const MemoryAction& action);
 
-// Keeps a run within its budget by how each step's rows are cut into micro-batches. It decides; the run acts.
+// Keeps a run within its budget by choosing how each step's rows are split into micro-batches. It decides;
+// the run acts.
 //
-// A step that reached the critical threshold has the next one's micro-batch at least halved and its
-// accumulation raised as much; from the emergency threshold on cached memory is given back as well. A refusal
-// does the same, whatever the thresholds. The micro-batch grows back once memory.dynamic_batch.every steps
+// After a step that reached the critical threshold, the micro-batch is at least halved and accumulation
+// raised to match; from the emergency threshold on, cached memory is released too. Running out of memory has
+// the same effect, whatever the thresholds. The micro-batch grows back once memory.dynamic_batch.every steps
 // have passed without a change and the larger one is predicted to stay within the target: the highest peak
-// since the last change, plus what dry runs say is between the two. A growth that had to be taken back
-// doubles that wait, so that a run at the edge does not swing.
+// since the last change plus the difference between the dry runs of the two. If a growth must be reversed,
+// the wait doubles, so that a run near its limit does not oscillate.
 //
-// With memory.dynamic_batch.enabled the micro-batch moves between its min and max instead of up to
-// train.micro_batch, and aims for its own target; a refusal goes below min. With memory.recover=false, or
-// under optim.in_backward, which cannot accumulate, the batch stays as it is.
+// With memory.dynamic_batch.enabled, the micro-batch moves between its min and max instead of only up to
+// train.micro_batch, and has its own target; running out of memory may go below min. With
+// memory.recover=false, or optim.in_backward, which cannot accumulate, the batch never changes.
 class MemoryManager {
  public:
-  // `predict` is a dry run's peak in bytes; each split is predicted once.
+  // `predict` returns a dry run's peak in bytes; it is called once per split.
   MemoryManager(const Settings& settings, PredictPeak predict);
 
   const Split& split() const { return state_.split; }
 
-  // After each step; `reading` is of that step alone.
+  // Call after each step; `reading` covers that step alone.
   MemoryAction after_step(const Reading& reading);
-  // Whether memory.empty_cache_every has cached memory given back after that step.
+  // Whether memory.empty_cache_every releases cached memory after that step.
   bool cache_is_due(int64_t step) const;
 
-  // After step `step` (counted from 1) ran out of memory with nothing written: how to repeat it, in the first
-  // smaller micro-batch that is predicted to fit `limit` bytes, or the smallest. None when nothing smaller
-  // would need less.
+  // Call when step `step` (counted from 1) ran out of memory with nothing written. Returns how to repeat it:
+  // with the largest smaller micro-batch predicted to fit `limit` bytes, or else the one with the lowest
+  // peak. None when no smaller one would need less.
   std::optional<MemoryAction> after_refusal(int64_t step, int64_t limit);
 
-  // What a checkpoint holds of it, so that a resumed run cuts its steps like an uninterrupted one.
+  // State for a checkpoint, so that a resumed run splits its steps as an uninterrupted one would.
   struct State {
     Split split, configured;
     int64_t changed_at = 0;  // step of the last change
@@ -63,9 +64,9 @@ class MemoryManager {
     bool grew_last = false;
   };
   const State& state() const { return state_; }
-  // Of a checkpoint; one of a run with another micro-batch or accumulation says nothing about this one.
+  // Restores a checkpoint's state; ignored if that run had another micro-batch or accumulation.
   void restore(const State& state);
-  // A run that goes on after step `step` has had no change before it.
+  // Starts counting at `step`, for a resumed run.
   void start_at(int64_t step) { state_.changed_at = step; }
 
  private:
@@ -77,10 +78,10 @@ class MemoryManager {
 
   Settings settings_;
   PredictPeak predict_;
-  bool fixed_;     // the batch stays as it is
+  bool fixed_;     // the batch never changes
   int64_t max_;    // largest micro-batch
-  int64_t min_;    // smallest that a threshold leads to
-  double target_;  // share of the limit that a growth may reach
+  int64_t min_;    // the smallest micro-batch that a threshold leads to
+  double target_;  // share of the limit up to which the batch may grow
   State state_;
   std::map<int64_t, int64_t> peaks_;  // predicted, by micro-batch
 };

@@ -15,11 +15,11 @@ namespace moelab {
 enum class MemoryStatus { normal, warning, critical, emergency };
 std::string_view status_name(MemoryStatus status);
 
-// The thresholds of memory.profile, each replaced by its own setting where that is not 0. Throws UserError
-// when they do not rise from target to emergency.
+// The thresholds of memory.profile, each overridden by its own setting unless that is 0. Throws UserError
+// when they do not ascend from target to emergency.
 Thresholds resolve_thresholds(const MemorySettings& settings);
 
-// A share of the limit that reaches a threshold already has its status.
+// A share that equals a threshold has that threshold's status.
 MemoryStatus status_of(double share, const Thresholds& thresholds);
 
 // One step's memory, in bytes.
@@ -27,7 +27,7 @@ struct Reading {
   int64_t step = 0;
   int64_t allocated = 0;  // at the end of the step
   int64_t reserved = 0;
-  int64_t peak = 0;  // of the step, reserved memory not counted
+  int64_t peak = 0;  // of the step, without reserved memory
   int64_t limit = 0;
   double share = 0;  // peak / limit
   MemoryStatus status = MemoryStatus::normal;
@@ -35,23 +35,23 @@ struct Reading {
   std::array<KindBytes, kPhases> by_phase{};  // held at each phase's peak; 0 where not entered, and on CUDA
 };
 
-// Of the reserved memory, the share that no tensor has: what the allocator keeps in pieces. 0 on the CPU and
-// meta, whose ledgers are exact.
+// The share of reserved memory that no tensor uses, because the allocator holds it in pieces. 0 on the CPU
+// and meta, whose ledgers are exact.
 double fragmentation(const Reading& reading);
 
-// Activations and the parts of them: attention, routing, capacity buffers, the experts' rows.
+// Bytes of all activation kinds: plain ones, attention, routing, capacity buffers, the experts' rows.
 int64_t activation_bytes(const KindBytes& by_kind);
 
-// "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal", with " - ACTION" behind it unless that is empty.
-// GB are 2^30 bytes here, as in the names of cards; under a limit below that the line counts in MB of 2^20.
-// `status` stands in for the reading's where it is given.
+// "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal", followed by " - ACTION" unless `action` is empty.
+// GB means 2^30 bytes here, as in the names of cards; with a limit below that, MB means 2^20. `status`, if
+// given, replaces the reading's.
 std::string dashboard_line(const Reading& reading, std::string_view action = {},
                            std::string_view status = {});
 
-// The highest values of the whole run. Kinds and phases are those of the CPU's and meta's ledger, 0 on CUDA.
+// The highest values of the whole run. Kinds and phases come from the ledgers of CPU and meta; 0 on CUDA.
 struct RunPeaks {
   int64_t allocated = 0;
-  int64_t tensors = 0;  // without scratch inside of operators, which no dry run sees; on CUDA with it
+  int64_t tensors = 0;  // without scratch inside operators, which no dry run sees; on CUDA including it
   int64_t reserved = 0;
   std::array<int64_t, kPhases> by_phase{};
   KindBytes by_kind{};  // at the moment of `allocated`
@@ -60,20 +60,20 @@ struct RunPeaks {
 // Watches one device, step by step. It takes no action: MemoryManager decides, the run acts.
 class MemoryMonitor {
  public:
-  // The limit is the device's, where it has none memory.limit, or all that the device has when that is 0.
+  // The limit is the device's; if it has none, memory.limit; if that is 0, all of the device's memory.
   MemoryMonitor(const MemorySettings& memory, const MonitorSettings& monitor, c10::Device device);
 
-  // Reads the step that just ended and restarts the device's peaks for the next.
+  // Reads the memory of the step that just ended and resets the device's peaks for the next.
   Reading observe(int64_t step);
 
-  // What to print after `reading`, or nothing: the dashboard every monitor.every steps, whenever the status
-  // changes and whenever something is done about it (`action`); when quiet, the first reading that is not
-  // normal and nothing else. Call it once a reading.
+  // The line to print after `reading`, or empty. A line is due every monitor.every steps, whenever the status
+  // changes, and with every action. With monitor.quiet: only the first reading that is not normal. Call it
+  // once per reading.
   std::string message(const Reading& reading, std::string_view action = {});
-  // The same for a step that ran out of memory and is repeated.
+  // As message(), for a step that ran out of memory and is repeated.
   std::string refusal_message(const Reading& reading, std::string_view action);
 
-  // Of all readings so far. Peaks before the first reading (init) count with it.
+  // Over all readings so far; the first includes the peaks before it (init).
   const RunPeaks& run_peaks() const { return run_peaks_; }
   const Thresholds& thresholds() const { return thresholds_; }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Texts = std::map<std::string, std::string>;  // key -> value
 
-// A path in the table stands for any.
+// The table's path "." matches any path.
 bool is_on(const Technique& technique, const Texts& now) {
   return std::all_of(technique.settings.begin(), technique.settings.end(), [&](const auto& pair) {
     const std::string& value = now.at(std::string(pair.first));
@@ -27,7 +27,7 @@ void set(Settings& settings, const std::string& key, const std::string& value) {
   assign(settings, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
 }
 
-// Accumulation is on by whatever number, and its absence is the whole of the rows at once.
+// Accumulation counts as active at any number; removing it processes all rows in one micro-batch.
 std::optional<Settings> without_accumulation(Settings settings) {
   TrainSettings& train = settings.train;
   if (train.accumulation == 1) return std::nullopt;
@@ -62,7 +62,7 @@ std::vector<WithoutTechnique> without_each_technique(const Settings& settings) {
       validate(*changed);
       runs.push_back({std::string(technique.name), *changed});
     } catch (const UserError&) {
-      continue;  // others that are on need it
+      continue;  // another active technique requires it
     }
   }
   return runs;
@@ -75,7 +75,7 @@ std::vector<TechniqueSaving> technique_savings(const Settings& settings, const P
     try {
       savings.push_back({without.name, predict(without.settings) - peak});
     } catch (const UserError&) {
-      continue;  // the model's own checks refuse it
+      continue;  // refused by the model's own checks
     }
   }
   return savings;

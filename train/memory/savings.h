@@ -7,24 +7,24 @@
 
 namespace moelab {
 
-// What one technique of the table saves a run: its predicted peak without it, less that with it. Negative
-// where the technique costs memory.
+// What one technique saves a run: the predicted peak without it minus the peak with it. Negative if the
+// technique costs memory.
 struct TechniqueSaving {
   std::string name;
   int64_t bytes = 0;
 };
 
-// `settings` without one of the techniques that are on in it.
+// `settings` with one of its active techniques removed.
 struct WithoutTechnique {
   std::string name;
   Settings settings;
 };
 
-// The single techniques that `settings` has on, each taken away alone: its keys as the table's baseline has
-// them, or as they are by default. One whose absence makes no valid run is left out.
+// One entry per single technique active in `settings`, with that technique alone removed: its keys get the
+// table baseline's values, else the defaults. A technique is left out if the run is invalid without it.
 std::vector<WithoutTechnique> without_each_technique(const Settings& settings);
 
-// What each of them saves. Dry runs: `predict` is called once, and once more for each technique.
+// What each active technique saves. Calls `predict` (dry runs) once, plus once for each technique.
 std::vector<TechniqueSaving> technique_savings(const Settings& settings, const PredictPeak& predict);
 
 }  // namespace moelab

@@ -6,24 +6,24 @@
 
 namespace moelab {
 
-// Copies of tensors between a device and memory of the host, Home::host. On CUDA that memory is pinned, and
-// each copy runs behind what was queued on the current stream before it, beside what is queued after; on the
-// CPU and on meta it is done at once.
+// Copies tensors between a device and host memory (Home::host). On CUDA that memory is pinned, and each copy
+// runs after the work queued so far on the current stream and concurrently with later work. On the CPU and on
+// meta a copy is done at once.
 class HostCopy {
  public:
   explicit HostCopy(c10::Device device) : copies_(device) {}
 
-  // Memory of the host for a tensor like this, to be kept; dense, row-major.
+  // Lasting host memory for a tensor like this; dense, row-major.
   at::Tensor like(const at::Tensor& tensor, c10::ScalarType type) const;
-  // The same for a moment: LibTorch keeps and hands out again what it has pinned.
+  // As like(), for temporary use: LibTorch caches and reuses pinned memory.
   at::Tensor passing(const at::Tensor& tensor, c10::ScalarType type) const;
 
-  // Starts a copy; `to` must stay as it is until finish() or join(), and so must `from` on the host. What the
-  // device frees meanwhile is not used again before that.
+  // Starts a copy. Until finish() or join(), `to` must not change, nor may `from` if it is on the host.
+  // Device memory freed meanwhile is not reused before that.
   void start(const at::Tensor& from, const at::Tensor& to);
-  // Returns once everything started is done.
+  // Returns when all started copies are done.
   void finish();
-  // What is queued on the current stream from now on waits for everything started.
+  // Makes work queued on the current stream from now on wait for all started copies.
   void join();
 
  private:

@@ -11,8 +11,8 @@
 namespace moelab {
 namespace {
 
-// Parameters are leaves that require gradients; this writes to them unseen by autograd. A value without
-// memory is held elsewhere, and was rounded when it went there.
+// Parameters are leaves that require gradients, so this writes without autograd. A value without memory is
+// held in another home, and was rounded when it moved there.
 void round_into_value(const Parameter& p) {
   if (p.value.storage().data_ptr().get_context() != nullptr) p.value.detach().copy_(p.master);
 }
@@ -169,8 +169,8 @@ OptimizerStep Optimizer::next_numbers(size_t index, double lr, double gradient_s
   return numbers;
 }
 
-// A value on CUDA whose state is on the host is stepped in a copy there, which goes up behind the next one's
-// step; on the CPU the budget plays the device, and all of it is at hand.
+// On CUDA with state on the host, the value is stepped in a host copy, which is copied back while the next
+// parameter is stepped. On the CPU the "device" is only a budget, so everything is in reach.
 void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const UpdateRule::State& state,
                          const OptimizerStep& numbers) {
   if (home_ == Home::device)  // the gradient may be on the host

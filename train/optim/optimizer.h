@@ -17,53 +17,55 @@
 
 namespace moelab {
 
-// A tensor of the optimizer's state, for checkpoints: "NAME.master", then the rule's, such as "NAME.m".
+// A named tensor of the optimizer's state, for checkpoints: "NAME.master", then the rule's, such as "NAME.m".
 struct NamedState {
   std::string name;
   at::Tensor tensor;
 };
 
-// A gradient that lies in the state's file instead of in a tensor.
+// A gradient in the state file instead of in a tensor.
 struct StoredGradient {
   int64_t offset;
   c10::ScalarType type;
 };
 
-// The rule of optim.name over all parameters. It keeps the rule's state (Kind::optimizer) and, for a 16-bit
-// value, its fp32 master (Kind::master) unless there are none.
+// Applies the rule of optim.name to all parameters. Holds the rule's state (Kind::optimizer) and, unless
+// disabled, an fp32 master (Kind::master) for each 16-bit value.
 //
-// State and masters live on the device, on the host, or in a file, and each step is taken where they are:
-// from a file they pass through a few tiles, part of a parameter by part, read ahead and written behind. On
-// CUDA a step on the host takes the gradient down and the new value up. All homes have the same bits.
+// State and masters are on the device, on the host or in a file, and each update runs where they are. From a
+// file they stream through a few tiles of memory, one part of a parameter after another, read ahead and
+// written behind. On CUDA an update on the host copies the gradient to the host and the new value back. All
+// homes give bitwise the same results.
 class Optimizer {
  public:
-  // Takes the parameters, as add() does. On the device.
+  // Takes the parameters as add() does, with state on the device.
   Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters = true);
-  // Without parameters yet. `file` holds the state where `home` is nvme, and gradients that are stored there.
+  // Starts without parameters. `file` holds the state if `home` is nvme, and gradients that are stored there.
   Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
             std::shared_ptr<StateFile> file = nullptr);
 
-  // Takes a parameter, whose tensors it shares with the model, and returns it as it is from now on. An fp32
-  // value is its own master. For a bf16 or fp16 value, `master` is its fp32 initial tensor, taken over, and
-  // value becomes master rounded; where `master` is undefined, it is made from value. Without `masters`
-  // (values fp32 or bf16) it is dropped, and the rule steps the value, as it does itself or with stochastic
-  // rounding. Away from the device the master becomes a tensor of the host, or undefined: it is in the file.
-  // Throws IoError when the drive is full.
+  // Adds a parameter, whose tensors are shared with the model, and returns its final form. An fp32 value is
+  // its own master. For a bf16 or fp16 value, `master` is its initial fp32 tensor, which is kept, and value
+  // becomes the rounded master; if `master` is undefined, it is made from value. Without `masters` (values
+  // fp32 or bf16) the master is dropped, and the rule steps the value, in its own way or with stochastic
+  // rounding. Off the device, the master becomes a host tensor, or undefined if it is in the file. Throws
+  // IoError when the drive is full.
   const Parameter& add(Parameter parameter);
 
-  // One step from the gradients that the parameters hold, each multiplied by `gradient_scale`. A parameter
-  // without gradient is left alone, its state and its bias correction too. Gradients are kept.
+  // One step from the parameters' gradients, each multiplied by `gradient_scale`. A parameter without a
+  // gradient keeps its value, state and bias correction. Gradients are kept.
   void step(double lr, double gradient_scale);
-  // The same for the parameter at `index` alone.
+  // As step(), for the parameter at `index` alone.
   void step_parameter(size_t index, double lr, double gradient_scale);
-  // A step that may be captured in a graph: its rate, number and gradient scale, and whether it is skipped,
-  // are in `live` (kernels/live_step.h) when it runs. Every parameter has a gradient, and all state is on the
-  // device. It is not counted: the host does that, by count_step(), when it knows.
+  // A step that a graph may capture: learning rate, step number, gradient scale and whether to skip are read
+  // from `live` (kernels/live_step.h) when it runs. Every parameter must have a gradient, and all state must
+  // be on the device. Does not count the step; the host calls count_step() when it knows that the step was
+  // taken.
   void step_live(const at::Tensor& live);
-  // The numbers that `live` is to hold for it. All parameters have taken as many steps.
+  // The numbers for step_live to put into `live`. All parameters must have taken equally many steps.
   OptimizerStep next_step(double lr) const;
   void count_step();
-  // Has the parameter at `index` step from a gradient in the file; none: from the one it holds.
+  // Sets the gradient in the file that the parameter at `index` steps from; none: the gradient that it holds.
   void use_stored_gradient(size_t index, std::optional<StoredGradient> gradient);
   bool has_gradient(size_t index) const;
 
@@ -71,33 +73,33 @@ class Optimizer {
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
-  // The fp32 weights of the parameter at `index`: its master itself, or, where that is no tensor, made from
-  // the file or from the value and the state, on the host's ledger.
+  // The fp32 weights of the parameter at `index`: the master itself; or, if that is not a tensor, a copy
+  // (host's ledger) from the file or from value and state.
   at::Tensor weights(size_t index) const;
-  // Takes fp32 weights, which may be weights(index) written to: rounds or splits them into value and state.
+  // Takes fp32 weights, which may be a modified weights(index): rounds or splits them into value and state.
   void set_weights(size_t index, const at::Tensor& fp32);
 
-  // The state by name, in the order of the parameters: the optimizer's own tensors, or copies on the host's
-  // ledger of what is in the file. Without `weights` what weights() has in it is left out: masters and
-  // corrections.
+  // The state by name, in parameter order: the optimizer's own tensors, or copies (host's ledger) of what is
+  // in the file. Without `weights`, leaves out what weights() contains: masters and corrections.
   std::vector<NamedState> state(bool weights = true) const;
-  // Takes tensors of state() that were written to; those left out keep what they are.
+  // Takes tensors of state() that were written to; state not listed stays unchanged.
   void set_state(const std::vector<NamedState>& named);
-  // Steps taken by each parameter; they make the bias correction and the random numbers.
+  // Steps taken by each parameter; they determine the bias correction and the random numbers.
   const std::vector<int64_t>& steps() const { return steps_; }
-  // After a checkpoint was read into state(): its step counts, one a parameter. Rounds the masters into the
-  // 16-bit values anew.
+  // After a checkpoint was read into state(): sets the step counts, one per parameter, and rounds the masters
+  // into the 16-bit values again.
   void restore_steps(std::vector<int64_t> steps);
 
-  // Bytes of the rule's state alone, as its layout says, and with the masters that are not values themselves.
+  // Bytes of the rule's state alone, by its layout; and together with masters that are separate from the
+  // values.
   int64_t rule_bytes() const;
   int64_t state_bytes() const;
 
  private:
-  // The state of one parameter. In the file it is a record for each part of so many of the cut's rows.
+  // The state of one parameter. In the file it is stored as one record per `part_rows` rows of the cut.
   struct Held {
-    std::vector<StateSlot> layout;  // of the whole
-    UpdateRule::State state;        // as laid out; none in the file
+    std::vector<StateSlot> layout;  // of the whole parameter
+    UpdateRule::State state;        // in layout's order; empty if in the file
     Cut cut;
     int64_t part_rows = 0;                 // 0: never cut
     int64_t offset = 0, record_bytes = 0;  // in the file
@@ -106,11 +108,11 @@ class Optimizer {
     int64_t rows() const { return cut.shape.front(); }
     int64_t parts() const { return (rows() + part_rows - 1) / part_rows; }
   };
-  // A part of a parameter, its tensors views.
+  // A part of a parameter; its tensors are views.
   struct Part {
     Parameter parameter;  // value, and the master if there is one
     UpdateRule::State state;
-    int64_t element = 0;  // that it begins at
+    int64_t element = 0;  // its first element in the whole parameter
   };
   struct Step {
     size_t index;
@@ -136,7 +138,8 @@ class Optimizer {
   int64_t visited_parts(size_t index) const;
   RecordPart record_part(size_t index, int64_t number, bool change) const;
   void visit_records(size_t index, bool change, const PartWork& work) const;
-  // Copies between the file and whole tensors: the master, then as laid out; undefined ones are left out.
+  // Copies between the file and whole tensors: the master first, then the layout's; undefined ones are
+  // skipped.
   void exchange(size_t index, const std::vector<at::Tensor>& whole, bool into_file) const;
   std::vector<at::Tensor> whole_state(size_t index, bool weights) const;
   RecordPart gradient_part(const Step& step) const;
@@ -152,8 +155,8 @@ class Optimizer {
   std::vector<Parameter> parameters_;
   std::vector<Held> held_;
   std::vector<int64_t> steps_;
-  std::vector<int64_t> streams_;  // of random numbers: a function of the name
-  OptimizerStep numbers_;         // what all parameters share
+  std::vector<int64_t> streams_;  // seeds of random numbers, from the parameters' names
+  OptimizerStep numbers_;         // those that all parameters share
 };
 
 }  // namespace moelab

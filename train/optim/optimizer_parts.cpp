@@ -1,4 +1,4 @@
-// The optimizer's state in a file: parts of parameters, each with a record of its master and its state.
+// The optimizer's state in a file: each part of a parameter has a record of its master and its state.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int64_t record_bytes(const std::vector<StateSlot>& slots) {
   return bytes;
 }
 
-// The bytes from `offset` on as a tensor.
+// The bytes from `offset` on, viewed as a tensor.
 at::Tensor typed(const at::Tensor& bytes, int64_t offset, at::IntArrayRef shape, c10::ScalarType type) {
   const int64_t length = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(type));
   return bytes.narrow(0, offset, length).view(type).view(shape);
@@ -53,14 +53,14 @@ std::vector<StateSlot> Optimizer::record_of(size_t index, const Parameter& part)
   return slots;
 }
 
-// Parts whose record and gradient together make about one request.
+// Chooses parts so that a record and its gradient together fill about one request.
 void Optimizer::plan_parts(size_t index) {
   Held& held = held_[index];
   const Parameter& p = parameters_[index];
   held.master_in_file = in_file() && p.has_master_copy();
   const int64_t rows = held.rows(), unit = std::min(held.cut.align, rows);
   TORCH_CHECK(rows > 0, "optimizer: ", p.name, " is empty");
-  const auto bound = [&](int64_t count) {  // of the record of any so many rows
+  const auto bound = [&](int64_t count) {  // largest record of `count` rows
     Parameter part = rows_of(index, 0, count);
     part.heads = 0;  // a block for every row
     return in_file() ? record_bytes(record_of(index, part)) : 0;
@@ -114,7 +114,7 @@ Optimizer::Part Optimizer::part_of(size_t index, int64_t number, const at::Tenso
   return part;
 }
 
-// On meta one stands for all: none is larger than the first.
+// On meta the first part stands for all: none is larger.
 int64_t Optimizer::visited_parts(size_t index) const {
   return std::min<int64_t>(held_[index].parts(), device_.is_meta() ? 1 : held_[index].parts());
 }
@@ -167,7 +167,7 @@ std::vector<at::Tensor> Optimizer::whole_state(size_t index, bool weights) const
   return whole;
 }
 
-// The bytes of a part's stored gradient, and what lies before and behind them in the same sectors.
+// The bytes of a part's stored gradient, extended to whole sectors.
 RecordPart Optimizer::gradient_part(const Step& step) const {
   const Held& held = held_[step.index];
   const int64_t size = static_cast<int64_t>(c10::elementSize(held.gradient->type)),

@@ -27,7 +27,7 @@ double learning_rate(const OptimSettings& settings, int64_t steps_total, int64_t
   if (step < settings.warmup) {
     return settings.lr * (static_cast<double>(step + 1) / static_cast<double>(settings.warmup));
   }
-  double way = 0;  // from lr, 0, to min_lr, 1
+  double way = 0;  // 0: at lr, 1: at min_lr
   if (settings.schedule == ScheduleKind::wsd) {
     way = decay_progress(settings.warmup, steps_total, step);
   } else {

@@ -38,7 +38,7 @@ void StateFile::fit(int64_t bytes) { wanted_ = std::max(wanted_, UnnamedFile::pa
 void StateFile::make_tiles() {
   if (tile_bytes_ >= wanted_) return;
   if (stream_) stream_->finish();
-  memory_.reset();  // before the larger ones are made
+  memory_.reset();  // freed before the larger ones are allocated
   const HomeScope outside(Home::host);
   const KindScope kind(Kind::optimizer);
   tile_bytes_ = wanted_;

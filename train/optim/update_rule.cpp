@@ -14,10 +14,10 @@ namespace {
 using at::Tensor;
 using State = UpdateRule::State;
 
-// What a rule steps: the fp32 weights, or the bf16 ones that have no master.
+// The tensor that a rule steps: the fp32 weights, or bf16 weights without a master.
 const Tensor& stepped(const Parameter& p) { return p.master.defined() ? p.master : p.value; }
 
-// The 16-bit value that follows an fp32 master.
+// The 16-bit value rounded from an fp32 master.
 std::optional<Tensor> compute_copy(const Parameter& p) {
   const bool follows = p.has_master_copy();
   return follows ? std::optional(p.value) : std::nullopt;
@@ -34,7 +34,7 @@ void adamw_compact(const Parameter& p, const Tensor& gradient, const State& s, c
   adamw_compact_(p.value, gradient, {s[0], s[1], s[2], s[3], correction}, numbers);
 }
 
-// A matrix of experts has the rows of all of them; a vector is one.
+// A stack of experts' matrices has the rows of all of them; a vector is one row.
 void adam_mini(const Parameter& p, const Tensor& gradient, const State& s, const OptimizerStep& numbers) {
   const int64_t rows = p.value.dim() > 1 ? p.value.numel() / p.value.size(-1) : 1;
   adam_mini_(stepped(p), gradient, s[0], s[1], {rows, p.heads, p.head_rows}, compute_copy(p), numbers);

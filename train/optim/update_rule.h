@@ -13,27 +13,27 @@ namespace moelab {
 
 c10::ScalarType scalar_type(ElementType type);
 
-// The rule of optim.name: what it says of itself, and the operator that steps one parameter by it.
+// The rule of optim.name: its facts, and the operator that steps one parameter.
 class UpdateRule {
  public:
-  using State = std::vector<at::Tensor>;  // as laid out
+  using State = std::vector<at::Tensor>;  // in layout's order
 
   explicit UpdateRule(const OptimSettings& settings);
 
-  // The state of one parameter; depends on its shape and type alone.
+  // The state of one parameter; depends only on its shape and type.
   std::vector<StateSlot> layout(const Parameter& parameter) const;
   Cut cut(const Parameter& parameter) const;
-  // False: a bf16 weight has no fp32 master; what it lacks is in the state.
+  // False: a bf16 weight has no fp32 master; the state holds what the bf16 value lacks.
   bool keeps_masters() const { return facts_.keeps_masters(); }
 
-  // `numbers` are complete: weight decay is 0 where the parameter does not decay.
+  // `numbers` are final: weight decay is 0 if the parameter does not decay.
   void step(const Parameter& parameter, const at::Tensor& gradient, const State& state,
             const OptimizerStep& numbers) const {
     step_(parameter, gradient, state, numbers);
   }
 
-  // Between fp32 and a bf16 weight without master, with its state: its value is all there is, unless the
-  // rule keeps a correction in the place of masters.
+  // Converts between fp32 and a bf16 weight without master. Without a master, the weight is its value, plus
+  // the correction in its state if the rule keeps one.
   at::Tensor joined(const Parameter& parameter, const State& state) const;
   void split(const at::Tensor& fp32, const Parameter& parameter, const State& state) const;
 

@@ -39,7 +39,7 @@ class HostMemory : public AwayMemory {
   CopyStream& copies_;
 };
 
-// The file, shared by what lies in it.
+// The file shared by all DriveBytes.
 struct DriveFile {
   DriveFile(const PlacementSettings& settings, CopyStream& copies)
       : ledger(nvme_ledger(copies.device())),

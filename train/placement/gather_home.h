@@ -8,28 +8,28 @@
 
 namespace moelab {
 
-// A tensor's bytes outside of the device's memory, for as long as this lives.
+// A tensor's bytes outside of device memory, for as long as this lives.
 class AwayBytes {
  public:
   virtual ~AwayBytes() = default;
-  // All of them, between here and the device, in the order of the copies: on CUDA they may go on behind a
+  // Copy all bytes between this home and the device, in call order. On CUDA a copy may still be running on
   // return. On meta nothing is copied.
   virtual void read(void* to) = 0;
   virtual void write(const void* from) = 0;
 };
 
-// Memory of another home, in that home's ledger. Its bytes may be read and written by several threads, each
-// one's by one at a time.
+// Memory of another home, charged to that home's ledger. Several threads may read and write different
+// AwayBytes; each object is used by one thread at a time.
 class AwayMemory {
  public:
   virtual ~AwayMemory() = default;
-  // Room for `bytes`, booked to `kind`.
+  // Space for `bytes`, charged to `kind`.
   virtual std::unique_ptr<AwayBytes> take(int64_t bytes, Kind kind) = 0;
 };
 
-// host: memory of the host. nvme: a file without a name in placement.nvme_path, that data reach through tiles
-// on the host as the other nvme_* settings say; throws IoError when the folder takes no file. device: null.
-// It relieves the device of `copies`, which must outlive it.
+// host: host memory. nvme: an unnamed file in placement.nvme_path, read and written through tiles on the
+// host, as the other nvme_* settings say; throws IoError when no file can be made in the folder. device:
+// null. `copies` makes the copies and must outlive the result.
 std::unique_ptr<AwayMemory> make_away_memory(Home home, const PlacementSettings& settings,
                                              CopyStream& copies);
 

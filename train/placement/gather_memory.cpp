@@ -2,7 +2,7 @@
 
 namespace moelab {
 
-// On meta there is nothing to point to, but a record of the bytes.
+// On meta there is no data pointer, but a record of the bytes.
 bool has_memory(const at::Tensor& tensor) { return tensor.storage().data_ptr().get_context() != nullptr; }
 
 void make_memory(const at::Tensor& tensor, Kind kind) {

@@ -10,7 +10,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// Hands gradients on as they are, once all are there, and says so.
+// Passes gradients on unchanged when all have arrived, and calls `passing` first.
 struct Gate : torch::autograd::Node {
   std::function<void()> passing;
 
@@ -21,7 +21,7 @@ struct Gate : torch::autograd::Node {
   std::string name() const override { return "GatherGate"; }
 };
 
-// Puts a gate between the tensors and whoever uses them from now on; those without gradient are left alone.
+// Puts a gate between the tensors and their later users; tensors without gradient get none.
 void put_gate(std::initializer_list<at::Tensor*> tensors, std::function<void()> passing) {
   if (!at::GradMode::is_enabled()) return;
   std::vector<at::Tensor*> gated;

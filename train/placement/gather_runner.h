@@ -4,9 +4,10 @@
 
 namespace moelab {
 
-// Runs each block by another runner with its weights gathered, and the next block's being fetched: in forward
-// from the first to the last, in backward, from the gradient of a block's output to that of its input, from
-// the last to the first. Blocks that are recomputed run again in between. Both must outlive the graph.
+// Runs each block through another runner with the block's weights gathered, while the next block's are
+// fetched. Forward goes from the first block to the last; backward, from the gradient of a block's output to
+// that of its input, goes from the last to the first. Recomputed blocks run again in between. `weights` and
+// `inner` must outlive the graph.
 class GatherRunner : public BlockRunner {
  public:
   GatherRunner(GatheredWeights& weights, BlockRunner& inner) : weights_(weights), inner_(inner) {}

@@ -12,7 +12,7 @@
 namespace moelab {
 namespace {
 
-// The layer of "blocks.LAYER.…".
+// The layer number in "blocks.LAYER.…".
 std::optional<int64_t> layer_of(std::string_view name) {
   constexpr std::string_view prefix = "blocks.";
   if (!name.starts_with(prefix)) return std::nullopt;
@@ -52,7 +52,7 @@ GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device)
 
 GatheredWeights::~GatheredWeights() {
   for (Block& block : blocks_) block.fetching.reset();  // waits
-  copies_.join();                                       // before its destination is used again
+  copies_.join();                                       // before the copies' destinations are reused
 }
 
 void GatheredWeights::adopt(const Parameter& parameter) {
@@ -78,10 +78,10 @@ void GatheredWeights::adopt(const Parameter& parameter) {
   blocks_.at(static_cast<size_t>(*layer)).weights.push_back(weights_.size() - 1);
 }
 
-// Writes what is now in `value` and `master` to where they are held.
+// Writes the current `value` and `master` to their home.
 void GatheredWeights::take_home(Weight& weight) {
   if (weight.coded) {
-    weight.payload.reset();  // before the new one is made
+    weight.payload.reset();  // freed before the new one is made
     const KindScope kind(weight.kind);
     weight.payload = pack_blocks(weight.value.detach(), *code_, kQuantBlock);
   }
@@ -115,7 +115,7 @@ void GatheredWeights::fetch(int64_t layer) {
     make_room(weight);
     reads.emplace_back(weight.home.get(), data_of(weight.coded ? weight.payload : weight.value));
   }
-  copies_.follow();  // the memory's last user
+  copies_.follow();  // wait for the previous user of the memory
   const auto read_all = [reads = std::move(reads)] {
     for (const auto& [from, to] : reads) from->read(to);
   };
@@ -133,7 +133,8 @@ void GatheredWeights::gather(int64_t layer) {
     Weight& weight = weights_[i];
     if (!weight.coded) continue;
     make_memory(weight.value, weight.kind);
-    // a tensor of its own over the same memory: what autograd saved of `value` knows it by its version
+    // unpacks through another tensor over the same memory: `value` must keep its version, which autograd
+    // checks
     unpack_blocks(weight.payload, *code_, kQuantBlock, weight.value.variable_data());
     if (weight.home) weight.payload.reset();
   }
@@ -161,7 +162,7 @@ void GatheredWeights::release_all() {
   }
 }
 
-// What was not on the device is there while this lives.
+// Brings the weight and master to the device for its lifetime.
 class GatheredWeights::Visit {
  public:
   Visit(Weight& weight, CopyStream& copies) : weight_(weight) {

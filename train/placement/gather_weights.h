@@ -18,57 +18,58 @@
 
 namespace moelab {
 
-// Writes to `value` what products see of `master` in training: rounded to the compute type, and through the
-// code where it is one of those that precision.store codes, the blocks' 16-bit weights.
+// Writes to `value` what products see of `master` in training: the master rounded to the compute type and,
+// for the blocks' 16-bit weights under a coded precision.store, coded and decoded.
 void round_as_stored(const Parameter& parameter, const PrecisionSettings& precision);
 
-// The blocks' weights where those lie outside of the device (placement.parameters), are coded
-// (precision.store), or both. A block's come to the device, in the compute type, by gather() and go with
-// release(); between, `value` is the same tensor without memory. A master outside of the device comes for
-// changes alone, and is left to the optimizer where placement.optimizer is not the device. Weights outside of
-// the blocks stay on the device as they are.
+// The blocks' weights, if they are held outside of the device (placement.parameters), coded
+// (precision.store), or both. gather() brings a block's weights to the device in the compute type, and
+// release() removes them; in between, `value` is the same tensor without memory. A master outside of the
+// device is brought only for changes, and is the optimizer's business if placement.optimizer is not the
+// device. Weights outside of the blocks stay on the device unchanged.
 //
-// What moves between homes is what is held: coded weights travel coded. On CUDA copies have a stream of their
-// own, which the current one waits for when the weights are used. The layout is that of FSDP with one
-// block a unit (Zhao 2023, arXiv 2304.11277), with another memory in place of other ranks.
+// Weights move between homes in the form in which they are held: coded weights stay coded. On CUDA copies
+// have their own stream, and the current stream waits for it when the weights are used. The layout is FSDP's
+// with one block per unit (Zhao 2023, arXiv 2304.11277), with another memory in place of other ranks.
 class GatheredWeights {
  public:
-  // Throws IoError when the folder of nvme takes no file.
+  // Throws IoError when no file can be made in the nvme folder.
   GatheredWeights(const Settings& settings, c10::Device device);
   ~GatheredWeights();
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
-  // Whether anything is held otherwise than on the device as it is used; if not, gathering does nothing.
+  // Whether any weights are held off the device or coded; if not, gathering does nothing.
   bool active() const { return away_ != nullptr || code_.has_value(); }
 
-  // Takes the model's next parameter over, in their order: its memory goes home. Throws IoError.
+  // Takes over the model's next parameter, in the model's order, and moves its memory to its home. Throws
+  // IoError.
   void adopt(const Parameter& parameter);
 
-  // Makes room for a block's weights and lets another thread read them; for one who is not there, nothing.
-  // Coded weights on the device need no reading.
+  // Allocates memory for a block's weights and starts reading them on another thread; no-op for a layer
+  // outside [0, layers). Coded weights on the device need no reading.
   void fetch(int64_t layer);
-  // Returns once they are there. Throws what reading them threw.
+  // Returns when the weights are on the device. Throws what reading them threw.
   void gather(int64_t layer);
   void release(int64_t layer);
-  // Releases all that a step which threw has left on the device.
+  // Releases everything that a step left on the device when it threw.
   void release_all();
 
-  // Runs `step` with the weights of the parameter at `index` and its master on the device, and takes home
-  // what it left there. `step` writes to all of `value` where that has an fp32 master.
+  // Runs `step` with the value and master of the parameter at `index` on the device, and writes the results
+  // back to their home. If there is an fp32 master, `step` must write all of `value`.
   void change(size_t index, const std::function<void()>& step);
-  // What `weights` makes of the parameter at `index`, its fp32 weights being on the device; a copy on the
-  // host's ledger when they go again.
+  // Returns weights(), called with the fp32 weights of the parameter at `index` on the device. If the weights
+  // leave the device again, returns a copy on the host's ledger.
   at::Tensor read(size_t index, const std::function<at::Tensor()>& weights);
 
-  // Bytes that hold the weights of the parameter at `index` between uses, without its master.
+  // Bytes used between uses by the weights of the parameter at `index`, without its master.
   int64_t held_bytes(size_t index) const;
 
  private:
   struct Weight {
     at::Tensor value;
-    at::Tensor master;           // undefined: none beside the value, or not placed here
-    bool written_whole = false;  // by each change, from its master
+    at::Tensor master;           // undefined: there is none, or it is not placed here
+    bool written_whole = false;  // each change writes all of value, from the master
     Kind kind = Kind::parameters;
     bool coded = false;
     std::unique_ptr<AwayBytes> home, master_home;  // null: on the device
@@ -89,7 +90,7 @@ class GatheredWeights {
   std::optional<BlockCode> code_;
   bool moves_masters_;
   std::unique_ptr<AwayMemory> away_;
-  std::vector<Weight> weights_;  // one a parameter; those left alone are empty
+  std::vector<Weight> weights_;  // one per parameter; empty for weights left alone
   std::vector<Block> blocks_;
 };
 

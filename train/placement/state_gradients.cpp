@@ -16,12 +16,12 @@ Home gradient_home(const PlacementSettings& settings, c10::Device device) {
   return settings.gradients == Home::device && down ? Home::host : settings.gradients;
 }
 
-// 0 for one that is in memory no more.
+// 0 if the gradient is no longer in memory.
 double squared_norm_of(const Parameter& parameter) {
   return parameter.gradient().defined() ? squared_norm(parameter.gradient()) : 0;
 }
 
-// Of all together, on a CUDA device: the host waits once, not for each.
+// For all gradients on a CUDA device at once, so that the host waits only once.
 double squared_norm_there(const std::vector<Parameter>& parameters) {
   std::vector<at::Tensor> squares;
   for (const Parameter& parameter : parameters)
@@ -32,7 +32,8 @@ double squared_norm_there(const std::vector<Parameter>& parameters) {
   return std::accumulate(square, square + all.numel(), 0.0);
 }
 
-// LibTorch would make a whole copy of `part` in the sum's type first. On meta one block stands for all.
+// In blocks, because LibTorch would first copy all of `part` to the sum's type. On meta one block stands for
+// all.
 void add_in_blocks(const at::Tensor& sum, const at::Tensor& part) {
   const at::Tensor to = sum.view(-1), from = part.view(-1);
   const int64_t end = to.is_meta() ? std::min(kNormBlock, to.numel()) : to.numel();
@@ -78,7 +79,7 @@ void GradientStore::take(size_t index) {
   parameter.value.mutable_grad().reset();
 }
 
-// Autograd itself sums what is fp32.
+// fp32 gradients are summed by autograd itself.
 void GradientStore::keep(Parameter& parameter) {
   at::Tensor& gradient = parameter.value.mutable_grad();
   if (gradient.scalar_type() == sum_type(parameter)) {
@@ -87,7 +88,7 @@ void GradientStore::keep(Parameter& parameter) {
   }
   if (parameter.accumulated.defined()) {
     if (gradient.is_cuda()) {
-      parameter.accumulated.add_(gradient);  // reads both types as they are
+      parameter.accumulated.add_(gradient);  // reads both types directly
     } else {
       add_in_blocks(parameter.accumulated, gradient);
     }
@@ -98,7 +99,7 @@ void GradientStore::keep(Parameter& parameter) {
   gradient.reset();
 }
 
-// The memory stays from step to step: on CUDA it is pinned, which takes longer to make than to fill.
+// The memory is kept between steps: on CUDA it is pinned, and allocating it takes longer than filling it.
 void GradientStore::to_host(Parameter& parameter, Stored& stored) {
   const KindScope kind(Kind::gradients);
   const HomeScope outside(Home::host);
@@ -124,7 +125,7 @@ at::Tensor GradientStore::on_host(const at::Tensor& gradient) {
   return there;
 }
 
-// In blocks of the norm, so that the sum of squares is taken on the way.
+// In multiples of the norm's blocks, so that the sum of squares is computed on the way.
 void GradientStore::to_file(size_t index, Stored& stored) {
   const Parameter& parameter = optimizer_.parameters()[index];
   const at::Tensor flat = on_host(parameter.value.grad()).view(-1);
@@ -172,7 +173,7 @@ double GradientStore::sum_of_squares() {
 }
 
 void GradientStore::drop() {
-  // on the device nothing is copied, and a graph that is being captured may wait for no stream
+  // on the device nothing is copied, and a graph being captured must not wait for a stream
   if (home_ != Home::device) copies_.finish();
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     Parameter& parameter = optimizer_.parameters()[i];

@@ -13,43 +13,44 @@
 
 namespace moelab {
 
-// The file that placement.gradients or placement.optimizer=nvme share; null when neither is. Throws IoError
-// when the folder takes no file.
+// The file shared by placement.gradients=nvme and placement.optimizer=nvme; null if neither is set. Throws
+// IoError when no file can be made in the folder.
 std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c10::Device device);
 
-// The gradients of a step, from the moment that autograd has accumulated each until the optimizer has used
-// them, where placement.gradients says: on the device (Kind::gradients), in host memory, or in the file. Over
-// several micro-batches they are summed there, 16-bit ones in fp32. All homes have the same bits.
+// Holds a step's gradients, from autograd's accumulation until the optimizer has used them, in the home of
+// placement.gradients: on the device (Kind::gradients), in host memory, or in the file. Over several
+// micro-batches they are summed there, 16-bit ones in fp32. All homes give bitwise the same results.
 class GradientStore {
  public:
-  // Keeps references: `optimizer` has all its parameters by the first take(). On CUDA a step on the host
-  // wants its gradients there, so they leave the device then, too.
+  // Keeps references; `optimizer` must have all its parameters at the first take(). On CUDA, if the optimizer
+  // steps on the host, gradients go to the host even with placement.gradients=device.
   GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
                 std::shared_ptr<StateFile> file);
 
-  // How many micro-batches a step has, from the next step on.
+  // Sets the number of micro-batches per step, from the next step on.
   void accumulate(int64_t micro_batches) { micro_batches_ = micro_batches; }
 
-  // Takes what autograd has accumulated for the parameter at `index`, once a micro-batch. Throws IoError.
+  // Takes the gradient that autograd has accumulated for the parameter at `index`; call once per micro-batch.
+  // Throws IoError.
   void take(size_t index);
-  // The sum of squares of all together, once all are taken; the same bits in every home, but for the order of
-  // the sums on a CUDA device and on its host. 0 on meta.
+  // The sum of squares of all gradients, once all are taken. Bitwise the same in every home, except that a
+  // CUDA device and its host sum in different orders. 0 on meta.
   double sum_of_squares();
-  // Forgets all gradients; memory and file stay for the next step's.
+  // Drops all gradients; keeps memory and file space for the next step.
   void drop();
 
  private:
   struct Stored {
-    at::Tensor memory;     // host: of the sum
-    int64_t offset = 0;    // nvme: of the sum in the file, …
-    int64_t bytes = 0;     // … where there is so much room for it
-    bool present = false;  // this step's
+    at::Tensor memory;     // host: the sum
+    int64_t offset = 0;    // nvme: the sum's offset in the file …
+    int64_t bytes = 0;     // … and its reserved bytes
+    bool present = false;  // holds a gradient of this step
     double norm = 0;       // nvme: squared
   };
   c10::ScalarType sum_type(const Parameter& parameter) const;
   void keep(Parameter& parameter);
   void to_host(Parameter& parameter, Stored& stored);
-  at::Tensor on_host(const at::Tensor& gradient);  // a copy from CUDA, else itself
+  at::Tensor on_host(const at::Tensor& gradient);  // a copy of a CUDA tensor, else the tensor itself
   void to_file(size_t index, Stored& stored);
 
   Home home_;
@@ -58,7 +59,7 @@ class GradientStore {
   std::shared_ptr<StateFile> file_;
   HostCopy copies_;
   int64_t micro_batches_ = 1;
-  std::vector<Stored> stored_;  // one a parameter
+  std::vector<Stored> stored_;  // one per parameter
 };
 
 }  // namespace moelab

@@ -6,7 +6,7 @@
 
 namespace moelab {
 
-// The sizes that closed formulas of one block need, for one micro-batch of a resolved run.
+// Sizes of one block for closed formulas, for one micro-batch of a resolved run.
 struct BlockShape {
   explicit BlockShape(const Settings& settings);
 
@@ -16,11 +16,11 @@ struct BlockShape {
   double keys;           // kv_heads * head_dim
   double expert_rows;    // rows that pass through experts: capacity buffers, routes, or T when dense
   double hidden;         // d_expert
-  double shared_hidden;  // of the shared experts together
-  double capacity;       // rows of one expert for one sequence; 0: dropless or dense
+  double shared_hidden;  // of all shared experts together
+  double capacity;       // rows of one expert for one sequence; 0: no capacity buffers
   double experts;        // 0: dense
-  double element;        // bytes of an activation
-  // parameters: of the attention half with both norms and the router, of all experts, of both
+  double element;        // bytes of an activation's element
+  // parameters: attention half with both norms and the router; all experts
   double attention_parameters, expert_parameters;
 
   double parameters() const { return attention_parameters + expert_parameters; }
@@ -31,7 +31,7 @@ double outer_parameters(const ModelSettings& model);
 
 WeightCounts weight_counts(const Settings& settings, const BlockShape& block);
 
-// How many blocks are recomputed whole.
+// Number of blocks that are recomputed completely.
 double recomputed_blocks(const Settings& settings);
 
 bool recomputes_piece(const Settings& settings, Piece piece);

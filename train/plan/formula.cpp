@@ -10,7 +10,7 @@
 namespace moelab {
 namespace {
 
-// What one block keeps of one micro-batch when nothing of it is recomputed whole, less its input.
+// Bytes that a block keeps of one micro-batch, without its input, if it is not recomputed completely.
 double kept_bytes(const Settings& s, const BlockShape& b) {
   const bool wide = s.precision.compute == ComputePrecision::fp32;
   const bool norms = recomputes_piece(s, Piece::norms), attention = recomputes_piece(s, Piece::attention),
@@ -36,7 +36,8 @@ double kept_bytes(const Settings& s, const BlockShape& b) {
 
 double on_device(Home home, double bytes) { return home == Home::device ? bytes : 0; }
 
-// Weights of blocks that come and go leave two blocks' on the device, as products read them.
+// Leaves in `state` what is on the device. Offloaded or coded block weights still need two blocks' weights
+// there, in the form that products read.
 void place(StateBytes& state, const Settings& s, const BlockShape& b) {
   const auto layers = static_cast<double>(s.model.layers);
   const StateBytes blocks = state_formula(s, {layers * b.parameters(), 0});
@@ -80,7 +81,7 @@ PeakFormula peak_formula(const Settings& s) {
   f.state = state_formula(s, weight_counts(s, b));
   const double gradients = f.state.gradients;
   place(f.state, s, b);
-  const bool gathered = f.state.gradients < gradients;  // consumed or taken away as they come
+  const bool gathered = f.state.gradients < gradients;  // consumed or moved away one by one
   const bool summed = s.train.accumulation > 1 && !gathered;
   f.activations = stored_bytes(s, saved_bytes(s), Home::device);
   const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;

@@ -5,21 +5,21 @@
 
 namespace moelab {
 
-// Bytes of the training state of so many weights of a resolved run.
+// Bytes of the training state of `weights` in a resolved run.
 StateBytes state_formula(const Settings& settings, const WeightCounts& weights);
 
-// Bytes that autograd keeps for backward of one micro-batch, before they are coded or moved: the sums of
-// Korthikanti 2022 (arXiv 2205.05198) for blocks with a mixture of experts, flash attention and whole or
+// Bytes that autograd keeps for backward of one micro-batch, before they are coded or moved: the formulas of
+// Korthikanti 2022 (arXiv 2205.05198), for blocks with a mixture of experts, flash attention and full or
 // selective recomputation.
 double saved_bytes(const Settings& settings);
 
-// The device's memory at a step's peak, by closed formula: state where it lies on the device, activations
-// kept, and the larger of what backward begins and ends with.
+// Device memory at a step's peak, by closed formula: the state on the device, plus the larger of backward's
+// beginning (all activations) and its end (all gradients).
 struct PeakFormula {
   StateBytes state;        // on the device
   double activations = 0;  // at the end of forward, as stored
-  double loss_head = 0;    // the gradient of head and last hidden state, and a chunk of logits
-  double working = 0;      // of one block under way
+  double loss_head = 0;    // gradients of the head and last hidden state, and a chunk of logits
+  double working = 0;      // of the current block
   double peak = 0;
 };
 PeakFormula peak_formula(const Settings& settings);

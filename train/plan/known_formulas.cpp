@@ -23,7 +23,8 @@ std::string listed(std::initializer_list<Part> parts) {
   return text;
 }
 
-// Of activations, and of scores where the formula has them.
+// What a run does not keep of the activations that a formula counts, including scores and dropout masks if it
+// has them.
 std::string activations_not_kept(const Settings& s, bool scores, bool masks) {
   const StorageFacts& storage = storage_facts(s.activations.storage);
   return listed({{masks, "dropout masks"},

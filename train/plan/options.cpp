@@ -19,7 +19,7 @@ namespace {
 using Change = std::function<void(Settings&)>;
 
 // Settings are parsed once; a plan then copies the changed fields into a hundred thousand of them. A field is
-// known by its distance from the start of the struct.
+// identified by its offset in the struct.
 Change copying_fields(const Settings& base, const Settings& changed) {
   const Changes before = setting_texts(base);
   std::vector<Change> changes;
@@ -45,7 +45,7 @@ bool is_accepted(const Settings& settings) {
   }
 }
 
-// Whether `changed` still trains the same model by the same rule, in memory that there is.
+// Whether `changed` trains the same model by the same rule, in memory that exists.
 bool is_wanted(const Settings& base, const Settings& changed) {
   const bool same_update =
       update_rule_facts(changed.optim).is_adamw() && update_rule_facts(base.optim).is_adamw();
@@ -80,13 +80,13 @@ class Builder {
     Changes changes;
     for (const auto& [key, value] : technique.settings) {
       const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
-      // which folder is the user's choice
+      // the user chooses the folder
       if (!of_model && key != "placement.nvme_path") changes[std::string(key)] = value;
     }
     add(std::string(technique.name), changes);
   }
 
-  // The rows of a step in smaller micro-batches; a packed row is one already.
+  // Splits a step's rows into smaller micro-batches; with packing, a micro-batch is one row already.
   void add_splits() {
     const TrainSettings& train = base_.train;
     const int64_t rows = train.micro_batch * train.accumulation;

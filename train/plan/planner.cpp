@@ -11,9 +11,9 @@
 namespace moelab {
 namespace {
 
-// The formula was never further above a dry run than this share of it; see tests/train/plan.
+// The formula has never exceeded a dry run by more than this factor; see tests/train/plan.
 constexpr double kFormulaMargin = 1.35;
-// Nor, as a rule, than this.
+// It rarely exceeds one by more than this.
 constexpr double kUsualMargin = 1.1;
 
 bool contains(uint64_t set, uint64_t part) { return (set & part) == part; }
@@ -26,7 +26,7 @@ struct Candidate {
 
 struct Refused {
   uint64_t set = 0;
-  double error = 0;  // what it needs, in what its formula says
+  double error = 0;  // bytes by dry run / bytes by formula
 };
 
 class Search {
@@ -47,8 +47,8 @@ class Search {
     result_.admissible = static_cast<int64_t>(candidates_.size());
   }
 
-  // Candidates come in the order of their speed, so the first that fit are the fastest, and the first that is
-  // refused is the fastest that does not fit; it is dry-run even where its formula says enough.
+  // Candidates are sorted by speed, so the first that fit are the fastest. The first that is refused is the
+  // fastest that does not fit; it is dry-run even if its formula is clearly too large.
   PlanResult run() {
     result_.pruned = std::count_if(candidates_.begin(), candidates_.end(), [&](const Candidate& one) {
       return one.formula > kFormulaMargin * static_cast<double>(search_.room);
@@ -71,7 +71,7 @@ class Search {
     return settings;
   }
 
-  // By its formula, and by the error that the formula has for a part of it that does not fit.
+  // Judges by the formula, corrected by its largest error for a subset that did not fit.
   bool likely(const Candidate& one, double margin) const {
     double error = 1;
     for (const Refused& other : refused_)
@@ -88,7 +88,7 @@ class Search {
     return plan;
   }
 
-  // The dry run's peak; none for what the model's or validate()'s checks refuse.
+  // The dry run's peak; none if the model's checks or validate() refuse the combination.
   std::optional<int64_t> peak_of(const Candidate& one) {
     const Settings settings = settings_of(one.set);
     try {
@@ -101,7 +101,7 @@ class Search {
   }
 
   bool spent() const { return result_.dry_runs >= search_.finalists; }
-  // There are as many that fit as are wanted, and no slower ones.
+  // True if enough plans fit and none of them is slower than this candidate.
   bool too_slow(const Candidate& one) const {
     const auto wanted = static_cast<size_t>(search_.best);
     return result_.fits.size() >= wanted && result_.fits[wanted - 1].seconds <= one.seconds;

@@ -18,13 +18,13 @@ constexpr std::string_view kOfTheModel[] = {
     "products_bf16",   "products_fp16", "products_fp8",
     "attention_fp32",  // FLOPs between queries, keys and values
     "attention_16bit",
-    "score_bytes",     // of S x S scores, once a forward pass
-    "dispatch_bytes",  // of one-hot dispatch tensors, once a forward pass
-    "row_bytes",       // that a forward pass writes outside of products: norms, activations, gathered rows
+    "score_bytes",     // of S x S scores, once per forward pass
+    "dispatch_bytes",  // of one-hot dispatch tensors, once per forward pass
+    "row_bytes",       // written by a forward pass outside of products: norms, activations, gathered rows
     "logit_elements",  // tokens x vocabulary
 };
 constexpr std::string_view kOfStateAndStorage[] = {
-    "update_without_master",  // parameters rounded stochastically, besides their rule
+    "update_without_master",  // parameters rounded stochastically, in addition to their rule
     "gradient_bytes",         // added to fp32 sums over micro-batches
     "int8_elements",          // of saved activations, coded and decoded
     "fp8_elements",
@@ -36,13 +36,13 @@ constexpr std::string_view kOfStateAndStorage[] = {
 
 std::vector<std::string_view> make_terms() {
   std::vector<std::string_view> terms(std::begin(kOfTheModel), std::end(kOfTheModel));
-  for (const UpdateRuleFacts* rule : all_update_rules())  // parameters stepped
+  for (const UpdateRuleFacts* rule : all_update_rules())  // unit: parameters stepped
     if (!rule->cost_term().empty()) terms.push_back(rule->cost_term());
   terms.insert(terms.end(), std::begin(kOfStateAndStorage), std::end(kOfStateAndStorage));
   return terms;
 }
 
-// One forward pass of one block, split as recomputation splits it.
+// FLOPs of one block's forward pass, split into the parts that can be recomputed separately.
 struct BlockFlops {
   double projections, attention, first_product, rest_of_experts, textbook;
 
@@ -61,11 +61,11 @@ BlockFlops forward_flops(const Settings& s, const BlockShape& b) {
           .attention = 4 * b.tokens * b.queries * seen,
           .first_product = 4 * rows * b.width,
           .rest_of_experts = 2 * rows * b.width + 2 * b.tokens * b.width * b.experts,
-          // two products of (S, E*C) and (E*C, D) a sequence
+          // two products of (S, E*C) and (E*C, D) per sequence
           .textbook = onehot ? 4 * b.tokens * b.experts * b.capacity * b.width : 0};
 }
 
-// What backward repeats of the forward pass, in blocks: products and attention.
+// FLOPs of all blocks that backward repeats from the forward pass.
 struct Repeated {
   double products = 0, attention = 0;
 };
@@ -96,7 +96,7 @@ void add_passes(StepCost& cost, const Settings& s, const BlockShape& b) {
   const ComputeFacts& compute = compute_facts(s.precision.compute);
   const BlockFlops f = forward_flops(s, b);
   const Repeated again = repeated_flops(s, f);
-  // one forward and a backward of twice the arithmetic
+  // backward has twice the arithmetic of forward
   cost.add({compute.products, passes * (3 * layers * f.products() + again.products)});
   cost.add({compute.attention, passes * (3 * layers * f.attention + again.attention)});
   const double head = 6 * b.tokens * b.width * static_cast<double>(s.model.vocab);

@@ -7,13 +7,13 @@
 
 namespace moelab {
 
-// Every term of the cost model, in the order of train/plan/devices.json: what passes through the model, then
-// each update rule's own, then what is stored and moved.
+// Every term of the cost model, in the order of train/plan/devices.json: the model's work, each update rule's
+// own term, then storing and moving.
 const std::vector<std::string_view>& cost_terms();
-// Throws std::logic_error for a term that is none of them.
+// Throws std::logic_error for an unknown term.
 size_t index_of_term(std::string_view term);
 
-// What one optimizer step spends its time on: how many units of each term.
+// The cost of one optimizer step: how many units of each term it has.
 class StepCost {
  public:
   StepCost() : amounts_(cost_terms().size()) {}
@@ -25,8 +25,8 @@ class StepCost {
   std::vector<double> amounts_;
 };
 
-// The cost of one optimizer step of a resolved run, in closed form. Products count what is computed: rows of
-// capacity buffers, filled or not, and what recomputation repeats, where model_flops_per_token counts the
+// The cost of one optimizer step of a resolved run, in closed form. Products count everything computed,
+// including empty rows of capacity buffers and recomputation, unlike model_flops_per_token, which counts the
 // model alone.
 StepCost step_cost(const Settings& settings);
 

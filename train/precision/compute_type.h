@@ -11,7 +11,7 @@ inline c10::ScalarType compute_type(const PrecisionSettings& precision) {
     case ComputePrecision::fp32:
       return c10::kFloat;
     case ComputePrecision::bf16:
-    case ComputePrecision::fp8:  // only what goes into a product is fp8
+    case ComputePrecision::fp8:  // only the factors of products are fp8
       return c10::kBFloat16;
     case ComputePrecision::fp16:
       return c10::kHalf;

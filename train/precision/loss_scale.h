@@ -5,10 +5,11 @@
 
 namespace moelab {
 
-// The factor of the loss, so that gradients down to the type's smallest number / scale do not become 0
-// (Micikevicius et al., arXiv 1710.03740). Dynamic: it starts at 2^15, a step whose gradients are not finite
-// is skipped and halves it (never below 1), and 2000 steps without one double it. fp16 has a dynamic scale
-// unless precision.loss_scale fixes it; bf16 has the scale that precision.loss_scale asks for, 1 by default.
+// The factor of the loss that keeps small gradients from becoming 0: those down to the type's smallest number
+// / scale (Micikevicius et al., arXiv 1710.03740). A dynamic scale starts at 2^15; a step whose gradients are
+// not finite is skipped and halves it (never below 1), and 2000 good steps in a row double it. fp16 has a
+// dynamic scale unless precision.loss_scale fixes it; bf16 has the scale of precision.loss_scale, 1 by
+// default.
 class LossScale {
  public:
   static constexpr double kFirst = 32768;
@@ -24,10 +25,10 @@ class LossScale {
   // Whether the loss is scaled at all.
   bool used() const { return used_; }
   double value() const { return state_.scale; }
-  // After each step: whether it was skipped because loss or gradients were not finite.
+  // Call after each step. `skipped`: the step was skipped because loss or gradients were not finite.
   void update(bool skipped);
 
-  // What a checkpoint holds. A fixed scale ignores what it is given.
+  // State for a checkpoint. A fixed scale ignores restore().
   const State& state() const { return state_; }
   void restore(const State& state);
 

@@ -10,8 +10,7 @@ struct Size {
   std::string_view sequence = {};  // empty: the model's
 };
 
-// A size states also what only others set, so that changing the preset leaves nothing of the previous one
-// behind.
+// Starts from plain_run(), so that changing the preset leaves nothing of the previous one behind.
 Preset gpu(const Size& size) {
   Preset preset{size.name, size.about, plain_run()};
   preset.settings.insert(preset.settings.end(), {{"memory.limit", size.limit},
@@ -24,7 +23,7 @@ Preset gpu(const Size& size) {
   return preset;
 }
 
-// For cards by their memory alone. The guide that these figures are from has models of 4 experts.
+// Cards by memory size. The guide that these figures come from uses models of 4 experts.
 std::vector<Preset> by_memory() {
   return {
       gpu({"gpu-8gb", "8 GiB: bf16, every block recomputed, batch 4 x 4", "8GiB", "4", "4", "bf16", "full"}),
@@ -35,9 +34,9 @@ std::vector<Preset> by_memory() {
   };
 }
 
-// For cards by their name, with a sequence each and models of 8 experts. That guide recomputes where a model
-// has more than 500M parameters or sequences are longer than 512, and lets the largest cards be filled to 92
-// %.
+// Cards by name, each with a sequence length, for models of 8 experts. The guide that these figures come from
+// recomputes for models above 500M parameters or sequences longer than 512, and lets the largest cards fill
+// to 92 %.
 std::vector<Preset> by_name() {
   std::vector<Preset> presets = {
       gpu({"gpu-rtx3090", "24 GiB: fp16, batch 12 x 4 of 256 tokens", "24GiB", "12", "4", "fp16", "none",

@@ -25,7 +25,7 @@ Preset moe(std::string_view name, std::string_view about, Preset::Pairs settings
   return {name, about, std::move(settings), std::move(recipe)};
 }
 
-// The models that a guide gives for cards by name.
+// Models from a guide that lists cards by name.
 Preset eight_experts(std::string_view name, std::string_view about, std::string_view d_model,
                      std::string_view d_expert, std::string_view layers, std::string_view heads) {
   return moe(name, about,

@@ -9,13 +9,13 @@ Preset profile(std::string_view name, std::string_view about, const Preset::Pair
   return preset;
 }
 
-// Everything that a step does not work on at the moment is in host memory.
+// Whatever a step does not currently use is in host memory.
 const Preset::Pairs on_the_host = {{"activations.checkpoint", "full"},
                                    {"activations.storage", "host"},
                                    {"placement.parameters", "host"},
                                    {"placement.optimizer", "host"}};
 
-// From a micro-batch of 1: models that need such a profile may fit with no more.
+// May shrink to a micro-batch of 1: models that need such a profile may fit with no more.
 const Preset::Pairs moving_batch = {{"memory.dynamic_batch.enabled", "true"},
                                     {"memory.dynamic_batch.min", "1"}};
 
@@ -71,7 +71,7 @@ std::vector<Preset> run_profiles() {
                {"activations.pieces", "[norms,expert_hidden]"},
                {"placement.optimizer", "host"},
                {"train.accumulation", "4"}}),
-      // its loss scale of 32768 is where fp16's begins by itself, and bf16 needs none
+      // the guide's loss scale of 32768 is where fp16's dynamic scale starts anyway, and bf16 needs none
       profile("nemo-large-model", "every second block recomputed, activations and optimizer in host memory",
               {{"activations.checkpoint", "every"},
                {"activations.every", "2"},

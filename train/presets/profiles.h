@@ -6,21 +6,21 @@
 
 namespace moelab {
 
-// Shares of the memory limit: the use that a run aims for, and those from which the monitor logs, lowers the
-// batch, and also releases cached memory.
+// Shares of the memory limit: the use that a run aims for, and the shares from which the monitor warns, the
+// batch shrinks, and cached memory is released too.
 struct Thresholds {
   double target, warning, critical, emergency;
 };
 
 Thresholds profile_thresholds(MemoryProfile profile);
 
-// Every technique that any of run_presets() sets, unset: what a preset begins with, so that nothing of the
-// one that it replaces is left. Where a preset of one kind follows one of the other, the limit and batch
-// stay.
+// Every preset begins with these settings: all techniques that run_presets() may set, switched off, so that
+// nothing of a replaced preset is left. Limit and batch are not among them: they stay when a preset of
+// another kind does not set them.
 Preset::Pairs plain_run();
 
-// Run profiles: which techniques go together, for any model and card. The limit is the user's to give, except
-// with memory-optimized, and so is the batch where none is named. What a guide's profile says of several
+// Run profiles: combinations of techniques for any model and card. The user gives the limit (except with
+// memory-optimized), and the batch unless the profile names one. What guides' profiles say about several
 // devices is left out.
 std::vector<Preset> run_profiles();
 

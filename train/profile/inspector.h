@@ -7,23 +7,23 @@
 
 namespace moelab {
 
-// The first steps of a run, whose times and memory are not yet what they will be: three, or a third of a run
-// of fewer than nine.
+// The number of first steps to leave out, because their times and memory are not yet typical: three, or a
+// third of a run of fewer than nine steps.
 int64_t warm_up_steps(int64_t steps);
 
-// What monitor.profile_steps and monitor.snapshot ask of one run. It leaves in run.dir: trace.json and
-// profile.txt (the ten operators that hold most, also printed), snapshot-*. What it prints goes to standard
-// output. Throws UserError when a file cannot be written.
+// Does what monitor.profile_steps and monitor.snapshot ask for. Writes to run.dir: trace.json, profile.txt
+// (the ten operators that hold most, also printed) and snapshot-*. Prints to standard output. Throws
+// UserError when a file cannot be written.
 class Inspector {
  public:
   Inspector(const Settings& settings, c10::Device device);
 
-  // Around the steps after the first `first_step`, which count from it.
+  // Call around each step. The warm-up counts from `first_step`, the steps taken before this run.
   void before_step(int64_t step, int64_t first_step);
   void after_step(const Reading& reading);
-  // Memory ran out in a step; `refusal`: the CPU ledger's.
+  // Memory ran out in a step; `refusal` is the CPU ledger's.
   void refused(const std::optional<Refusal>& refusal);
-  // The run ends: of the steps that were to be profiled, those that there were.
+  // Call at the end of the run: reports the steps profiled so far, if that has not been done.
   void finish();
 
  private:

@@ -39,7 +39,7 @@ void MemoryTimeline::add(const Reading& r, int64_t micro_batch) {
           {"bytes_by_phase", held_kinds_by_phase(r.by_phase)}});
 }
 
-// Steps 1 … span_ share an entry, and so on.
+// Steps 1 … span_ share an entry, as do the next span_ steps, and so on.
 void MemoryTimeline::append(Json entry) {
   const auto slot = [this](const Json& of) { return (number(of, "step") - 1) / span_; };
   if (entries_.empty() || slot(entries_.back()) != slot(entry)) {
@@ -60,7 +60,7 @@ void MemoryTimeline::continue_from(const Json& memory, int64_t last) {
     for (const Json& entry : memory.at("steps")) {
       if (number(entry, "step") <= last && entry.contains("peak_bytes")) append(entry);
     }
-  } catch (const Json::exception&) {  // of an older program, or cut short
+  } catch (const Json::exception&) {  // written by an older program, or truncated
     *this = {};
   }
 }

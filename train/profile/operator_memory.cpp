@@ -14,7 +14,7 @@ struct Block {
   int64_t bytes = 0;
 };
 
-// The blocks that are held, and the bytes of each operator in them.
+// The blocks held now, and each operator's bytes in them.
 class Replay {
  public:
   explicit Replay(int64_t held) : held_(held), before_(held) { keep_peak(); }

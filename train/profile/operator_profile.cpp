@@ -25,7 +25,7 @@ struct TimedEvent {
   MemoryEvent event;
 };
 
-// `owner`: the innermost operator around `node` that is no factory, or the outermost factory.
+// `owner`: the innermost operator around `node` that is not a factory, or else the outermost factory.
 void collect(const Result& node, const std::string& owner, c10::Device device,
              std::vector<TimedEvent>& into) {
   if (const auto* block = std::get_if<ExtraFields<EventType::Allocation>>(&node.extra_fields_)) {
@@ -42,7 +42,7 @@ void collect(const Result& node, const std::string& owner, c10::Device device,
 std::vector<MemoryEvent> memory_events(const profiler::ProfilerResult& result, c10::Device device) {
   std::vector<TimedEvent> timed;
   for (const auto& root : result.event_tree()) collect(*root, "", device, timed);
-  // each thread's are in order among themselves
+  // stable: keeps the order within each thread
   std::stable_sort(timed.begin(), timed.end(),
                    [](const TimedEvent& a, const TimedEvent& b) { return a.nanoseconds < b.nanoseconds; });
   std::vector<MemoryEvent> events;
@@ -61,7 +61,7 @@ OperatorProfile::OperatorProfile(c10::Device device)
                                         /*profile_memory=*/true);
   std::set<profiler::ActivityType> activities = {profiler::ActivityType::CPU};
   if (device.is_cuda()) activities.insert(profiler::ActivityType::CUDA);
-  setenv("KINETO_LOG_LEVEL", "99", 0);  // it complains on standard error where there is no GPU
+  setenv("KINETO_LOG_LEVEL", "99", 0);  // otherwise kineto complains on standard error if there is no GPU
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
 }
@@ -73,7 +73,7 @@ OperatorProfile::~OperatorProfile() {
 OperatorTable OperatorProfile::finish(const std::filesystem::path& trace) {
   recording_ = false;
   const std::unique_ptr<profiler::ProfilerResult> result = profiler::disableProfiler();
-  // kineto itself throws nothing when it cannot write
+  // kineto does not report that it cannot write, so this checks
   const bool can_write = std::ofstream(trace).is_open();
   if (can_write) result->save(trace.string());
   std::error_code error;

@@ -7,13 +7,13 @@
 
 namespace moelab {
 
-// LibTorch's profiler (kineto), from construction until finish(): the operators and the memory of `device`
-// that come and go on this thread and on autograd's. It computes nothing, so that results stay as they are;
-// it slows what it watches. One may live at a time; construct, finish and destroy it on one thread.
+// Runs LibTorch's profiler (kineto) from construction until finish(): records operators and allocations on
+// `device`, on this thread and on autograd's. Results don't change, but execution is slower. Only one may
+// exist at a time; construct, finish and destroy it on one thread.
 class OperatorProfile {
  public:
   explicit OperatorProfile(c10::Device device);
-  ~OperatorProfile();  // what was not finished is dropped
+  ~OperatorProfile();  // drops an unfinished recording
   OperatorProfile(const OperatorProfile&) = delete;
   OperatorProfile& operator=(const OperatorProfile&) = delete;
 

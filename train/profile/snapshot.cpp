@@ -33,17 +33,17 @@ void write(const fs::path& path, const std::string& text) {
 }
 
 #ifdef MOELAB_WITH_CUDA
-// From now on the allocator remembers who asked for each block, and writes what it holds at the moment that
-// it refuses one: once the error has unwound the step, the blocks that filled the device are gone.
+// Makes the allocator record who requested each block, and write a snapshot at the moment it refuses one.
+// Later would be too late: when the error has unwound the step, the blocks that filled the device are gone.
 void start_history(const fs::path& on_refusal) {
-  at::globalContext().lazyInitDevice(c10::kCUDA);  // there is no allocator to watch before
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // the allocator exists only after this
   constexpr size_t kEntries = 100'000;             // the newest; some 100 MB of the host's memory
   const std::optional<std::string> all = "all";
   torch::cuda::_record_memory_history(all, all, "all", kEntries);
   c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver([on_refusal](int64_t, size_t, size_t, size_t) {
     try {
       write(on_refusal, torch::cuda::_memory_snapshot_pickled());
-    } catch (const UserError& error) {  // what the caller should hear of is the refusal
+    } catch (const UserError& error) {  // not rethrown: the caller should get the refusal
       std::cerr << "moelab: " << error.what() << "\n";
     }
   });
@@ -88,7 +88,7 @@ fs::path Snapshots::take(const Reading& r) const {
 }
 
 fs::path Snapshots::take_refusal(const std::optional<Refusal>& refusal) const {
-  if (device_.is_cuda()) return folder_ / "snapshot-oom.pickle";  // written when it happened
+  if (device_.is_cuda()) return folder_ / "snapshot-oom.pickle";  // already written, at the refusal
   const Refusal r = refusal.value_or(Refusal{});
   const Json out = {{"schema", 1},
                     {"phase", phase_name(r.phase)},

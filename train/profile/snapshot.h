@@ -9,7 +9,7 @@
 
 namespace moelab {
 
-// Turns SIGUSR1 into a flag. One may live at a time.
+// Turns SIGUSR1 into a flag. Only one may exist at a time.
 class SnapshotSignal {
  public:
   SnapshotSignal();
@@ -17,15 +17,15 @@ class SnapshotSignal {
   SnapshotSignal(const SnapshotSignal&) = delete;
   SnapshotSignal& operator=(const SnapshotSignal&) = delete;
 
-  // True once after each signal, or after several that came meanwhile.
+  // True once after one or more signals since the last call.
   static bool take();
 };
 
-// Snapshots of the device's memory in `folder`. On CUDA they are the caching allocator's,
-// snapshot-NAME.pickle, a file for pytorch.org/memory_viz, with the stacks of what was allocated since
-// construction; NAME is step-N, or oom where memory ran out, then taken at the moment of the refusal. On the
-// CPU they are the ledger's, snapshot-NAME.json: bytes by kind now, and at the peak of each phase of the step
-// or, where memory ran out, at the refusal. Throw UserError when a file cannot be written.
+// Writes snapshots of the device's memory to `folder`. NAME is step-N, or oom when memory ran out. On CUDA:
+// the caching allocator's snapshot-NAME.pickle for pytorch.org/memory_viz, with the call stacks of
+// allocations since construction; an oom snapshot is taken at the moment of the refusal. On the CPU: the
+// ledger's snapshot-NAME.json, with bytes by kind now and at the peak of each phase of the step, or at the
+// refusal. Throws UserError when a file cannot be written.
 class Snapshots {
  public:
   Snapshots(c10::Device device, std::filesystem::path folder);

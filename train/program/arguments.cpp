@@ -49,8 +49,8 @@ std::string version() {
   return "moelab " MOELAB_VERSION " (commit " + build_commit() + (build_modified() ? ", modified)" : ")");
 }
 
-// The parser, and what it fills. CLI11 refuses nothing by itself: leftovers are looked at here, so that
-// messages can name what is nearest.
+// The command-line parser and its results. CLI11 is told to accept unknown arguments; check_extras refuses
+// them, so that messages can suggest the nearest name.
 class Parser {
  public:
   Parser() : app_("moelab trains mixture-of-experts transformers under a memory budget", "moelab") {
@@ -89,7 +89,7 @@ class Parser {
     for (const CommandText& text : commands)
       if (sub.get_name() == text.name) result_.command = text.command;
     if (result_.command == Command::generate) {
-      result_.generate.overrides = sources_.overrides;  // of settings that lie in the checkpoint
+      result_.generate.overrides = sources_.overrides;  // the other settings are in the checkpoint
     } else if (result_.command == Command::plan) {
       take_plan();
     } else if (result_.command == Command::techniques || result_.command == Command::fits) {
@@ -142,15 +142,15 @@ class Parser {
         [example] { return "Example: " + example + "\n\n" + presets_help() + "\n" + settings_help(); });
   }
 
-  // An option that is short for a setting.
+  // An option that is short for a setting, e.g. --device for run.device=.
   CLI::Option* add_short(CLI::App& sub, const char* name, const char* key, const char* about) {
     CLI::Option* option = sub.add_option(name, unread_, about);
     short_for_[option] = key;
     return option;
   }
 
-  // The settings on the command line as KEY=VALUE in the order they were written, options that are short for
-  // one among them: of two for one key the later wins.
+  // The command line's settings as KEY=VALUE in the order written, including options that are short for a
+  // setting, so that the last value for a key wins.
   std::vector<std::string> settings_in_order(const CLI::App& sub) const {
     std::map<const CLI::Option*, size_t> taken;
     std::vector<std::string> settings;
@@ -279,8 +279,8 @@ class Parser {
 
   CLI::App app_;
   Sources sources_;
-  std::map<const CLI::Option*, std::string> short_for_;  // options that give a setting -> KEY=
-  std::string unread_;                                   // their value, which settings_in_order takes
+  std::map<const CLI::Option*, std::string> short_for_;  // options that set a setting -> "KEY="
+  std::string unread_;                                   // their values, read by settings_in_order instead
   Arguments result_;
 };
 

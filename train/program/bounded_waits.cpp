@@ -1,9 +1,9 @@
-// How long a waiting OpenMP thread spins before it sleeps. libgomp spins 300,000 times, for milliseconds.
-// Beside other processes that time is taken from the threads that still compute.
+// Limits how long a waiting OpenMP thread spins before it sleeps. libgomp's default is 300,000 spins, several
+// milliseconds. When other processes run too, spinning takes that time from threads that still compute.
 //
-// libgomp asks getenv for the number when it is loaded, before main. The loader prefers the getenv of the
-// program to libc's: this one answers as libc's does, with a default for GOMP_SPINCOUNT. What a user has set
-// is left alone.
+// libgomp calls getenv for the number when it is loaded, before main. The loader prefers a getenv in the
+// program to libc's, so this one replaces it: it works as libc's does, with a default for GOMP_SPINCOUNT.
+// Values set by the user are kept.
 #include <unistd.h>
 
 #include <cstring>

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Set once the program was started anew, so that it is at most once.
+// Set when the program is restarted, so that it restarts at most once.
 constexpr const char* kStartedAnew = "MOELAB_HOST_ALLOCATOR_PRELOADED";
 
 struct Library {
@@ -36,8 +36,8 @@ bool is_loaded(const char* file) {
   return handle != nullptr;
 }
 
-// In the folders that the loader looks through; empty: in none. Loading it to see would not do: its
-// thread-local memory has no room in a program that is under way.
+// Searches the loader's folders; empty if the library is in none. Trying dlopen instead would fail: a running
+// program has no room for the library's thread-local memory.
 fs::path find_library(const char* file) {
   Dl_serinfo size{};
   void* program = dlopen(nullptr, RTLD_LAZY);

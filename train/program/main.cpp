@@ -1,5 +1,5 @@
-// The program: exit code 0 on success, 2 on a user's mistake, 3 when the memory budget cannot be met, 1 on a
-// defect of ours.
+// The program. Exit codes: 0 success, 2 a user's mistake, 3 the memory budget cannot be met, 1 a defect in
+// the program.
 #include <csignal>
 #include <exception>
 #include <iostream>
@@ -50,7 +50,8 @@ int run(const Arguments& arguments, const std::string& command) {
 }  // namespace moelab
 
 int main(int argc, char** argv) {
-  // A file-size limit (ulimit -f) is then a failed write like a full disk, and no sudden end.
+  // Makes exceeding a file-size limit (ulimit -f) a failed write, like a full disk, instead of ending the
+  // program.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     moelab::install_allocators();

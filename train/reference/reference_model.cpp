@@ -9,7 +9,7 @@
 namespace moelab {
 namespace {
 
-// What GatheredWeights is to do for a model that is never updated.
+// Placement settings that make GatheredWeights serve a model that is never updated.
 Settings frozen(Settings settings) {
   settings.placement.parameters = settings.reference.placement;
   settings.placement.optimizer = Home::host;
@@ -40,7 +40,7 @@ ReferenceModel::ReferenceModel(const Settings& settings, c10::Device device)
   if (!device.is_meta()) load(settings);
 }
 
-// By way of fp32 copies on the host: what is read is rounded as training rounds its weights.
+// Loads through fp32 copies on the host, so that the weights are rounded as training rounds its own.
 void ReferenceModel::load(const Settings& settings) {
   const at::NoGradGuard no_grad;
   std::vector<TensorEntry> entries;

@@ -7,20 +7,20 @@
 
 namespace moelab {
 
-// A frozen model of the same shape that training stays close to: the weights of reference.path, in the type
-// that the run computes in and as precision.store codes them, booked to Kind::reference. Its blocks' weights
-// are where reference.placement says, and come to the device a block at a time.
+// A frozen model of the same shape that training stays close to. Its weights are those of reference.path, in
+// the run's compute type and coded as precision.store says, charged to Kind::reference. The blocks' weights
+// are in the home of reference.placement and come to the device a block at a time.
 class ReferenceModel {
  public:
-  // Reads the weights; on meta they have no values. Throws UserError for a folder that holds no model, or
-  // another than the settings'.
+  // Reads the weights; on meta they have no values. Throws UserError for a folder without a model, or with
+  // another model than the settings'.
   ReferenceModel(const Settings& settings, c10::Device device);
 
-  // Its side of the comparison in the loss, for tokens (B, S); booked to Kind::reference. `documents`: as
-  // ForwardContext's.
+  // The reference's part of the comparison in the loss, for tokens (B, S); charged to Kind::reference.
+  // `documents`: as in ForwardContext.
   ReferenceHead read(const at::Tensor& tokens_BS, const at::Tensor& documents = {});
 
-  // Lets go of what a pass that threw has left on the device.
+  // Releases what a pass left on the device when it threw.
   void release() { gathered_.release_all(); }
 
  private:

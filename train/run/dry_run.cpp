@@ -43,8 +43,8 @@ DryRun dry_run(const Settings& settings) {
   const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
   Trainer trainer(settings, at::kMeta, batches);
   trainer.step(0);
-  // The second step finds what the first one left: moments, cached tables. A run of one step has no rate for
-  // another, so it takes the first again.
+  // The second step finds the state the first one made: moments, cached tables. A run of one step has no
+  // learning rate for a second, so step 0 is repeated.
   trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
   DryRun result;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);

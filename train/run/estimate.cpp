@@ -16,7 +16,7 @@ CachingAllocator caching_allocator(const Settings& settings) {
   return CachingAllocator(options);
 }
 
-// For as long as it lives.
+// Passes meta allocations to `observer` during its lifetime.
 struct Observing {
   explicit Observing(BlockObserver& observer) { observe_meta_blocks(&observer); }
   ~Observing() { observe_meta_blocks(nullptr); }

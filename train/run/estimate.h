@@ -6,19 +6,20 @@
 
 namespace moelab {
 
-// What a run needs of its device: the tensors of the dry run and, on a GPU, what CUDA's caching allocator
-// reserves for them.
+// Device memory that a run needs: the dry run's tensors and, on a GPU, what CUDA's caching allocator reserves
+// for them.
 struct Estimate {
   DryRun run;
-  int64_t reserved = 0;  // 0: not for CUDA
+  int64_t reserved = 0;  // 0 unless the device is CUDA
 
-  // Within a budget of so many bytes; 0: there is none.
+  // True if tensors and reserve stay within `limit` bytes; 0: no limit.
   bool fits(int64_t limit) const;
 };
 
-// Feeds the dry run to a model of the allocator that PYTORCH_CUDA_ALLOC_CONF configures and memory.limit
-// bounds (train/memory/caching_allocator.h): it gives cached segments back only where it would pass the
-// limit. Throws what dry_run() throws.
+// Runs dry_run() and replays its allocations in a model of CUDA's caching allocator
+// (train/memory/caching_allocator.h), configured by PYTORCH_CUDA_ALLOC_CONF and limited by memory.limit. The
+// allocator returns cached segments to the device only when it would exceed the limit. Throws what dry_run()
+// throws.
 Estimate estimate(const Settings& settings);
 
 }  // namespace moelab

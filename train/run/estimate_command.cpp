@@ -20,8 +20,8 @@
 namespace moelab {
 namespace {
 
-// What the formula speaks of, in the dry run. Activations are those of forward's peak, all blocks' together:
-// at the peak of the step backward may have freed them.
+// The dry run's bytes for what a formula predicts. Activations are those of all blocks at the peak of
+// forward: by the peak of the step, backward may have freed some.
 int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
   const auto& state = run.state;
   if (of == KnownFormula::Of::peak) return run.peak;

@@ -30,7 +30,7 @@ constexpr const char* kLayers = "model.layers";
 constexpr const char* kBatch = "train.micro_batch";
 constexpr int64_t kMostLayers = 4096, kMostRows = 1 << 16;
 
-// A card of the presets: its nominal GiB under the name that guides give it.
+// A card size of the presets: its nominal GiB and its usual name.
 struct CardSize {
   std::string name;  // 8GB
   int64_t bytes = 0;
@@ -52,7 +52,7 @@ std::vector<CardSize> card_sizes() {
   return cards;
 }
 
-// Bytes at the peak of a step: of tensors, and what CUDA's caching allocator reserves for them.
+// Bytes at the peak of a step: tensors, and what CUDA's caching allocator reserves for them.
 struct Needs {
   int64_t peak = 0, reserved = 0;
 };
@@ -63,7 +63,7 @@ struct Room {
   bool holds(const Needs& needs) const { return needs.peak <= tensors && needs.reserved <= card; }
 };
 
-// One way to train, whatever the model: a row of the table of techniques.
+// One way to train, independent of the model: a row of the technique table.
 class Stack {
  public:
   Stack(const ModelCall& call, const Technique& row) : call_(call), row_(row) {}
@@ -81,8 +81,8 @@ class Stack {
     return settings;
   }
 
-  // Of a step; none where it is no valid run. Each is dry-run once, for all cards: without a limit, so that
-  // the allocator reserves at least as much as on any of them.
+  // Bytes that a step needs; none where the run is invalid. Each case is dry-run once and reused for all
+  // cards. It has no memory limit, so the allocator reserves at least as much as on any card.
   std::optional<Needs> needs(const std::string& model, const std::string& key = {}, int64_t value = 0) {
     const auto id = std::tuple(model, key, value);
     if (const auto known = needs_.find(id); known != needs_.end()) return known->second;
@@ -98,7 +98,8 @@ class Stack {
     return needs_[id] = needs;
   }
 
-  // The largest value of `key` with which the model fits. Peaks are all but straight lines.
+  // The largest value of `key` with which the model fits. Peaks grow almost linearly, so the slope gives a
+  // first guess.
   int64_t largest(const std::string& model, const char* key, int64_t most, const Room& room) {
     const std::optional<Needs> one = needs(model, key, 1), two = needs(model, key, 2);
     const auto fits = [&](int64_t value) {
@@ -124,15 +125,15 @@ struct FitRow {
   Needs needs = {};
 };
 
-// As the thresholds of a run have it: what is aimed for, what lowers the batch, and more than that or than
-// the card has.
+// Compares with a run's thresholds: green up to memory.target, amber up to memory.critical, red beyond that
+// or when the reserve exceeds the card.
 std::string status_of(const MemorySettings& memory, const Needs& needs, int64_t bytes) {
   const double share = static_cast<double>(needs.peak) / static_cast<double>(bytes);
   if (share > memory.critical || needs.reserved > bytes) return "red";
   return share <= memory.target ? "green" : "amber";
 }
 
-// Named models from the one with the most parameters down.
+// Named models, most parameters first.
 std::vector<std::string> models_by_size() {
   std::vector<std::pair<double, std::string>> models;
   for (const Preset& preset : model_presets()) {

@@ -14,7 +14,7 @@ namespace moelab {
 
 double model_flops_per_token(const ModelSettings& m, double seen) {
   const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
-  const double look_up = m.tie_embeddings ? 0 : embedding;  // a tied one is the head, and that is a product
+  const double look_up = m.tie_embeddings ? 0 : embedding;  // a tied one is also the head, a product
   const double products = static_cast<double>(active_parameter_count(m)) - look_up;
   return 6 * products + 12 * static_cast<double>(m.layers * m.heads * m.head()) * seen;
 }
@@ -33,7 +33,7 @@ double attended_pairs(const Batch& batch, const AttentionSpan& span) {
 }
 
 double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
-  const int64_t n = device.is_cuda() ? 4096 : 1024;  // a GPU's launch must not count
+  const int64_t n = device.is_cuda() ? 4096 : 1024;  // large enough on a GPU to hide the launch
   constexpr int repeats = 9;
   HomeScope outside(Home::host);
   at::NoGradGuard no_grad;

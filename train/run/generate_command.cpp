@@ -20,7 +20,7 @@
 namespace moelab {
 namespace {
 
-// A checkpoint's model, settings and tokenizer, and the texts that it writes.
+// A checkpoint's model, settings and tokenizer, and the texts that the model writes.
 class TextRun {
  public:
   explicit TextRun(const GenerateCall& call)
@@ -50,7 +50,7 @@ class TextRun {
  private:
   c10::ScalarType compute() const { return compute_type(settings_.precision); }
 
-  // Of the cache: the last token is written but never read.
+  // Positions that the cache needs. The last token is written but never read.
   int64_t needed_positions() const {
     const auto prompt = static_cast<int64_t>(ids_.size());
     if (prompt == 0)
@@ -109,7 +109,7 @@ class TextRun {
   Settings settings_;
   Tokenizer tokenizer_;
   std::vector<int64_t> ids_;
-  int64_t positions_;  // that the cache has room for
+  int64_t positions_;  // capacity of the cache
   Transformer model_;
   KvCache cache_;
 };

@@ -5,8 +5,7 @@
 
 namespace moelab {
 
-// The name of the GPU that `device` is; for another device the name of the machine's first NVIDIA GPU, or
-// empty.
+// The name of the GPU `device`. For a CPU: the machine's first NVIDIA GPU, or empty.
 std::string gpu_name(c10::Device device);
 
 }  // namespace moelab

@@ -27,7 +27,7 @@ void use_threads(const Settings& settings) {
 c10::Device open_device(const Settings& settings) {
   use_threads(settings);
   at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
-  // No step has been taken on a GPU yet: that is for who asks for it by name.
+  // No step has been taken on a GPU yet, so only an explicit run.device=cuda selects it.
   if (settings.run.device != DeviceChoice::cuda) return at::kCPU;
   if (!at::globalContext().hasCUDA()) {
     throw UserError("run.device=cuda: no GPU, or a build without CUDA; use run.device=cpu");

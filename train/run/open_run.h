@@ -11,25 +11,25 @@
 
 namespace moelab {
 
-// Applies run.threads. What the operators' scratch takes depends on it, so a dry run wants it as well.
+// Applies run.threads. The operators' scratch depends on the number of threads, so a dry run calls this too.
 void use_threads(const Settings& settings);
 
-// The device of run.device, with run.threads and run.deterministic applied. Throws UserError for cuda where
-// it cannot be used.
+// The device of run.device, with run.threads and run.deterministic applied. Throws UserError if
+// run.device=cuda cannot be used.
 c10::Device open_device(const Settings& settings);
 
-// The same, under memory.limit from now on.
+// As open_device(), and applies memory.limit to the device.
 c10::Device limited_device(const Settings& settings);
 
-// The data of data.path, and as its tokenizer that of train.init's folder where the shards have none. Throws
-// UserError when no data is given, and for shards whose ids are another tokenizer's than train.init's.
+// The data of data.path. If the shards have no tokenizer, it takes that of train.init. Throws UserError when
+// data.path is not set, or when the shards and train.init have different tokenizers.
 Dataset open_data(const Settings& settings);
 
-// The rows that training reads: windows of train.sequence tokens, or documents packed to
-// train.tokens_per_device. Throws UserError when nothing says what ends a document.
+// The training rows: windows of train.sequence tokens, or documents packed to train.tokens_per_device. Throws
+// UserError when packing and no token is known to end a document.
 std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data, c10::Device device);
 
-// A small file's text. Throws UserError.
+// Reads a small text file. Throws UserError.
 std::string read_text(const std::filesystem::path& path);
 
 }  // namespace moelab

@@ -15,10 +15,10 @@
 namespace moelab {
 namespace {
 
-// The baseline under some techniques, by dry run.
+// Dry run of the baseline plus some techniques.
 struct Prediction {
   std::vector<const Technique*> parts;  // none: the baseline
-  std::string refused;                  // why there is no such run; empty: there is
+  std::string refused;                  // why the combination is refused; empty: it is not
   DryRun run;
 };
 
@@ -41,7 +41,7 @@ Prediction predict(const ModelCall& call, const std::vector<const Technique*>& p
   return prediction;
 }
 
-// The baseline, every single technique, then every two of them, in the order of the table.
+// The baseline, each single technique, then each pair, in table order.
 std::vector<Prediction> predict_all(const ModelCall& call) {
   const std::vector<const Technique*> singles = single_techniques();
   std::vector<Prediction> all = {predict(call, {})};

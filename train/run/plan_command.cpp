@@ -18,10 +18,11 @@
 namespace moelab {
 namespace {
 
-// A dry run takes one or two milliseconds a block: this many in all keep a plan within its ten seconds.
+// A dry run takes one or two milliseconds a block; this total keeps a plan within ten seconds.
 constexpr int64_t kDryBlocks = 4000;
 
-// On a GPU the allocator's reserve has to keep to the limit, and tensors to the share of it that a run fills.
+// Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit, the
+// larger of the two.
 int64_t bytes_needed(const Settings& settings) {
   const Estimate needs = estimate(settings);
   return needs.fits(settings.memory.limit.count) ? needs.run.peak : std::max(needs.run.peak, needs.reserved);
@@ -37,8 +38,7 @@ std::string speed_of(const Settings& base, double seconds) {
   return fmt::format("{:.0f}", step_tokens(base.train) / seconds);
 }
 
-// "backward, activations 3.1 GiB, optimizer 1.0 GiB": where the peak is, and what it is made of, largest
-// first.
+// Where the peak is, and its three largest kinds, e.g. "backward, activations 3.1 GiB, optimizer 1.0 GiB".
 std::string peak_text(const DryRun& run) {
   std::vector<std::pair<std::string, int64_t>> kinds;
   for (const auto& kind : kind_report(run.by_kind_at_peak))
@@ -101,7 +101,7 @@ void print_without(const Plan& winner, const CostModel& costs, const std::string
           : fmt::format("{:.0f} % {}", std::abs(change), change > 0 ? "faster" : "slower"));
 }
 
-// Each technique is taken away alone: those of the plan, then those that the settings had on before.
+// Takes away one technique at a time: first those the plan added, then those already on in the settings.
 void print_bought(const Plan& winner, const CostModel& costs) {
   std::cout << "\nwhat each technique of the first buys\n";
   for (const Plan::Part& part : winner.parts) print_without(winner, costs, part.name, part.without);
@@ -123,8 +123,8 @@ void write_winner(const Plan& winner, const std::string& out) {
   std::cout << "\nthe first is in " << out << ": moelab train --config " << out << " data.path=FOLDER\n";
 }
 
-// A limit under which the run fits. A higher one lets the allocator keep more: each try is what the last one
-// reserved, until it does.
+// A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
+// last reserve as the limit until the reserve fits.
 int64_t limit_for(const Plan& plan, double share) {
   Settings settings = plan.settings;
   int64_t& limit = settings.memory.limit.count;

@@ -15,14 +15,14 @@ std::string human_count(int64_t count);
 // "4 s", "3 min 20 s", "2 h 05 min".
 std::string human_seconds(double seconds);
 
-// A line every run.log_every steps (0: none), and for every skipped step.
+// Prints a line every run.log_every steps (0: none), and one for every skipped step.
 class Progress {
  public:
   explicit Progress(const Settings& settings)
       : steps_(settings.train.steps),
         every_(settings.run.log_every),
         packed_(settings.train.tokens_per_device > 0) {}
-  // The speed and the time left are `record`'s medians.
+  // Speed and time left come from `record`'s medians.
   void step(const StepTaken& done, const RunRecord& record) const;
 
  private:

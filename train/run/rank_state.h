@@ -6,8 +6,8 @@
 
 namespace moelab {
 
-// What one of several data-parallel ranks would hold at the peak under a stage of ZeRO (Rajbhandari 2020,
-// arXiv 1910.02054). Bytes.
+// What one of several data-parallel ranks would hold at the peak under a ZeRO stage (Rajbhandari 2020, arXiv
+// 1910.02054). Bytes.
 struct RankState {
   int stage = 0;
   int64_t weights = 0, gradients = 0;
@@ -15,9 +15,9 @@ struct RankState {
   int64_t peak = 0;
 };
 
-// Of stages 0 (nothing is sharded), 1 (optimizer), 2 (gradients too) and 3 (weights too), by formula: what a
-// stage shards is divided by `ranks` (at least 1). Left out is what an exchange takes: ZeRO-3's gathered
-// weights of a block, and buffers.
+// By formula, for stages 0 (nothing sharded), 1 (optimizer), 2 (gradients too) and 3 (weights too): bytes
+// that a stage shards are divided by `ranks` (at least 1). Communication is left out: its buffers, and the
+// block's weights that ZeRO-3 gathers.
 std::array<RankState, 4> rank_states(const DryRun& run, int64_t ranks);
 
 }  // namespace moelab

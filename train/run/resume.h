@@ -4,8 +4,8 @@
 
 namespace moelab {
 
-// Throws UserError, naming each model setting that differs from those the checkpoint was trained with: shapes
-// alone don't tell experts_per_token or rope_theta. model.preset is a name and may differ.
+// Throws UserError that names each model setting that differs from the checkpoint's. Tensor shapes alone
+// would not reveal a changed experts_per_token or rope_theta. model.preset is only a name and may differ.
 void check_same_model(const LoadedCheckpoint& checkpoint, const Settings& settings);
 
 }  // namespace moelab

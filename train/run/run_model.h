@@ -9,18 +9,18 @@
 
 namespace moelab {
 
-// The model of a run of the program: a Trainer on the run's data.
+// The model that `moelab train` trains: a Trainer on the run's data.
 class RunModel : public ModelInTraining {
  public:
-  // Opens the data; the Trainer comes with open(). `stop`: whether the run is asked to stop.
+  // Opens the data; open() makes the Trainer. `stop`: polled, true once the run should stop.
   RunModel(const Settings& settings, const Dataset& data, c10::Device device, std::function<bool()> stop);
 
   // Makes the model. `update_bytes` are reserved for each update (Trainer::reserve_for_update).
   void open(int64_t update_bytes);
   bool is_open() const { return trainer_.has_value(); }
-  // Starts from the weights of another model's folder.
+  // Starts from the weights in a model folder.
   void load_weights(const std::string& folder);
-  // The samples of steps after `step` do not count.
+  // Drops the samples written after `step`.
   void drop_samples_after(int64_t step) const { samples_.go_on_after(step); }
   Trainer::StateBytes state_bytes() const { return trainer_->state_bytes(); }
 

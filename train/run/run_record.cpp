@@ -63,7 +63,7 @@ Json machine(c10::Device device) {
           {"torch", TORCH_VERSION}};
 }
 
-// An object, empty where there is none that can be read.
+// The file's JSON object; empty if there is none that can be read.
 Json read_json(const fs::path& path) {
   std::ifstream in(path);
   Json json = Json::parse(in, nullptr, false);
@@ -99,7 +99,7 @@ Json phases(const std::array<int64_t, kPhases>& peaks) {
   return out;
 }
 
-// What the monitor knows at the end: of the last step's memory, and what each technique that is on saves.
+// What the memory monitor knows at the end: the last step's memory, and what each active technique saves.
 Json monitor_answers(const Reading& last, const RunRecord::Ending& ending) {
   Json saved = Json::object();
   for (const TechniqueSaving& saving : ending.savings) saved[saving.name] = saving.bytes;
@@ -116,8 +116,8 @@ Json monitor_answers(const Reading& last, const RunRecord::Ending& ending) {
           {"leaks", ending.leaks}};
 }
 
-// Of the batches read ahead and the one at work: tokens and targets of 8 bytes, packed also where each
-// token's document begins, in 4.
+// Bytes of the batches read ahead and the current one: 8 per token and 8 per target; packed rows add 4 per
+// token for the start of its document.
 int64_t data_bytes(const Settings& s) {
   const int64_t batches = s.data.workers * s.data.prefetch + 1;
   return batches * s.train.micro_batch * s.train.row() * (s.train.tokens_per_device > 0 ? 20 : 16);
@@ -136,7 +136,7 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
   fs::create_directories(folder_, error);
   if (error)
     throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
-  fs::remove(folder_ / "summary.json", error);  // where that fails, replacing it will say so
+  fs::remove(folder_ / "summary.json", error);  // a failure shows up when the file is replaced
   write_whole(folder_ / "config.yaml", print_settings(settings));
   const std::string kept = first_step > 0 ? json_lines_up_to(folder_ / "metrics.jsonl", first_step) : "";
   write_whole(folder_ / "metrics.jsonl", kept);

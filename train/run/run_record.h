@@ -22,26 +22,26 @@
 
 namespace moelab {
 
-// The files that a run leaves in run.dir: config.yaml, metrics.jsonl (a line a step, flushed) and the same
-// numbers as TensorBoard event files, memory.json and summary.json (docs/training.md).
-// Numbers that are not finite are written as null.
+// The files that a run leaves in run.dir: config.yaml, metrics.jsonl (one line per step, flushed),
+// TensorBoard event files with the same numbers, memory.json and summary.json (docs/training.md). Numbers
+// that are not finite are written as null.
 class RunRecord {
  public:
-  // Creates the folder, writes config.yaml and deletes the summary of a run before. With first_step > 0 the
-  // run resumes after that step: metrics.jsonl and memory.json are cut back to it and continued; else they
-  // start anew. Throws UserError when the folder can't be written.
+  // Creates the folder, writes config.yaml and deletes the summary of an earlier run. With first_step > 0 the
+  // run resumes after that step: metrics.jsonl and memory.json are cut back to it and continued. Otherwise
+  // they start empty. Throws UserError when the folder can't be written.
   RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
             int64_t first_step);
 
-  // What opening the run took, before its first step.
+  // Memory used to open the run, before its first step.
   void opened(const Reading& memory);
   void add(const StepTaken& step);
-  // Writes memory.json as far as it goes, for a run that is cut short and resumed.
+  // Writes memory.json up to now, for a run that may be cut short and resumed.
   void save_timeline() const;
 
   struct Ending {
     std::string status = "ok";  // ok, oom, error
-    std::string reason;         // the error's message, or the signal that stopped the run; empty: neither
+    std::string reason;         // the error's message or the signal that stopped the run; else empty
     double held_out_loss = std::numeric_limits<double>::quiet_NaN();
     DryRun predicted;
     RunPeaks peaks;
@@ -50,12 +50,12 @@ class RunRecord {
     SaveCosts saves;
     double gemm_rate = 0;  // 0: not measured
     std::vector<TechniqueSaving> savings;
-    std::vector<Advice> advice;      // what is open, where the last step was near its limit or past it
-    int64_t recoveries = 0;          // times that memory ran out and the run went on
-    std::vector<std::string> leaks;  // what the monitor said of them
+    std::vector<Advice> advice;      // settings still open, if the last step was near or past its limit
+    int64_t recoveries = 0;          // times that memory ran out and the run continued
+    std::vector<std::string> leaks;  // the monitor's reports of leaks
   };
-  // Each writes its file by a temporary one and a rename, and throws UserError when that fails. For
-  // summary.json room was set aside at the start: a disk that filled up meanwhile still takes it.
+  // Each replaces its file through a temporary file and throws UserError when that fails. Disk space for
+  // summary.json was set aside at the start, so it can be written even if the disk has filled up.
   void write_memory(const Ending& ending) const;
   void write_summary(const Ending& ending);
 
@@ -71,14 +71,14 @@ class RunRecord {
   c10::Device device_;
   std::string command_line_;
   std::filesystem::path folder_;
-  std::optional<UnnamedFile> room_;  // for summary.json; none where the folder or the disk had none to spare
+  std::optional<UnnamedFile> room_;  // for summary.json; none if disk or file system had none to spare
   std::ofstream metrics_;
   std::optional<EventFile> events_;
   MemoryTimeline timeline_;
   Reading opened_, last_;                // the last step's
-  std::vector<double> step_ms_, rates_;  // of each step; tokens a second
-  int64_t tokens_ = 0, places_ = 0;      // as StepReport's
-  double pairs_ = 0;                     // likewise
+  std::vector<double> step_ms_, rates_;  // of each step; rates_ in tokens per second
+  int64_t tokens_ = 0, places_ = 0;      // sums over the steps of StepReport's counts
+  double pairs_ = 0;                     // query-key pairs, summed likewise
   int64_t steps_ = 0;
   double final_loss_;
 };

@@ -7,13 +7,13 @@
 
 namespace moelab {
 
-// What a run under way saves, after `step` steps and `tokens` tokens: weights, optimizer state, loss scale,
-// how its steps are cut, its settings, its tokenizer and the program's commit.
+// What a run saves after `step` steps and `tokens` tokens: weights, optimizer state, loss scale, how its
+// steps are split into micro-batches, its settings, its tokenizer and the program's commit.
 CheckpointContent run_state(Trainer& trainer, const MemoryManager& manager, const Settings& settings,
                             const Dataset& data, int64_t step, int64_t tokens);
 
-// Takes the model, the optimizer and the rest from a checkpoint that run_state() made. Throws UserError where
-// that is of another model.
+// Restores model, optimizer and the rest from a checkpoint made from run_state(). Throws UserError when the
+// checkpoint is of another model.
 void restore_run(const LoadedCheckpoint& checkpoint, const Settings& settings, Trainer& trainer,
                  MemoryManager& manager);
 

@@ -13,7 +13,7 @@ void StepReport::count(const Batch& batch, const AttentionSpan& span) {
 }
 
 void StepReport::add(double cross_entropy, double balance, double z, double share) {
-  loss = std::fma(cross_entropy, share, loss);  // wherever it is compiled into, the same bits
+  loss = std::fma(cross_entropy, share, loss);  // explicit fma: same bits wherever compiled
   balance_loss = std::fma(balance, share, balance_loss);
   z_loss = std::fma(z, share, z_loss);
 }

@@ -15,28 +15,28 @@ struct StepReport {
   double z_loss = 0;
   std::optional<double> reference_kl;  // nats a token, unweighted; none without a reference
   double lr = 0;
-  double loss_scale = 1;          // that the step was taken at
+  double loss_scale = 1;          // the scale used in this step
   double gradient_norm = 0;       // before clipping, without the loss scale
   double load_max_over_mean = 1;  // busiest expert over the mean, averaged over the layers
   double load_entropy = 0;        // of the routes over the experts, nats, averaged over the layers
-  double dropped_fraction = 0;    // of all routes
+  double dropped_fraction = 0;    // fraction of all routes
   bool skipped = false;           // loss or gradients were not finite: nothing was updated; with
                                   // optim.in_backward, the parameters of such gradients were not
   bool interrupted = false;       // stopped between micro-batches: nothing was updated
-  int64_t micro_batch = 0;        // rows of each
+  int64_t micro_batch = 0;        // rows per micro-batch
   int64_t tokens = 0;             // of all micro-batches, without padding
-  int64_t places = 0;             // for tokens, padding included
-  double pairs = 0;               // of a query and a key that attention compares
+  int64_t places = 0;             // token positions, padding included
+  double pairs = 0;               // query-key pairs that attention compares
 
   // Adds a micro-batch's tokens, places and pairs.
   void count(const Batch& batch, const AttentionSpan& span);
-  // Adds its losses, by its share of the step.
+  // Adds a micro-batch's losses, weighted by its share of the step.
   void add(double cross_entropy, double balance, double z, double share);
   void take(const StepDecision& decision) {
     skipped = decision.skipped;
     gradient_norm = decision.gradient_norm;
   }
-  // The share of places that tokens fill.
+  // Fraction of positions that hold tokens.
   double fill() const { return static_cast<double>(tokens) / static_cast<double>(places); }
 };
 

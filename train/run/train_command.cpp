@@ -26,8 +26,8 @@ bool stopped() { return StopSignal::received() != nullptr; }
 
 int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
 
-// Why a run under memory.limit cannot even begin; empty: it can. Prediction leaves library scratch out, so
-// the limit that would do has a fiftieth on top.
+// Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
+// prediction, which leaves library scratch out.
 std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
   const int64_t limit = settings.memory.limit.count;
   const int64_t start = predicted.phase_peak[static_cast<size_t>(Phase::init)];
@@ -38,8 +38,8 @@ std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
          " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB";
 }
 
-// One run of moelab train, from its first file to its last: opens what a TrainLoop drives, writes down what
-// it does, and ends the run whatever became of it.
+// One run of moelab train: opens what a TrainLoop drives, records what it does, and always ends the run
+// properly, whatever happened.
 class TrainRun : LoopObserver {
  public:
   TrainRun(const Settings& settings, const TrainOptions& options, const std::string& command_line,
@@ -116,8 +116,8 @@ class TrainRun : LoopObserver {
   }
   void say(const std::string& line) override { std::cout << line << std::endl; }
 
-  // Each part of the end is tried whatever became of the others; the run's first failure is the one that the
-  // exit code and the summary tell.
+  // Tries each part of the end even if another failed. The exit code and the summary report the run's first
+  // failure.
   int finish() {
     const bool out_of_memory = failure_.out_of_memory();
     if (out_of_memory || loop_.memory_status() != MemoryStatus::normal)
@@ -152,7 +152,7 @@ class TrainRun : LoopObserver {
 
   void describe_end() {
     MemoryWatch& memory = loop_.memory();
-    // what the run's end itself held (evaluation, or the refused step) counts as well
+    // The end of the run (evaluation, or the refused step) counts in the peaks too.
     memory.monitor.observe(loop_.steps());
     ending_.peaks = memory.monitor.run_peaks();
     ending_.predicted = predicted_;
@@ -216,7 +216,7 @@ class TrainRun : LoopObserver {
 }  // namespace
 
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line) {
-  // From the very start: a signal while the run opens leaves a checkpoint and a summary too.
+  // Before anything else, so that a signal while the run opens still leaves a checkpoint and a summary.
   StopSignal::listen();
   use_threads(settings);
   const DryRun predicted = dry_run(settings);

@@ -39,7 +39,8 @@ struct GradientHook : torch::autograd::PostAccumulateGradHook {
   std::function<void()> take;
 };
 
-// On the CPU the same cores would do both; weights that come and go are stepped as they pass.
+// Not on the CPU, where the same cores would do both. Not for offloaded weights: they are stepped as they
+// pass.
 bool steps_beside_backward(const Settings& s, c10::Device device) {
   return device.is_cuda() && s.optim.in_backward && s.placement.optimizer != Home::device &&
          s.placement.parameters == Home::device;
@@ -178,7 +179,8 @@ void Trainer::step_consumed(size_t index) {
   parameter.value.mutable_grad().reset();
 }
 
-// One by one where weights come and go; else at once, so that state from a file passes without a pause.
+// One by one where weights are offloaded; otherwise all in one call, so that state streams from a file
+// without a pause.
 void Trainer::step_all(double gradient_scale) {
   if (!gathered_.active()) return optimizer_.step(lr_, gradient_scale);
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) step_parameter(i, gradient_scale);
@@ -272,8 +274,8 @@ void Trainer::set_split(int64_t micro_batch, int64_t accumulation) {
   hook_gradients();
 }
 
-// A backward pass that threw leaves tasks in its thread's queue, and with them the step's graph, until
-// another pass takes them out.
+// A backward pass that threw leaves tasks in its thread's queue, and these keep the step's graph alive until
+// another pass removes them.
 void Trainer::finish_backward() {
   const HomeScope outside(Home::host);
   const at::Tensor one = at::ones({}).requires_grad_();
@@ -281,7 +283,7 @@ void Trainer::finish_backward() {
 }
 
 bool Trainer::abandon_step() {
-  if (host_steps_) host_steps_ = std::make_unique<SerialWorker>();  // what was posted ends first
+  if (host_steps_) host_steps_ = std::make_unique<SerialWorker>();  // posted tasks finish first
   if (device_.is_cpu()) finish_backward();
   if (graph_) graph_->graph.forget();
   gradients_.drop();

@@ -1,6 +1,6 @@
-// The training step that a CUDA graph can hold (StepGraph): whatever differs from one step to the next comes
-// in tensors that keep their places, and the device itself calls decide_step(), as Trainer::update does.
-// Where there are no graphs the same step is launched; it has the bits of Trainer::step's.
+// The training step in a form that a CUDA graph can capture (StepGraph): whatever differs between steps is in
+// tensors at fixed addresses, and the device itself makes decide_step()'s decision. Where there are no graphs
+// the same code is launched directly. Results are bitwise those of Trainer::step.
 #include <ATen/ATen.h>
 
 #include "kernels/live_step.h"
@@ -25,7 +25,7 @@ StepReport Trainer::step_in_graph(int64_t step, StepReport report) {
   return report;
 }
 
-// Reads the step's batches into their places: copies from the loader's memory, queued before the graph.
+// Copies the step's batches from the loader's memory into their tensors; queued before the graph.
 void Trainer::fill_places(int64_t step, StepReport& report) {
   GraphStep& g = *graph_;
   const int64_t A = settings_.train.accumulation, B = settings_.train.micro_batch;
@@ -86,7 +86,7 @@ void Trainer::decide_and_update() {
   gradients_.drop();
 }
 
-// Waits for the step.
+// Waits until the step has ended on the device.
 void Trainer::read_outcome(StepReport& report) {
   const GraphStep& g = *graph_;
   if (device_.is_meta()) return;

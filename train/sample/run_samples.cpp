@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kTokens = 64;  // of a text, at most
+constexpr int64_t kTokens = 64;  // maximum per text
 
 Tokenizer open_tokenizer(const Settings& settings, const Dataset& data) {
   if (!data.tokenizer) {

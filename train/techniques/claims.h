@@ -6,27 +6,27 @@
 
 namespace moelab {
 
-// What a published guide says of a technique. bench/tradeoff/claims.yaml says what the names of figures mean.
+// A published guide's statement about a technique. bench/tradeoff/claims.yaml explains the figures' names.
 struct Claim {
   std::string id;                  // GUIDE.NAME
-  std::string guide;               // its title
+  std::string guide;               // the guide's title
   std::string text;                // one sentence
-  nlohmann::ordered_json figures;  // by name; empty where the guide gives none
-  std::string arithmetic;          // what is wrong with the claim's own sums; empty: nothing
+  nlohmann::ordered_json figures;  // by name; empty if the guide gives none
+  std::string arithmetic;          // what is wrong with the claim's own arithmetic; empty: nothing
 };
 
-// bench/tradeoff/claims.yaml as it was when the program was built.
+// The contents of bench/tradeoff/claims.yaml when the program was built.
 extern const char* const kClaimsText;
 
-// Throws UserError for another schema than 1 and a key that the file or a claim doesn't have, and, naming the
-// claim, for a missing text, figures without names, and an id that is given twice or whose guide is unknown.
-// scripts/claims.py knows the names of figures and refuses others.
+// Throws UserError for a schema other than 1 and for an unknown key; and, naming the claim, for a missing
+// text, figures without names, a repeated id, and an id of an unknown guide. scripts/claims.py checks the
+// names of the figures.
 std::vector<Claim> parse_claims(const std::string& yaml);
 
 // parse_claims(kClaimsText), parsed once.
 const std::vector<Claim>& claims();
 
-// Null when there is none of that id.
+// Null if no claim has that id.
 const Claim* find_claim(std::string_view id);
 
 }  // namespace moelab

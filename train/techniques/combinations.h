@@ -12,33 +12,33 @@ namespace moelab {
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;  // key, value; each key once
 
-// The settings with `change` made: a key that is there gets the new value, another follows at the end.
+// Makes `change` in the settings: replaces the value of an existing key, or appends the key.
 void change(Overrides& settings, const std::string& key, const std::string& value);
 
-// The settings of a run with `parts` on: the baseline's, then `overrides` (key=value), then each part's.
-// Which drive is the user's choice and no part of a technique: an override of placement.nvme_path stays.
-// Throws UserError for an override that is none.
+// The settings of a run with `parts` on: the baseline's, changed by `overrides` (key=value), then by each
+// part. The drive is the user's choice, not part of a technique: an override of placement.nvme_path stays.
+// Throws UserError for an override that is not key=value.
 Overrides with_techniques(const std::vector<std::string>& overrides,
                           const std::vector<const Technique*>& parts);
 
-// As the command line has them.
+// As if the settings were given on the command line.
 Sources sources_of(const std::string& config, const Overrides& settings);
 
-// The rows of the table that are one technique each: neither the baseline nor several together.
+// The rows of the table with a single technique: not the baseline, and not combinations.
 std::vector<const Technique*> single_techniques();
 
-// The names of the single techniques in a row; none in the baseline.
+// The names of the single techniques that a row combines; none for the baseline.
 std::vector<std::string> technique_names(const Technique& row);
 
 using Changes = std::map<std::string, std::string>;  // key -> value
 
-// Why two sets of changes to settings are no pair: they give a key different values, or one has nothing that
-// the other has not. Empty: they are one.
+// Why two sets of changes cannot be combined: they give a key different values, or one set contains the
+// other. Empty: they can be combined.
 std::string clash(const Changes& a, const Changes& b);
 std::string clash(const Technique& a, const Technique& b);
 
-// Of each row of the table by its name, the single techniques that cannot stand beside it: they clash, or
-// their settings together are refused. None for rows that are no single technique.
+// For each row of the table, by name: the single techniques that cannot be combined with it, because the two
+// clash or validation refuses them together. Empty for rows that are not single techniques.
 using Exclusions = std::map<std::string_view, std::vector<std::string_view>>;
 Exclusions exclusions();
 

@@ -27,7 +27,7 @@ std::string settings_line(const Preset::Pairs& settings) {
   return line;
 }
 
-// "memory_saved_percent 40-50, every 4"
+// Figures as text, e.g. "memory_saved_percent 40-50, every 4".
 std::string figures_line(const Json& figures) {
   std::string line;
   for (const auto& [name, value] : figures.items()) {

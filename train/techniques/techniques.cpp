@@ -12,8 +12,8 @@
 namespace moelab {
 namespace {
 
-// Update rules, stores, placements and precisions bring their own rows; any other technique is one entry
-// here. `settings` are changes to the first row's.
+// Single techniques defined here; update rules, stores, placements and precisions define their own rows.
+// `settings` are changes to the first row's settings.
 std::vector<Technique> single_techniques() {
   return {
       {"baseline",
@@ -134,7 +134,7 @@ const Technique& named(const std::vector<Technique>& rows, std::string_view name
   return *found;
 }
 
-// A row that is several others at once: `whole` names them.
+// A row that combines the techniques named in whole.parts.
 Technique together(const std::vector<Technique>& rows, Technique whole) {
   for (const std::string_view part : whole.parts)
     whole.settings = changed(std::move(whole.settings), named(rows, part).settings);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kNone = -1;
 
-// A word as a list of symbols in place. A merge gives its id to the left one and takes the right one out.
+// A word as a linked list of symbols. A merge stores its id in the left symbol and unlinks the right one.
 class Word {
  public:
   Word(const BpeModel& model, std::string_view word) : model_(model) {
@@ -38,12 +38,12 @@ class Word {
 
  private:
   struct Symbol {
-    int32_t id;  // kNone: merged into one on its left
+    int32_t id;  // kNone: merged into a symbol on its left
     int64_t previous, next;
   };
-  using Candidate = std::tuple<uint32_t, int64_t, int32_t>;  // rank, left symbol, id of both together
+  using Candidate = std::tuple<uint32_t, int64_t, int32_t>;  // rank, left symbol, id of the merged token
 
-  // The merge of the symbol at `left` with the next one; null: none.
+  // The merge of the symbol at `left` with the next one, or null.
   const BpeModel::Merge* merge_at(int64_t left) const {
     const Symbol& symbol = symbols_[left];
     if (symbol.id == kNone || symbol.next == kNone) return nullptr;
@@ -56,8 +56,8 @@ class Word {
     if (const BpeModel::Merge* merge = merge_at(left)) queue_.emplace(merge->rank, left, merge->id);
   }
 
-  // The symbols may have changed since the candidate was queued. That another pair with the same outcome
-  // passes is the package's rule.
+  // The symbols may have changed since the candidate was queued. Like the `tokenizers` package, accepts a
+  // different pair that merges to the same id.
   bool still_stands(int64_t left, int32_t id) const {
     const BpeModel::Merge* merge = merge_at(left);
     return merge && merge->id == id;

@@ -12,13 +12,13 @@ namespace moelab {
 namespace fs = std::filesystem;
 namespace {
 
-// A part of a text: an added token, or text still to be cut (no id).
+// A part of a text: an added token, or plain text still to be encoded (no id).
 struct Piece {
   std::string_view text;
   std::optional<int32_t> id;
 };
 
-// The added token that the text begins with, the longest one; null: none.
+// The longest added token at the start of the text, or null.
 const AddedTokens::Token* added_at(const AddedTokens& added, std::string_view text) {
   if (!added.first_bytes[static_cast<uint8_t>(text[0])]) return nullptr;
   for (const AddedTokens::Token& token : added.longest_first) {
@@ -27,7 +27,7 @@ const AddedTokens::Token* added_at(const AddedTokens& added, std::string_view te
   return nullptr;
 }
 
-// Appends the text's pieces, none of them empty.
+// Appends the text's pieces; none is empty.
 void cut_out(const AddedTokens& added, std::string_view text, std::vector<Piece>& pieces) {
   size_t begin = 0;
   const auto text_until = [&](size_t end) {
@@ -69,7 +69,7 @@ void encode_text(const BpeModel& model, std::string_view text, std::vector<int64
   for (const std::string_view word : split_words(text)) append_word(model, word, ids);
 }
 
-// The bytes of a token; empty for ids that stand for none.
+// The token's bytes; empty for unused ids.
 std::string_view text_of(const BpeModel& model, int64_t id) {
   if (id < 0 || static_cast<uint64_t>(id) >= model.texts.size()) return {};
   return model.texts[static_cast<size_t>(id)];

@@ -12,23 +12,23 @@ namespace moelab {
 
 struct BpeModel;
 
-// Token ids to text and back, by the tokenizer.json that travels with shards and checkpoints: bytes (256 ids)
-// or byte-level BPE as GPT-2's, in the format of the `tokenizers` package, whose results these are.
-// Cheap to copy; safe to use from many threads.
+// Converts text to token ids and back with the tokenizer.json that accompanies shards and checkpoints: bytes
+// (256 ids) or byte-level BPE as in GPT-2. Format and results are those of the `tokenizers` package. Cheap to
+// copy; thread-safe.
 class Tokenizer {
  public:
-  // From a tokenizer.json or the folder that holds one. Throws UserError for a missing or damaged file and
-  // for whatever would make text differ from the package's, by its name: normalizers, other models,
-  // pre-tokenizers and decoders.
+  // Loads a tokenizer.json, or the one in a folder. Throws UserError for a missing or damaged file, and for
+  // any component that would make results differ from the package's (normalizers, other models,
+  // pre-tokenizers and decoders), naming it.
   static Tokenizer load(const std::filesystem::path& file_or_folder);
 
-  // The ids of UTF-8 text; an added token ("<|endoftext|>") in it becomes its one id, and nothing is put
-  // around it. Bytes that are no UTF-8 count as U+FFFD, as when shards are prepared, but a bytes tokenizer
-  // takes them as they are.
+  // The ids of UTF-8 text. An added token ("<|endoftext|>") in the text becomes its one id; no tokens are put
+  // around the text. Invalid UTF-8 bytes become U+FFFD, as when shards are prepared, except that a bytes
+  // tokenizer takes all bytes as they are.
   std::vector<int64_t> encode(std::string_view text) const;
 
-  // UTF-8 text. Special tokens and ids that stand for no token give nothing; bytes that are no UTF-8 give
-  // U+FFFD, one for each of the longest sequences that could have begun a character.
+  // UTF-8 text. Special tokens and unused ids give nothing. Invalid UTF-8 gives U+FFFD, one for each longest
+  // sequence that could begin a character.
   std::string decode(std::span<const int64_t> ids) const;
 
   // The largest id plus one.
@@ -41,24 +41,24 @@ class Tokenizer {
   std::shared_ptr<const BpeModel> model_;
 };
 
-// What ends a document: the names that scripts/prepare_data.py looks for, or the zero byte of a bytes
+// The token that ends a document: a name that scripts/prepare_data.py looks for, or the zero byte of a bytes
 // tokenizer.
 std::optional<int64_t> end_of_text(const Tokenizer& tokenizer);
 
-// decode() an id at a time: what push() and finish() return makes the same text, and no piece of it ends
-// within a character.
+// decode() one id at a time: the concatenated results of push() and finish() equal decode()'s, and no piece
+// ends within a character.
 class StreamingDecoder {
  public:
   explicit StreamingDecoder(const Tokenizer& tokenizer);
 
-  // The text that this id completes; empty while a character is under way.
+  // The text that this id completes; empty while a character is incomplete.
   std::string push(int64_t id);
-  // What is left: empty, or U+FFFD for a character that never ended. The decoder then begins anew.
+  // The rest: empty, or U+FFFD for an incomplete character. Resets the decoder.
   std::string finish();
 
  private:
   std::shared_ptr<const BpeModel> model_;
-  std::string pending_;  // the beginning of a character, at most 3 bytes
+  std::string pending_;  // an incomplete character, at most 3 bytes
 };
 
 }  // namespace moelab

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxShown = 60;  // bytes of a value in a message
 
-// Errors inside are about the content alone; parse_tokenizer puts the file's name before them.
+// Messages inside describe only the content; parse_tokenizer prefixes the file's name.
 [[noreturn]] void refuse(const std::string& what) { throw UserError(what); }
 
 std::string shown(const json& value) {
@@ -26,7 +26,7 @@ std::string shown(const json& value) {
   return text;
 }
 
-// The member of that name; null where the object has none.
+// The member with that name, or null.
 const json& member(const json& object, const char* name) {
   static const json null;
   const auto found = object.find(name);
@@ -55,7 +55,7 @@ int32_t id_of(const json& value, const std::string& token) {
 
 // --- What is not implemented ---
 
-// `part` of the file must be of that type; files of early versions leave the model's type out.
+// `part` of the file must have that type; files of early versions omit the model's type.
 const json& typed(const json& root, const char* part, const std::string& type, bool may_lack_type = false) {
   const json& value = member(root, part);
   if (value.is_object()) {
@@ -86,8 +86,8 @@ void require_plain_merging(const json& model) {
 
 // --- The vocabulary ---
 
-// The byte that each of GPT-2's printable characters stands for: itself from '!' to U+00FF where it prints,
-// and for the other bytes, in ascending order, the characters from U+0100 on.
+// The byte that one of GPT-2's printable characters stands for: the byte itself if it prints ('!' to U+00FF);
+// the other bytes, in ascending order, are the characters from U+0100 on.
 std::optional<uint8_t> byte_of(char32_t point) {
   static const std::vector<uint8_t> others = [] {
     std::vector<uint8_t> bytes;
@@ -102,7 +102,7 @@ std::optional<uint8_t> byte_of(char32_t point) {
   return std::binary_search(others.begin(), others.end(), byte) ? std::nullopt : std::optional(byte);
 }
 
-// The bytes that a token stands for; a token with any other character is text as it stands.
+// The token's bytes; a token with a character outside that alphabet is literal text.
 std::string bytes_of(const std::string& token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
@@ -115,7 +115,7 @@ std::string bytes_of(const std::string& token) {
   return bytes;
 }
 
-// Fills a BpeModel from the parts of a file, in the order of these functions.
+// Fills a BpeModel from the parts of a file; call the functions in this order.
 class Builder {
  public:
   BpeModel model;
@@ -131,9 +131,9 @@ class Builder {
   int32_t expected_id(const std::string& token) const;
   void add_added_token(const json& token);
 
-  std::unordered_map<std::string, int32_t> ids_;  // of the model's vocabulary
+  std::unordered_map<std::string, int32_t> ids_;  // the model's vocabulary
   std::unordered_set<std::string> added_;
-  int32_t after_added_ = 0;  // the largest of their ids plus one
+  int32_t after_added_ = 0;  // the largest id of added tokens plus one
   std::vector<bool> taken_;  // by id
 };
 
@@ -168,7 +168,7 @@ int32_t Builder::known(const json& token) const {
   return found->second;
 }
 
-// A merge is ["a", "b"], in files of early versions "a b".
+// A merge is ["a", "b"]; in files of early versions, "a b".
 std::pair<json, json> halves(const json& merge) {
   if (merge.is_array() && merge.size() == 2) return {merge[0], merge[1]};
   const std::string text = merge.is_string() ? merge.get<std::string>() : "";
@@ -191,8 +191,8 @@ void Builder::add_merges(const json& merges) {
   }
 }
 
-// The package gives ids to added tokens by itself, whatever the file says: of the vocabulary, or the next
-// free one.
+// The package assigns the ids of added tokens itself, whatever the file says: the vocabulary's id, or the
+// next free one.
 int32_t Builder::expected_id(const std::string& token) const {
   if (const auto found = ids_.find(token); found != ids_.end()) return found->second;
   return std::max(static_cast<int32_t>(ids_.size()), after_added_);

@@ -6,12 +6,12 @@
 
 namespace moelab {
 
-inline constexpr size_t kMaxTokenizerBytes = 64 << 20;  // of the file; the largest known have 35 MB
-inline constexpr size_t kMaxTokenizerIds = 1 << 20;     // the largest known have 262,144
+inline constexpr size_t kMaxTokenizerBytes = 64 << 20;  // limit for the file; the largest known has 35 MB
+inline constexpr size_t kMaxTokenizerIds = 1 << 20;     // the largest known has 262,144
 
 // Reads and checks the text of a tokenizer.json. Input is not trusted. Throws UserError, beginning with
-// `file_name`, for what is no such file, for ids that are shared, beyond kMaxTokenizerIds or not those that
-// the `tokenizers` package would give, and for parts that are not implemented, by name.
+// `file_name`, for text of another format, for ids that are shared, beyond kMaxTokenizerIds or different from
+// those of the `tokenizers` package, and for parts that are not supported, by name.
 BpeModel parse_tokenizer(std::string_view text, std::string_view file_name);
 
 }  // namespace moelab

@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What a first byte says of its character: the length, and the range of the second byte, which leaves out
+// What a first byte determines: the character's length, and the range of the second byte, which excludes
 // overlong forms, surrogates and points past U+10FFFF.
 struct Lead {
   size_t length;
@@ -25,7 +25,7 @@ Lead lead_of(uint8_t byte) {
   return {0};
 }
 
-// Appends the characters of `text` up to an unfinished one; the number of bytes read.
+// Appends the characters of `text` up to an unfinished one; returns the number of bytes read.
 size_t append_characters(std::string_view text, std::string& to) {
   size_t at = 0;
   while (at < text.size()) {

@@ -30,7 +30,7 @@ Class class_of(char32_t point) {
   return contains(kSpaces, point) ? Class::space : Class::other;
 }
 
-// A character: where it begins, and its class.
+// A character's position and class.
 struct Character {
   size_t at;
   Class kind;
@@ -46,7 +46,7 @@ std::vector<Character> classify(std::string_view text) {
   return characters;
 }
 
-// Length of the English contraction that the text begins with, 0 if it doesn't.
+// Length of the English contraction at the start of the text, or 0.
 size_t contraction(std::string_view text) {
   constexpr std::array<std::string_view, 7> kContractions{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
   for (const std::string_view one : kContractions) {
@@ -58,7 +58,7 @@ size_t contraction(std::string_view text) {
 // The index after the word that begins at `first`.
 size_t word_end(std::string_view text, std::span<const Character> characters, size_t first) {
   const size_t count = characters.size(), at = characters[first].at;
-  if (const size_t length = contraction(text.substr(at))) return first + length;  // ASCII: a byte each
+  if (const size_t length = contraction(text.substr(at))) return first + length;  // ASCII: one byte each
   const size_t body = first + (text[at] == ' ' && first + 1 < count ? 1 : 0);
   const Class kind = characters[body].kind;
   if (kind != Class::space) {
@@ -68,7 +68,7 @@ size_t word_end(std::string_view text, std::span<const Character> characters, si
   }
   size_t end = first + 1;
   while (end < count && characters[end].kind == Class::space) ++end;
-  // The last space before a word is left to that word.
+  // The last space before a word belongs to that word.
   return end < count && end > first + 1 ? end - 1 : end;
 }
 

@@ -5,7 +5,7 @@
 namespace moelab {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // bits in reverse: the lowest one goes first
+constexpr uint32_t kPolynomial = 0x82f63b78;  // bit-reversed: lowest bit first
 
 constexpr std::array<uint32_t, 256> make_table() {
   std::array<uint32_t, 256> table{};

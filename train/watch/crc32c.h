@@ -4,7 +4,7 @@
 
 namespace moelab {
 
-// The CRC-32C (Castagnoli) of RFC 3720, appendix B.4, as a number.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4), as a number.
 uint32_t crc32c(std::string_view bytes);
 
 }  // namespace moelab

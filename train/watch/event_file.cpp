@@ -18,7 +18,7 @@ std::string little_endian(Unsigned value) {
   return bytes;
 }
 
-// A protobuf message under construction (https://protobuf.dev/programming-guides/encoding).
+// Builds a protobuf message (https://protobuf.dev/programming-guides/encoding).
 class Message {
  public:
   Message& integer(int field, uint64_t value) {
@@ -72,17 +72,17 @@ fs::path event_path(const fs::path& folder, int number) {
   return folder / ("events.out.tfevents." + std::string(digits) + ".moelab");
 }
 
-// The path of the folder's next file.
+// The path of the folder's next file. `anew`: deletes the existing files first.
 fs::path next_path(const fs::path& folder, bool anew) {
   int number = 1;
   while (fs::exists(event_path(folder, number))) ++number;
   if (!anew) return event_path(folder, number);
-  // The last one first: no gap in the numbers if this is cut short.
+  // Deletes the last one first, so that an interruption leaves no gap in the numbers.
   while (--number > 0) fs::remove(event_path(folder, number));
   return event_path(folder, 1);
 }
 
-// TensorFlow's: CRCs of data that hold CRCs themselves are troublesome.
+// TensorFlow's mask, because CRCs of data that contain CRCs are problematic.
 uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
 
 }  // namespace

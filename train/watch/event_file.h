@@ -9,24 +9,24 @@
 namespace moelab {
 
 struct Scalar {
-  std::string tag;  // a path such as loss/train: the part before the last slash groups charts
+  std::string tag;  // a path such as loss/train; the part before the last slash groups charts
   float value = 0;
 };
 
-// A file of scalars that TensorBoard shows: TFRecord framing around tensorflow.Event messages
+// A file of scalars for TensorBoard: TFRecord framing around tensorflow.Event messages
 // (tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto, encoded by hand).
 //
-// A folder's files are events.out.tfevents.NNNNNN.moelab, numbered because TensorBoard reads them in the
-// order of their names. A run that goes on after step N adds a file that begins by telling TensorBoard to
-// forget what the earlier ones hold of steps after N.
+// A folder's files are events.out.tfevents.NNNNNN.moelab, numbered because TensorBoard reads them in order of
+// name. A run resumed after step N adds a file; its first record makes TensorBoard discard what earlier files
+// have of later steps.
 class EventFile {
  public:
-  // `first_step`: how many steps were taken before; 0 starts anew, and deletes what a former run left of such
-  // files. Throws UserError when the file can't be created.
+  // `first_step`: number of steps taken before; 0 starts new and deletes the event files of an earlier run.
+  // Throws UserError when the file can't be created.
   EventFile(const std::filesystem::path& folder, int64_t first_step);
 
-  // One record, flushed. After a write that failed (disk full) nothing more is written, and nothing thrown:
-  // the file stays readable up to there.
+  // Writes one record and flushes. After a failed write (disk full) later records are dropped without an
+  // error: the file stays readable up to there.
   void add(int64_t step, const std::vector<Scalar>& scalars);
 
  private:
@@ -35,7 +35,8 @@ class EventFile {
   std::ofstream out_;
 };
 
-// `data` as a TFRecord: its length (8 bytes, little-endian), the length's masked CRC-32C, the data, theirs.
+// `data` as a TFRecord: length (8 bytes, little-endian), masked CRC-32C of the length, data, masked CRC-32C
+// of the data.
 std::string tf_record(std::string_view data);
 
 }  // namespace moelab

@@ -8,7 +8,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Name {
-  const char *tag, *pointer;  // the latter a JSON pointer into the line
+  const char *tag, *pointer;  // pointer: a JSON pointer into the line
 };
 
 constexpr Name kNames[] = {{"loss/train", "/loss"},

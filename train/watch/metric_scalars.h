@@ -6,9 +6,9 @@
 
 namespace moelab {
 
-// The numbers of one line of metrics.jsonl under the names that TensorBoard shows them by: loss/…, experts/…,
-// memory/… (bytes; the step's peak by kind as memory/peak_by_kind/KIND), speed/… and optim/…. What is null or
-// missing there is left out.
+// The numbers of one line of metrics.jsonl under their TensorBoard names: loss/…, experts/…, data/…, memory/…
+// (bytes; the step's peak by kind as memory/peak_by_kind/KIND), speed/… and optim/…. Values that are null or
+// missing are left out.
 std::vector<Scalar> metric_scalars(const nlohmann::ordered_json& line);
 
 }  // namespace moelab

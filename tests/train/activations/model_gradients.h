@@ -16,12 +16,12 @@
 #include "train/config/options.h"
 #include "train/precision/compute_type.h"
 
-// A whole model on real text, whose gradients tests compare.
+// A whole model on real text; tests compare its gradients.
 namespace moelab::test {
 
 using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
 
-// The bytes of a text that the program has with it as tokens: (batch, sequence).
+// A text that the program contains (its settings help), with its bytes as tokens: (batch, sequence).
 inline std::pair<at::Tensor, at::Tensor> text_batch(const Settings& s) {
   const std::string text = settings_help();
   const int64_t B = s.train.micro_batch, S = s.train.sequence;
@@ -38,7 +38,7 @@ inline Settings settings_with(const Overrides& overrides) {
   return pico_settings(Overrides{"train.sequence=128", "train.micro_batch=4"} + overrides);
 }
 
-// A model and the batch, under settings that may change between two backward passes but for the model's.
+// A model and a batch. All settings except the model's may change between two backward passes.
 class Model {
  public:
   explicit Model(const Settings& s)
@@ -72,8 +72,8 @@ class Model {
   }
   void backward(const at::Tensor& objective) { torch::autograd::backward({objective}, {}); }
 
-  // A few steps of plain descent, so that gradients are those of a model that has learnt something. Steps
-  // three times as long diverge on some texts, and what they come to then differs from CPU to CPU.
+  // A few steps of plain gradient descent, so that the gradients are those of a model that has learnt
+  // something. Steps three times as long diverge on some texts, with results that then differ between CPUs.
   void descend(int steps) {
     for (int i = 0; i < steps; ++i) {
       const Gradients all = gradients();

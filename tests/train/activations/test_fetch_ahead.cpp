@@ -10,15 +10,15 @@
 #include "train/activations/host_store.h"
 #include "train/activations/nvme_store.h"
 
-// What is fetched before backward wants it: in which order, and that no bit of a gradient changes. The stores
-// fetch ahead on CUDA; that they do on the CPU too is for these tests.
+// Fetching ahead of backward: in which order tensors are fetched, and that no bit of a gradient changes. The
+// stores fetch ahead on CUDA only; here the tests make them do so on the CPU too.
 namespace moelab {
 namespace {
 
 using test::expect_equal, test::settings_with, test::text_of;
 using test::Gradients, test::Model, test::Overrides;
 
-// Says when it is fetched and when it is waited for.
+// Logs when it is fetched and when it is waited for.
 class Recorded : public AwayTensor {
  public:
   Recorded(std::shared_ptr<FetchAhead> ahead, std::string name, std::string& log)
@@ -64,7 +64,7 @@ TEST(FetchAhead, ABlockAndTheOneBeforeComeOnce) {
   EXPECT_EQ(taken(log), "f wait:f ");
 }
 
-// LibTorch fills new memory then, which counts as a change to it.
+// In that mode LibTorch fills new memory, which counts as a change of the tensor.
 TEST(FetchAhead, WithDeterministicAlgorithmsToo) {
   const auto ahead = std::make_shared<FetchAhead>(true);
   std::string log;
@@ -110,7 +110,7 @@ TEST(FetchAhead, GradientsAreBitwiseTheSame) {
   EXPECT_TRUE(folder.empty());
 }
 
-// Coded bytes that were fetched decode to what they decode to where they never left.
+// Coded bytes decode to the same values whether they were fetched or never left the device.
 TEST(FetchAhead, CodedGradientsAreBitwiseTheSame) {
   const TemporaryFolder folder;
   const Settings s = settings_with({"precision.compute=bf16"});
@@ -124,7 +124,7 @@ TEST(FetchAhead, CodedGradientsAreBitwiseTheSame) {
   EXPECT_TRUE(folder.empty());
 }
 
-// Of what lies outside, two blocks' tensors are on the device at a time.
+// At most two blocks' tensors of those held outside are on the device at a time.
 TEST(FetchAhead, BackwardHoldsTwoBlocks) {
   install_allocators();
   Settings s = settings_with({"model.layers=12", "activations.checkpoint=full", "model.experts=0"});
@@ -147,8 +147,8 @@ TEST(FetchAhead, BackwardHoldsTwoBlocks) {
   EXPECT_LT(ahead, kept - 4 * inputs);
 }
 
-// Whoever reads a tensor shares it with the others; one who writes to it, as the expert block does to its
-// own, is the last.
+// All readers share one fetched tensor. A reader that writes to it, as the expert block does, must be the
+// last.
 TEST(FetchAhead, WhatWasWrittenToIsNotReadAgain) {
   const auto store = std::make_unique<HostStore>(at::kCPU, true);
   const auto stored = store->store(at::ones({300}));
@@ -158,7 +158,7 @@ TEST(FetchAhead, WhatWasWrittenToIsNotReadAgain) {
   EXPECT_THROW(stored->fetched(), c10::Error);
 }
 
-// Through three tiles, with places in the file used again.
+// With three tiles, and reused places in the file.
 TEST(FetchAhead, MoreThanTheTilesHoldComesBackInAnyOrder) {
   const TemporaryFolder folder;
   const auto store = store_ahead(false, folder);
@@ -171,7 +171,8 @@ TEST(FetchAhead, MoreThanTheTilesHoldComesBackInAnyOrder) {
   }
 }
 
-// A chain of products by itself, as a model of blocks: what runs on a GPU here is LibTorch's own.
+// A chain of products standing in for a model of blocks, because a GPU runs only LibTorch's own operators
+// here.
 struct Chain {
   Chain(int64_t layers, c10::Device device, c10::ScalarType type) {
     at::manual_seed(7);
@@ -235,7 +236,7 @@ TEST(FetchAheadCuda, AChainOfBlocksIsBitwiseTheSame) {
   expect_neutral(c10::Device(c10::kCUDA, 0));
 }
 
-// The slab is made in the second step; from then on neither memory of the host nor of the device grows.
+// The slab is allocated in the second step; after that, neither host nor device memory grows.
 TEST(FetchAheadCuda, HostMemoryIsMadeOnce) {
   MOELAB_NEEDS_CUDA();
   install_allocators();

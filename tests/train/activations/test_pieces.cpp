@@ -7,7 +7,7 @@
 #include "tests/train/activations/model_gradients.h"
 #include "train/config/convert.h"
 
-// Blocks that are recomputed in part: the same bits, and exactly the bytes of the pieces less.
+// Partly recomputed blocks: gradients are bitwise the same, and memory shrinks by exactly the pieces' bytes.
 namespace moelab {
 namespace {
 
@@ -87,7 +87,8 @@ TEST(Pieces, GoWithWholeBlocksAndWithStorage) {
   }
 }
 
-// Compressed, what is recomputed comes of the decoded input: near the exact gradients, and never a crash.
+// With compression, a piece is recomputed from the decoded input: gradients stay near the exact ones, and
+// nothing crashes.
 TEST(Pieces, GoWithCompression) {
   const Settings keep = test::settings_with({"activations.storage=int8"});
   Model model(test::settings_with({}));
@@ -110,7 +111,7 @@ class Bytes : public testing::Test {
  protected:
   Bytes() {
     install_allocators();
-    model.backward(model.forward());  // what the first step makes and keeps
+    model.backward(model.forward());  // whatever only the first step makes and keeps
   }
   // Device bytes that forward leaves for backward.
   int64_t held(const Settings& s) {

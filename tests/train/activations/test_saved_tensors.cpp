@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// Copies, and counts what lives.
+// Stores copies, and counts those that exist.
 struct CountingStore : TensorStore {
   struct Held : StoredTensor {
     Held(const Tensor& dense, int& alive) : copy(dense.clone()), alive(alive) { ++alive; }
@@ -51,7 +51,7 @@ TEST_F(Policy, ATensorSavedTwiceIsStoredOnce) {
     const Tensor a = x * 2;  // saves nothing of a
     y = a.sin() + a.cos() + a.view({64, 40}).exp().view({40, 64}) + a.flatten().square().view({40, 64});
   }
-  // a by sin, cos and square, in three shapes; exp saves its result
+  // a is saved by sin, cos and square, in three shapes; exp saves its result
   EXPECT_EQ(saved.stored_tensors(), 2);
   EXPECT_EQ(saved.stored_bytes(), 2 * 40 * 64 * 4);
   EXPECT_EQ(alive, 2);
@@ -62,7 +62,7 @@ TEST_F(Policy, ATensorSavedTwiceIsStoredOnce) {
 }
 
 TEST_F(Policy, AnotherTensorAtTheSameAddressIsStoredToo) {
-  install_allocators();  // an allocator that gives a freed block out again
+  install_allocators();  // this allocator reuses freed blocks
   const Tensor x = leaf({40, 64});
   Tensor y;
   {
@@ -77,7 +77,7 @@ TEST_F(Policy, AnotherTensorAtTheSameAddressIsStoredToo) {
   EXPECT_TRUE(at::allclose(x.grad(), want, 1e-4, 1e-4));
 }
 
-// f(x) is made once for forward and once for each that saved it; x is stored in its place.
+// f(x) is computed once for forward and once for each saved reference; x is stored in its place.
 TEST_F(Policy, ARecomputedTensorIsMadeAnewForEachReader) {
   const Tensor x = leaf({40, 64});
   for (const bool storing : {true, false}) {

@@ -8,7 +8,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/train/activations/model_gradients.h"
 
-// Gradients of a whole model on real text, with what autograd saved held in each form.
+// Gradients of a whole model on real text, for each form in which saved tensors are stored.
 namespace moelab {
 namespace {
 
@@ -27,7 +27,7 @@ double cosine(const Gradients& a, const Gradients& b) {
   return ab / std::sqrt(aa * bb);
 }
 
-// Kernels, dispatches, types and recomputation, each at least once with each of the others' values.
+// Kernels, dispatches, types and recomputation: each value at least once, in varying combinations.
 std::vector<Overrides> variants() {
   return {
       {},
@@ -42,9 +42,9 @@ std::vector<Overrides> variants() {
       {"model.dispatch=onehot", "precision.compute=bf16", "model.router=sigmoid", "model.shared_experts=1"}};
 }
 
-// A matrix may turn further than all together: early in training the gradients of queries and keys are small
-// differences of large terms. Those of their norms' weights are little else, so they count in the whole
-// alone.
+// A single matrix's gradient may turn further than the whole model's: early in training the gradients of
+// queries and keys are small differences of large terms. The gradients of their norms' weights are hardly
+// more than such differences, so they are checked only as part of the whole.
 TEST(Storage, CompressedGradientsPointTheSameWay) {
   for (const Overrides& variant : variants()) {
     Model model(settings_with(variant));
@@ -87,7 +87,7 @@ TEST(Storage, OffloadedGradientsAreBitwiseTheSame) {
   }
 }
 
-// Coded bytes that wait elsewhere decode to what they would decode to on the device.
+// Coded bytes decode to the same values in another home as on the device.
 TEST(Storage, CompressedGradientsAreBitwiseTheSameInEveryHome) {
   install_allocators();
   const TemporaryFolder folder;
@@ -110,24 +110,24 @@ TEST(Storage, CompressedGradientsAreBitwiseTheSameInEveryHome) {
   }
 }
 
-// A recomputed block stores its input and nothing else, neither in forward nor while it runs again.
+// A recomputed block stores only its input, both in forward and while it runs again.
 TEST(Storage, ARecomputedBlockStoresItsInputAlone) {
   const Settings s = settings_with({"activations.storage=int8", "activations.checkpoint=full"});
   Model model(s);
   model.gradients();
-  // the inputs of the blocks; input and reciprocal deviations of the last norm
+  // the blocks' inputs; the last norm's input and reciprocal deviations
   EXPECT_EQ(model.saved().stored_tensors(), s.model.layers + 2);
   const int64_t tokens = s.train.micro_batch * s.train.sequence;
   EXPECT_EQ(model.saved().stored_bytes(), (s.model.layers + 1) * tokens * s.model.d_model * 4 + tokens * 4);
 }
 
-// Device bytes that forward leaves behind, beyond what is left alone, are those of the formula.
+// The device bytes that forward stores are those of the formula.
 TEST(Storage, PackedBytesAreThoseOfTheFormula) {
   install_allocators();
   Settings keep = settings_with({"model.experts=0"});
   keep.train.sequence = 256;  // whole blocks only
   Model model(keep);
-  model.backward(model.forward());  // what the first step makes and keeps
+  model.backward(model.forward());  // whatever only the first step makes and keeps
   const auto held = [&] {
     const int64_t before = cpu_ledger().allocated();
     const at::Tensor loss = model.forward();
@@ -169,8 +169,8 @@ TEST(Storage, HostMemoryIsMadeOnceAndNotWasted) {
   EXPECT_EQ(host.allocated(), before);
 }
 
-// The device keeps nothing of them, and a home holds, and so a bus carries, a quarter of the bytes with a
-// scale for each block, but for what aligns a place.
+// The device keeps none of these bytes. The other home holds, and the bus transfers, a quarter of the bytes
+// plus a scale per block, apart from alignment.
 TEST(Storage, CompressedBytesWaitElsewhere) {
   install_allocators();
   const TemporaryFolder folder;
@@ -211,7 +211,7 @@ TEST(Storage, NvmeHoldsFourTilesInMemoryAndTheRestInItsFile) {
   EXPECT_EQ(nvme.allocated(), 0);
 }
 
-// A forward pass that is never followed by a backward gives everything back too.
+// A forward pass without a backward also gives everything back.
 TEST(Storage, AnAbandonedForwardLeavesNothing) {
   install_allocators();
   const TemporaryFolder folder;
@@ -231,7 +231,7 @@ TEST(Storage, AnAbandonedForwardLeavesNothing) {
   }
 }
 
-// Forward may free a tensor and store another while others wait: their places stay their own.
+// Forward may free one tensor and store another while others wait: each keeps its own place.
 TEST(Storage, PlacesAreNotGivenTwice) {
   const TemporaryFolder folder;
   for (const char* storage : {"int8", "host", "nvme", "int8_host", "fp8_nvme"}) {

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 const bool allocators_installed = (install_allocators(), true);  // before any tensor exists
 
-// Every type, strides, no elements, no axes; the values depend on the step.
+// All types, strided tensors, tensors without elements or axes; the values depend on the step.
 std::vector<TensorEntry> tensors_of(int64_t step) {
   const at::Tensor base = at::arange(24).reshape({4, 6}) + step;
   std::vector<TensorEntry> entries;
@@ -44,7 +44,7 @@ CheckpointContent content_of(int64_t step) {
   return content;
 }
 
-// The same bits, NaN payloads and signs of zero included.
+// Bitwise equality, including NaN payloads and signs of zero.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   const std::span<const std::byte> left = bytes_of(a), right = bytes_of(b);
@@ -232,7 +232,7 @@ TEST(Checkpoint, AFailedSaveSurfacesOnceAndHarmsNothing) {
   EXPECT_EQ(load_latest(scratch.path()).state.step, 4);
 }
 
-// A small checkpoint: every bit of every file is flipped, one at a time.
+// Flips every bit of every file of a small checkpoint, one at a time.
 TEST(Checkpoint, DetectsEveryFlippedBit) {
   const TemporaryFolder scratch;
   write_checkpoint(scratch.path(), content_of(1), 1);
@@ -310,7 +310,7 @@ TEST(Checkpoint, FallsBackFromTheNamedOneToEarlierOnes) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "step-3").state.step, 2);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("fell back"), std::string::npos);
-  // not below a folder of checkpoints: there is nothing to fall back to
+  // not in a folder of checkpoints, so there is nothing to fall back to
   fs::rename(scratch.path() / "step-10", scratch.path() / "best");
   EXPECT_EQ(load_checkpoint_or_earlier(scratch.path() / "best").state.step, 10);
   write_all(scratch.path() / "best" / "state.json", "{}");

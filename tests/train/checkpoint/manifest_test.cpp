@@ -28,7 +28,7 @@ TEST(Manifest, RoundTripsAndIsJson) {
   EXPECT_EQ(read.files.at("model.safetensors").tensors, manifest.files["model.safetensors"].tensors);
 }
 
-// With a valid checksum: what somebody could write on purpose.
+// Manifests with a valid checksum, as an attacker could write them.
 TEST(Manifest, RefusesForgeries) {
   const std::string head = R"({"format":"moelab-checkpoint","version":1,"commit":"","files":)";
   EXPECT_NO_THROW(parse_manifest(sealed(head + "{}}"), "m"));

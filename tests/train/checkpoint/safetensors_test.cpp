@@ -11,7 +11,7 @@
 namespace moelab {
 namespace {
 
-// A file of this header and so many bytes of data.
+// A file with this header and `data_bytes` bytes of data.
 std::string file_of(const std::string& json, size_t data_bytes) {
   const uint64_t length = json.size();
   std::string file(8, '\0');
@@ -63,8 +63,8 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
   return "{" + entry("a", dtype, shape, offsets) + "}";
 }
 
-// Shapes of published attacks on readers of this format and of JSON, and each promise of the header broken
-// once.
+// Inputs like published attacks on safetensors and JSON readers, plus one violation of each guarantee of the
+// header.
 std::vector<Attack> attacks() {
   const std::string good = entry("a", "F32", "[1]", "[0,4]");
   const std::string deep(100'000, '[');
@@ -154,7 +154,7 @@ TEST(Safetensors, RefusesKnownAttacks) {
   }
 }
 
-// Memory must not grow with what a short header can claim.
+// A short header must not be able to make memory use grow.
 TEST(Safetensors, RefusesMoreTensorsAndMetadataThanTheCaps) {
   std::string json = "{\"__metadata__\":{";
   for (size_t i = 0; i <= kMaxSafetensorsMetadata; ++i) json += "\"" + std::to_string(i) + "\":\"\",";
@@ -166,7 +166,7 @@ TEST(Safetensors, RefusesMoreTensorsAndMetadataThanTheCaps) {
   EXPECT_NE(user_error([&] { parse(file_of(json, 0)); }).find("1000000"), std::string::npos);
 }
 
-// Every proper prefix and every prolongation of a good file is refused.
+// Every proper prefix and every extension of a good file is refused.
 TEST(Safetensors, RefusesEveryTruncation) {
   const std::string file =
       file_of("{" + entry("a", "F32", "[1]", "[0,4]") + "," + entry("b", "U8", "[2]", "[4,6]") + "}", 6);
@@ -211,7 +211,7 @@ TEST(SafetensorsLayout, RefusesWhatNoReaderTakes) {
   EXPECT_THROW(layout_safetensors({{"a", SafetensorsType::f32, {huge}, 0, 0}}, {}), UserError);
   std::vector<SafetensorsInfo> sum(3, {"a", SafetensorsType::u8, {huge}, 0, 0});
   sum[1].name = "b";
-  sum[2].name = "c";  // 3 x (2^63 - 1) passes 2^64
+  sum[2].name = "c";  // 3 x (2^63 - 1) exceeds 2^64
   EXPECT_THROW(layout_safetensors(sum, {}), UserError);
 }
 

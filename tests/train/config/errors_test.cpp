@@ -1,4 +1,4 @@
-// Every mistake ends in a UserError whose one line has the place, the key and what would be right.
+// Every mistake gives a UserError of one line with the place, the key and what would be right.
 #include <gtest/gtest.h>
 
 #include "moe/settings/error.h"
@@ -10,7 +10,7 @@
 namespace moelab {
 namespace {
 
-// The message of load_settings, or a text that no expectation matches.
+// The message that load_settings throws, or a text that no expectation matches.
 std::string message(const Sources& sources) {
   try {
     load_settings(sources);
@@ -312,7 +312,7 @@ TEST(Validate, SettingsMadeInCode) {
   EXPECT_THROW(validate(negative), UserError);
 }
 
-// What moves in one of them alone hinders the other graph not.
+// What conflicts with one of the two graphs does not prevent the other.
 TEST(Validate, TakesTheGraphsThatCanBeCaptured) {
   const auto taken = [](const std::vector<std::string>& overrides) {
     return message({.overrides = overrides});
@@ -335,7 +335,7 @@ TEST(Validate, TakesTheGraphsThatCanBeCaptured) {
   }
 }
 
-// Whatever the bytes, the reader answers with settings or a UserError.
+// Whatever the bytes, the reader returns settings or throws a UserError.
 TEST(Yaml, RandomDamageIsToldOrHarmless) {
   const std::string good =
       "train:\n  steps: 20\n  seed: 7\noptim: {betas: [0.9, 0.95], lr: 1e-3}\n\"run\":\n  name: \"a b\"\n";

@@ -9,7 +9,7 @@
 #include "train/config/facts/storage.h"
 #include "train/config/facts/update_rule.h"
 
-// What techniques say of themselves, beside what papers say of them.
+// Checks the techniques' facts against the papers.
 namespace moelab {
 namespace {
 
@@ -28,8 +28,9 @@ TEST(UpdateRuleFacts, EveryNameHasARule) {
   }
 }
 
-// A matrix's, by the papers' layouts: two moments of 4 bytes, of 1 byte with a scale of 4 for 256, and of 1
-// byte with a scale of 2 for 32 beside a correction of 1. The planner and the table had 3.03 for the last.
+// For a matrix, by the papers' layouts: two moments of 4 bytes; of 1 byte with a 4-byte scale per 256; and of
+// 1 byte with a 2-byte scale per 32, plus a 1-byte correction. Planner and table once had 3.03 for the last
+// one.
 TEST(UpdateRuleFacts, BytesAParameterFollowFromTheLayout) {
   const auto bytes = [](OptimizerName name) {
     return update_rule_facts({.name = name}).bytes_per_parameter(true);
@@ -40,7 +41,7 @@ TEST(UpdateRuleFacts, BytesAParameterFollowFromTheLayout) {
   EXPECT_EQ(update_rule_facts({.state = OptimizerState::bf16}).bytes_per_parameter(true), 4);
 }
 
-// 400 bytes of fp32, 100 elements, or of bf16, 200: in 8 bits 100 bytes and a 64th of that for scales.
+// 400 bytes are 100 elements of fp32 or 200 of bf16; in 8 bits, a byte each plus a 64th of that for scales.
 TEST(StorageFacts, BytesLieInOneHomeAndCrossTheBusTwice) {
   for (const auto storage : all_of<ActivationStorage>()) {
     const std::string name = value_text(storage);

@@ -22,10 +22,10 @@ TEST(Load, LaterSourcesWin) {
       "a.yaml", "train: {micro_batch: 3, steps: 11, seed: 5}\nmodel: {layers: 2, preset: moe-nano}\n");
   const Settings from_file = load_settings({.config = file});
   EXPECT_EQ(from_file.train.micro_batch, 3);
-  EXPECT_EQ(from_file.model.layers, 2);  // the file's own key beats its preset, though written before it
+  EXPECT_EQ(from_file.model.layers, 2);  // the file's own key overrides its preset, though written before it
   EXPECT_EQ(from_file.model.vocab, 50304);
   EXPECT_EQ(from_file.train.sequence, 1024);
-  EXPECT_EQ(from_file.optim.warmup, 100);  // of moe-nano's recipe
+  EXPECT_EQ(from_file.optim.warmup, 100);  // from moe-nano's recipe
 
   const Settings all = load_settings({.config = file, .preset = "gpu-12gb", .overrides = {"train.steps=7"}});
   EXPECT_EQ(all.train.micro_batch, 8);
@@ -46,7 +46,7 @@ TEST(Load, OfTwoValuesOnTheCommandLineTheLaterWins) {
   EXPECT_EQ(s.train.steps, 7);
   EXPECT_EQ(s.train.seed, 3);
   EXPECT_EQ(s.model.preset, "moe-pico");
-  EXPECT_EQ(s.model.d_model, 128 / 2);  // a quarter: half the width
+  EXPECT_EQ(s.model.d_model, 128 / 2);  // at a quarter: half the width
 }
 
 TEST(Load, PresetsInsideASourceYieldToItsOwnKeys) {
@@ -64,7 +64,7 @@ TEST(Load, PresetsInsideASourceYieldToItsOwnKeys) {
   EXPECT_EQ(late.activations.checkpoint, CheckpointMode::none);
 }
 
-// A late model.preset replaces the shape, all of it, but not how the user trains.
+// A later model.preset replaces the whole shape, but not the training settings.
 TEST(Load, LateModelLeavesTrainingAlone) {
   const Settings s = load_settings({.config = "qwen3-30b-a3b", .overrides = {"model.preset=moe-nano"}});
   EXPECT_EQ(s.model.qk_norm, QkNorm::none);
@@ -104,7 +104,7 @@ TEST(Load, ProfilesAsInTheGuide) {
   EXPECT_EQ(thresholds({"memory.target=0.5"}), (std::vector<double>{0.5, 0.92, 0.95, 0.97}));
 }
 
-// What follows from a changed setting follows it also when the change is made to a resolved config.yaml.
+// A setting derived from a changed one also follows if the change is made to a resolved config.yaml.
 TEST(Load, ResolvedRunCanBeChanged) {
   const TemporaryFolder folder;
   const std::vector<std::string> changes = {"memory.profile=aggressive", "run.name=other",

@@ -6,11 +6,11 @@
 #include "train/config/model_shape.h"
 #include "train/config/print.h"
 
-// Settings that take a model's shape from a folder. The folder's reader is the test's own.
+// Settings that take a model's shape from a folder; the tests provide the folder reader.
 namespace moelab {
 namespace {
 
-// Differs from every preset in every setting of its shape.
+// Settings whose shape differs from every preset in every setting.
 Settings odd_settings() {
   Settings s = load_settings({.config = "olmoe-1b-7b"});
   s.model.vocab = 321, s.model.d_model = 48, s.model.layers = 3, s.model.heads = 4, s.model.kv_heads = 2;
@@ -71,7 +71,7 @@ TEST(ModelFolder, OnlyWhatTheUserGaveContradicts) {
   EXPECT_NE(mistake({.config = folder.path(), .overrides = {"model.layers=4"}})
                 .find("--config " + folder.path().string() + ": another model: it has model.layers=3"),
             std::string::npos);
-  // the folder's heads share keys and values; 0 says that they don't
+  // the folder's heads share keys and values; 0 means that they don't
   EXPECT_NE(mistake({.overrides = {"model.kv_heads=0", "train.init=folder"}})
                 .find("model.kv_heads=2 (command line: 4)"),
             std::string::npos);
@@ -92,7 +92,7 @@ TEST(ModelFolder, WhatAgreesIsTaken) {
   EXPECT_EQ(s.model.z_loss, 0.5);
 }
 
-// Checks that look at the shape see the folder's: it has 9 blocks, moe-micro 6.
+// Checks of the shape see the folder's: it has 9 blocks, moe-micro 6.
 TEST(ModelFolder, TheResultIsValidated) {
   Settings deep = odd_settings();
   deep.model.layers = 9;

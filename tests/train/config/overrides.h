@@ -4,7 +4,7 @@
 
 #include "train/config/load.h"
 
-// Settings as the command line gives them.
+// Settings as on the command line.
 namespace moelab::test {
 
 using Overrides = std::vector<std::string>;

@@ -57,7 +57,7 @@ TEST(Presets, AllLoadAndHaveDifferentNames) {
   for (const Preset& preset : run_presets()) EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
 }
 
-// A saved run of one preset that another one replaces trains as the other does, limit and batch given.
+// A saved run of one preset that is replaced by another trains like the other, if limit and batch are given.
 TEST(Presets, NothingStaysOfTheOneBefore) {
   const TemporaryFolder folder;
   const std::vector<std::string> given = {"memory.limit=1GiB", "train.micro_batch=1", "train.accumulation=2",
@@ -75,7 +75,7 @@ TEST(Presets, NothingStaysOfTheOneBefore) {
   }
 }
 
-// Batch, accumulation, sequence and GiB as the guides' tables have them, for the models that their scripts
+// Batch, accumulation, sequence and GiB as in the guides' tables, for the models that the guides' scripts
 // train.
 TEST(Presets, SizesAsInTheGuides) {
   const auto size = [](const std::string& config, const std::string& preset) {

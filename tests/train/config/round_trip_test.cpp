@@ -79,7 +79,7 @@ class RandomValue {
   std::mt19937 random_;
 };
 
-// Random values everywhere, then the few that depend on each other made to agree.
+// Random values everywhere, then consistent values for the few settings that depend on each other.
 Settings random_settings(unsigned seed) {
   Settings s;
   for_each_field(s, RandomValue(seed));
@@ -132,7 +132,7 @@ Settings random_settings(unsigned seed) {
     s.model.dispatch = Dispatch::capacity, s.activations.storage = ActivationStorage::keep;
     s.placement.gradients = s.placement.optimizer = Home::device, s.optim.in_backward = false;
     s.reference.path.clear();
-    s.optim.name = OptimizerName::adamw;  // not every rule can be captured
+    s.optim.name = OptimizerName::adamw;  // not every rule can be captured in a graph
   }
   s.sample.prompt += "once";
   if (s.model.router == RouterKind::expert_choice) s.sample.every = 0;

@@ -8,7 +8,7 @@
 namespace moelab {
 namespace {
 
-// What a shell makes of the line, a word a line.
+// The words that a shell makes of the line, one per line.
 std::string read_by_shell(const std::string& line) {
   const std::string command = "printf '%s\\n' " + line;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);

@@ -39,14 +39,14 @@ inline void write_llmc(const std::filesystem::path& path, const std::vector<uint
   write_bytes(path, llmc_header(20240520, 1, static_cast<int32_t>(ids.size())) + raw(ids));
 }
 
-// first, first + 1, …: each token tells where it stands.
+// first, first + 1, …, so that each token shows its position.
 inline std::vector<uint16_t> counting(int64_t count, int64_t first = 0) {
   std::vector<uint16_t> ids;
   for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<uint16_t>(first + i));
   return ids;
 }
 
-// `action` throws a UserError of one line that has every one of `parts` in it.
+// Expects `action` to throw a UserError of one line that contains all of `parts`.
 template <class Action>
 void expect_user_error(Action action, const std::vector<std::string>& parts) {
   try {

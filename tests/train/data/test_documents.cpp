@@ -26,7 +26,7 @@ class Documents : public testing::Test {
 using Passages = std::vector<Passage>;
 
 TEST_F(Documents, EndWithTheirLastTokenAsTarget) {
-  // three documents; the second is its end alone, the last has none
+  // three documents; the second consists of its end only, the last has no end
   EXPECT_EQ(cut({{1, 2, 3, 9, 9, 4, 5}}, 100), (Passages{{0, 3}, {5, 1}}));
   EXPECT_EQ(cut({{1, 9}}, 100), (Passages{{0, 1}}));
   EXPECT_EQ(cut({{9, 9, 9}}, 100), Passages{});
@@ -35,14 +35,14 @@ TEST_F(Documents, EndWithTheirLastTokenAsTarget) {
 
 TEST_F(Documents, LongOnesAreCut) {
   EXPECT_EQ(cut({{1, 1, 1, 1, 1, 9, 2, 2, 2, 9}}, 2), (Passages{{0, 2}, {2, 2}, {4, 1}, {6, 2}, {8, 1}}));
-  EXPECT_EQ(cut({{1, 1, 1, 1, 9}}, 4), (Passages{{0, 4}}));  // no empty passage behind it
+  EXPECT_EQ(cut({{1, 1, 1, 1, 9}}, 4), (Passages{{0, 4}}));  // no empty passage at the end
 }
 
 TEST_F(Documents, GoOnOverShards) {
   EXPECT_EQ(cut({{1, 2}, {3, 9, 4}, {5, 9}}, 100), (Passages{{0, 3}, {4, 2}}));
 }
 
-// Against a plain loop over tokens, over more than one chunk of the reader's.
+// Compares with a plain loop over tokens, across several of the reader's chunks.
 TEST_F(Documents, AgreeWithAPlainLoop) {
   std::vector<uint16_t> ids;
   uint64_t random = 3;

@@ -21,7 +21,8 @@ Batch read(const RowSource& rows, int64_t first, int64_t count) {
   return batch;
 }
 
-// Documents of counting ids, so that each token tells where it stands, of 2, 3, … 20 tokens with their end.
+// Documents of 2, 3, … 20 tokens, their end included, with counting ids, so that each token shows its
+// position.
 class PackedRowsTest : public testing::Test {
  protected:
   std::vector<Source> sources() {

@@ -46,8 +46,7 @@ TEST(PackedOrder, EachPassageOnceAnEpochAndNoRowOverfull) {
   }
 }
 
-// No packing can do with fewer rows than the tokens take; best fit stays within the bound of 11/9 (Johnson
-// 1973).
+// No packing needs fewer rows than the tokens fill; best fit stays within the bound of 11/9 (Johnson 1973).
 TEST(PackedOrder, FillsRowsWell) {
   for (const int64_t longest : {20, 100, 200, 256}) {
     const std::vector<int64_t> all = lengths(4000, longest);
@@ -57,8 +56,7 @@ TEST(PackedOrder, FillsRowsWell) {
     for (int64_t left = tokens; left > 0; ++rows) left -= order.row(rows).filled;
     const int64_t least = (tokens + 255) / 256;
     EXPECT_LE(rows, least * 11 / 9 + 1) << longest;
-    // what a reader would call packed: plain concatenation in the documents' order leaves half a document a
-    // row
+    // well packed: plain concatenation in the documents' order would leave half a document per row
     if (longest <= 100) {
       EXPECT_LE(rows, least + 1) << longest;
     }
@@ -98,7 +96,7 @@ TEST(PackedOrder, SeveralThreadsGetTheSameRows) {
   for (int64_t n = 0; n < 300; ++n) EXPECT_EQ(got[n], keys(one.row(n))) << n;
 }
 
-// Rows of long passages must not all come first: the longest would be learned from before the shortest.
+// Otherwise rows of long passages would come first, and the longest would be learned before the shortest.
 TEST(PackedOrder, RowsOfABufferAreShuffled) {
   const std::vector<int64_t> all = lengths(2000, 100);
   const PackedOrder order({{1, all}}, 100, 2000, 3);

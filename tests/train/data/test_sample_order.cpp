@@ -20,7 +20,7 @@ TEST(Permutation, IsABijectionForEverySize) {
   }
 }
 
-// Each value as often in the first place as chance has it: 4 sigma of a binomial over 4,000 keys.
+// Each value comes first as often as by chance: within 4 sigma of a binomial over 4,000 keys.
 TEST(Permutation, PutsEveryValueFirstAboutAsOften) {
   constexpr uint64_t kSize = 10, kKeys = 4000;
   std::map<uint64_t, int> first;
@@ -29,7 +29,7 @@ TEST(Permutation, PutsEveryValueFirstAboutAsOften) {
   for (uint64_t value = 0; value < kSize; ++value) EXPECT_NEAR(first[value], kKeys * p, 4 * sigma) << value;
 }
 
-// A shuffled order leaves about one fixed point; the identity would leave all of them.
+// A shuffled order has about one fixed point; the identity has only fixed points.
 TEST(Permutation, Shuffles) {
   const Permutation order(100000, 7);
   int fixed = 0, rising = 0;

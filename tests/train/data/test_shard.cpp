@@ -15,7 +15,7 @@ std::vector<int64_t> all_tokens(const Shard& shard) {
   return ids;
 }
 
-// Opens a file of these bytes and expects the refusal to name it.
+// Opens a file with these bytes and expects an error that names it.
 void expect_refused(std::string_view bytes, std::vector<std::string> parts, int64_t vocab = 65536) {
   const TemporaryFolder folder;
   const auto file = folder / "train.bin";

@@ -19,7 +19,7 @@ using namespace test;
 
 constexpr int64_t kSequence = 8;
 
-// Windows of `windows` tokens-with-target whose tokens count up, so that a row's first token names its
+// `windows` windows of tokens with a last target. Tokens count up, so that a row's first token identifies its
 // window.
 class TokenStreamTest : public testing::Test {
  protected:
@@ -108,7 +108,7 @@ struct Pattern {
   int64_t begin, end, rows;
 };
 
-// Whole steps, micro-batches, the lower and the upper half that two ranks read, and an uneven last
+// Whole steps, micro-batches, the lower and the upper half that two ranks would read, and an uneven last
 // micro-batch.
 TEST_F(TokenStreamTest, PrefetchChangesNothingAndForeseesTheNextReads) {
   const Dataset data = dataset(200);
@@ -150,7 +150,7 @@ TEST_F(TokenStreamTest, ShutsDownIdleFullAndBusy) {
   full.reset();
 }
 
-// Steps 1 and 2 may have been read ahead before the file was cut; step 3 is only planned after that.
+// Steps 1 and 2 may have been read ahead before the file was cut; step 3 is planned only after that.
 TEST_F(TokenStreamTest, ErrorsOfTheThreadSurfaceInRead) {
   TokenStream stream(dataset(2000), kSequence, 4, 1, 2);
   stream.read(0, 0, 4);

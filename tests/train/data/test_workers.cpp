@@ -10,8 +10,8 @@
 #include "train/data/packed_rows.h"
 #include "train/data/token_stream.h"
 
-// What keeps a loader's own threads from calling CUDA while a step is captured: they allocate no tensor, and
-// only fill those that the reading thread has allocated.
+// A loader's threads must not call CUDA while a step is captured: they allocate no tensors, and only fill
+// tensors that the reading thread has allocated.
 namespace moelab {
 namespace {
 
@@ -19,7 +19,7 @@ using namespace test;
 
 constexpr int64_t kRow = 24, kEnd = 60000;
 
-// LibTorch's allocator of the moment, with a count of what each thread asks it for.
+// LibTorch's current allocator, with a count of each thread's requests.
 class Counted : public c10::Allocator {
  public:
   Counted() : real_(*c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, kPriority); }
@@ -35,13 +35,13 @@ class Counted : public c10::Allocator {
   static int64_t of_this_thread() { return mine_; }
 
  private:
-  static constexpr uint8_t kPriority = 100;  // that of install_allocators()
+  static constexpr uint8_t kPriority = 100;  // as in install_allocators()
   static thread_local int64_t mine_;
   c10::Allocator& real_;
 };
 thread_local int64_t Counted::mine_ = 0;
 
-// Rows of another source, and who allocates and fills them.
+// The rows of another source; counts which threads allocate and fill them.
 class Watched : public RowSource {
  public:
   struct Counts {
@@ -77,7 +77,7 @@ class Workers : public testing::Test {
     write_nanogpt(folder_ / "train.bin", ids);
     return {{"made", 1, TokenRange({std::make_shared<const Shard>(folder_ / "train.bin", 65536)})}};
   }
-  // Reads on until workers have filled batches, and jumps, so that some that were planned are dropped.
+  // Reads until workers have filled batches, with jumps, so that some planned batches are dropped.
   static void expect_no_allocations(std::unique_ptr<const RowSource> rows) {
     Watched::Counts counts{};
     const Counted counted;

@@ -15,7 +15,7 @@ void write(const fs::path& file, const std::string& text) {
   std::ofstream(file) << text;
 }
 
-// As the driver writes them.
+// Files as the driver writes them.
 TEST(ProcFile, TheFirstGpuIsTheOneOfTheLowestBusAddress) {
   const TemporaryFolder gpus;
   EXPECT_EQ(first_gpu_name(gpus / "none"), "");

@@ -20,7 +20,7 @@ struct Free {
   void operator()(std::byte* data) const { std::free(data); }
 };
 
-// A file of records of random sizes and the memory that they pass through.
+// A file of records of random sizes, and the memory that they are streamed through.
 struct Records {
   explicit Records(int64_t depth) : depth(depth) {
     std::mt19937 random(1);
@@ -46,7 +46,7 @@ struct Records {
   std::span<std::byte> span;
 };
 
-// Keeps requests back and ends the newest first, as a queue may.
+// Holds requests back and completes the newest first, as a queue may.
 struct LazyQueue : FileQueue {
   void submit(const FileRequest& request) override { requests.push_back(request); }
   FileResult wait() override {
@@ -65,7 +65,7 @@ std::unique_ptr<FileQueue> queue_of(int kind) {
   return std::make_unique<LazyQueue>();
 }
 
-// Each visit finds what the run before left there, 0 at first, in every byte.
+// In every byte, each visit finds what the previous run left there; at first 0.
 TEST(RecordStream, EveryRunFindsWhatTheOneBeforeLeft) {
   for (const int queue : {0, 1, 2}) {
     for (const int64_t depth : {1, 2, 4}) {
@@ -92,7 +92,7 @@ TEST(RecordStream, EveryRunFindsWhatTheOneBeforeLeft) {
   }
 }
 
-// What is only read stays, and parts lie one behind the other.
+// What is only read is unchanged, and parts are adjacent in the tile.
 TEST(RecordStream, PartsAreReadAndWrittenEachByItself) {
   const Records r(2);
   RecordStream stream(r.file, kAlign, 2);
@@ -117,7 +117,7 @@ TEST(RecordStream, PartsAreReadAndWrittenEachByItself) {
   EXPECT_EQ(got, (std::vector<int>{1, 99}));
 }
 
-// Does what it is asked, but answers the write number `failing` with `result`; counts what is under way.
+// Executes requests, but answers write number `failing` with `result`; counts running requests.
 struct FailingQueue : FileQueue {
   FailingQueue(int failing, int64_t result) : failing(failing), result(result) {}
   void submit(const FileRequest& request) override {

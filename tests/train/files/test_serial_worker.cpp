@@ -40,7 +40,7 @@ TEST(SerialWorker, NoMoreThanSoManyWait) {
   while (posted < 2) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(posted, 2);
-  worker.post([] {});  // without a bound it does not wait
+  worker.post([] {});  // without a limit it does not wait
   gate.set_value();
   poster.join();
   EXPECT_EQ(posted, 5);

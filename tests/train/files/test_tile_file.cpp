@@ -33,7 +33,7 @@ std::vector<char> random_bytes(size_t count, unsigned seed) {
   return bytes;
 }
 
-// Answers every request with what the test says.
+// Answers every request with the test's result.
 struct FakeQueue : FileQueue {
   explicit FakeQueue(int64_t result) : result(result) {}
   void submit(const FileRequest& request) override { tags.push_back(request.tag); }
@@ -121,7 +121,7 @@ TEST(TileFile, AFullDiskAndAShortReadAreSaid) {
   EXPECT_NE(read_with(-EIO).find("(EIO)"), std::string::npos);
 }
 
-// Keeps requests back and ends the newest first, as a queue may.
+// Holds requests back and completes the newest first, as a queue may.
 struct LazyQueue : FileQueue {
   void submit(const FileRequest& request) override { requests.push_back(request); }
   FileResult wait() override {
@@ -146,7 +146,7 @@ TEST(TileFile, OfTwoWritesToOnePlaceTheSecondStays) {
   EXPECT_EQ(back, fresh);
 }
 
-// A write returns before it is done: what failed is thrown by the read at the latest.
+// A write returns before it is done, so the next read at the latest throws its failure.
 TEST(TileFile, AFailureBehindTheScenesIsThrownByTheNextCall) {
   const TemporaryFolder folder;
   const Memory memory(4);
@@ -180,7 +180,7 @@ TEST(TileFile, AFolderThatIsNotThereIsSaid) {
   EXPECT_NE(said.find("/nowhere/at/all: No such file or directory"), std::string::npos) << said;
 }
 
-// The file needs its folder no more once it is open.
+// Once open, the file does not need its folder.
 TEST(TileFile, OutlivesItsFolder) {
   const Memory memory(2);
   const TemporaryFolder folder;

@@ -14,7 +14,7 @@ namespace {
 
 using test::kPositions;
 
-// A model that was trained a little, so that its texts are not all alike.
+// A slightly trained model, so that its texts are not all alike.
 class GenerateBatch : public ::testing::TestWithParam<AttentionKernel> {
  protected:
   GenerateBatch()
@@ -26,7 +26,7 @@ class GenerateBatch : public ::testing::TestWithParam<AttentionKernel> {
   std::vector<Generated> batch(const GenerateOptions& options, const BatchLimits& limits) {
     return generate_batch(trainer_.model(), direct_, prompts_, options, limits);
   }
-  // Each alone, as `moelab generate` does it.
+  // The texts generated one at a time, as `moelab generate` does.
   std::vector<std::vector<int64_t>> alone(const GenerateOptions& options) {
     std::vector<std::vector<int64_t>> texts;
     for (size_t i = 0; i < prompts_.size(); ++i) {
@@ -49,8 +49,8 @@ class GenerateBatch : public ::testing::TestWithParam<AttentionKernel> {
   const std::vector<std::vector<int64_t>> prompts_ = test::prompts();
 };
 
-// Greedy and drawn, all at once, with texts that wait, and with prompts read in parts: the tokens are those
-// of each text alone.
+// Greedy and sampled; all at once, with waiting texts, and with prompts read in parts: the tokens are the
+// same as for each text alone.
 TEST_P(GenerateBatch, TextsAreThoseOfEachAlone) {
   for (const double temperature : {0.0, 1.0}) {
     const GenerateOptions options{{temperature}, 20, {}};
@@ -120,7 +120,7 @@ TEST_P(GenerateBatchFlash, RefusesPromptsWithoutRoomAndStopsWhenTold) {
   EXPECT_EQ(passes, 3);
 }
 
-// The logits of a pass of several texts at different positions, against each text's own pass.
+// The logits of a pass over several texts at different positions, compared with each text's own pass.
 TEST_P(GenerateBatchFlash, LogitsAreThoseOfEachAlone) {
   Transformer& model = trainer_.model();
   const auto cache = [&] { return KvCache(settings_.model, 1, kPositions, at::kFloat, at::kCPU); };
@@ -130,7 +130,7 @@ TEST_P(GenerateBatchFlash, LogitsAreThoseOfEachAlone) {
   std::vector<KvCache> together, apart;
   for (size_t i = 0; i < 3; ++i) together.push_back(cache()), apart.push_back(cache());
   const test::Tolerance allowed = test::logits_tolerance(settings_.model, kPositions, at::kFloat);
-  // a prompt beside a single token beside a part of a prompt; then each goes on
+  // a prompt, a single token and a part of a prompt together; then each continues
   const std::vector<std::vector<std::vector<int64_t>>> passes = {
       {{17, 3, 42, 8, 8}, {5}, {1, 2, 3}}, {{9}, {7}, {4, 5, 6, 7}}, {{11}, {12, 13}, {8}}};
   for (const auto& pass : passes) {

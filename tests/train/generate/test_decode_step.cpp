@@ -8,8 +8,8 @@
 #include "tests/train/generate/texts.h"
 #include "train/generate/batch.h"
 
-// The pass that a CUDA graph holds beside the one that is launched: on a GPU captured and replayed, on the
-// CPU launched, which proves all of it but the capture.
+// Compares the decode pass with the ordinary one. On a GPU it is captured in a CUDA graph and replayed; on
+// the CPU it is launched directly, which tests everything except the capture.
 namespace moelab {
 namespace {
 
@@ -35,7 +35,7 @@ class DecodeSteps : public ::testing::TestWithParam<Case> {
   static c10::Device device() {
     return GetParam().device == at::kCUDA ? c10::Device(at::kCUDA, 0) : c10::Device(at::kCPU);
   }
-  // Trained a little, so that texts are not all alike.
+  // A slightly trained model, so that texts are not all alike.
   static std::unique_ptr<Trainer> trained(const Settings& s) {
     auto trainer = std::make_unique<Trainer>(s, device(), test::random_batches(s));
     for (int64_t step = 0; step < 4; ++step) trainer->step(step);
@@ -46,15 +46,15 @@ class DecodeSteps : public ::testing::TestWithParam<Case> {
   const std::vector<std::vector<int64_t>> prompts_ = test::prompts();
 };
 
-// Three texts of other lengths, at first one of them without a token: five tokens each, beside a cache of its
-// own for each.
+// Three texts of different lengths, one of them at first without a token, five tokens each; compared with a
+// separate cache for each text.
 TEST_P(DecodeSteps, LogitsAreThoseOfTheLaunchedPass) {
   const Settings s = settings();
   const auto trainer = trained(s);
   Transformer& model = trainer->model();
   if (!DecodeStep::fits(model)) GTEST_SKIP() << "experts' products wait for the host on this GPU";
   KvCache all(s.model, 3, kPositions, model.compute(), device());
-  all.layer(0).kv_BPGd.fill_(3);  // what is hidden is no zeros
+  all.layer(0).kv_BPGd.fill_(3);  // masked positions are not zeros
   std::vector<KvCache> own, part;
   const auto tensor = [&](std::vector<int64_t> ids) {
     return at::tensor(ids, at::kLong).unsqueeze(0).to(device());
@@ -84,7 +84,7 @@ TEST_P(DecodeSteps, LogitsAreThoseOfTheLaunchedPass) {
   EXPECT_EQ(own[0].length(), part[0].length());
 }
 
-// In fp8 the host waits for the experts' offsets on every card.
+// In fp8 the host waits for the experts' offsets on every GPU.
 TEST(DecodeStepsCuda, DoNotFitExpertsInFp8) {
   MOELAB_NEEDS_CUDA();
   Settings s = test::settings_for_texts(AttentionKernel::flash);
@@ -93,7 +93,7 @@ TEST(DecodeStepsCuda, DoNotFitExpertsInFp8) {
   EXPECT_FALSE(DecodeStep::fits(model));
 }
 
-// All at once, with texts that wait, and with prompts read in parts.
+// All at once, with waiting texts, and with prompts read in parts.
 TEST_P(DecodeSteps, TextsAreThoseOfTheLaunchedPass) {
   if (GetParam().bf16) GTEST_SKIP() << "two logits may be the same in bf16";
   const Settings s = settings();

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPositions = 40;
 
-// A few steps of training under capacity that drops, on made-up tokens.
+// A few training steps on random tokens, with a capacity so small that tokens are dropped.
 class Generate : public ::testing::Test {
  protected:
   static Settings settings() {
@@ -36,7 +36,7 @@ class Generate : public ::testing::Test {
     KvCache fresh = cache(positions);
     return generate(model(), fresh, prompt_, options).tokens;
   }
-  // The uncached forward pass' logits (V) after these ids.
+  // The logits (V) after these ids, by a forward pass without cache.
   at::Tensor logits_after(const std::vector<int64_t>& ids) {
     at::NoGradGuard no_grad;
     DirectRunner direct;
@@ -96,7 +96,7 @@ TEST_F(Generate, ShowsEachTokenOnceAndCountsItsSteps) {
   EXPECT_EQ(first.steps, 11);
   EXPECT_EQ(first.ending, Ending::max_tokens);
   EXPECT_EQ(used.length(), static_cast<int64_t>(prompt_.size()) + 11);
-  EXPECT_EQ(generate(model(), used, prompt_, {{1.0}, 12, {}}).tokens, first.tokens);  // the cache starts anew
+  EXPECT_EQ(generate(model(), used, prompt_, {{1.0}, 12, {}}).tokens, first.tokens);  // cleared first
 }
 
 TEST_F(Generate, EndsWithTheTextAndLeavesItsEndOut) {
@@ -109,7 +109,7 @@ TEST_F(Generate, EndsWithTheTextAndLeavesItsEndOut) {
   EXPECT_EQ(got.ending, Ending::end_of_text);
 }
 
-// The last token needs no position: nothing follows it.
+// The last token needs no position, because nothing follows it.
 TEST_F(Generate, EndsWhereTheCacheIsFull) {
   const auto written = [&](int64_t positions) {
     KvCache small = cache(positions);

@@ -13,8 +13,8 @@ namespace {
 const std::vector<float> kLogits = {0.5f, -1.0f, 2.0f, 1.5f, -3.0f, 1.9f, 0.0f, -0.2f};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// The closed form, told another way than the sampler does it: whether a token stays depends on the tokens
-// above it, those that are likelier.
+// The closed form, computed differently from the sampler: whether a token stays depends on the likelier
+// tokens.
 std::vector<double> probabilities(const std::vector<float>& logits, double temperature, size_t top_k,
                                   double top_p) {
   std::vector<double> p(logits.size());
@@ -54,8 +54,8 @@ struct Case {
 
 class Distribution : public ::testing::TestWithParam<Case> {};
 
-// Pearson's chi-square over the tokens that may be drawn. Its upper 10^-4 quantile is at most that of the
-// normal approximation by Wilson and Hilferty, d (1 - 2/(9d) + 3.719 sqrt(2/(9d)))^3.
+// Pearson's chi-square over the tokens that may be drawn. Its upper 10^-4 quantile is bounded by the normal
+// approximation of Wilson and Hilferty, d (1 - 2/(9d) + 3.719 sqrt(2/(9d)))^3.
 TEST_P(Distribution, IsTheClosedForm) {
   const auto [temperature, top_k, top_p] = GetParam();
   constexpr int64_t draws = 40000;
@@ -89,7 +89,7 @@ TEST(Sampler, TemperatureZeroIsTheLikeliestAndTheLowestOfEquals) {
   EXPECT_EQ(draw({1e-6}, kLogits, 50), std::vector<int64_t>(50, 2));
 }
 
-// Of equal logits the lower ids stay, at top_k's edge and at top_p's.
+// Of equal logits the lower ids stay, at the limits of both top_k and top_p.
 TEST(Sampler, TiesAreCutByTheId) {
   const std::vector<float> equal(8, 1.25f);
   const auto drawn = [&](const SamplingOptions& options) {

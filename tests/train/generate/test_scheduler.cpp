@@ -30,7 +30,7 @@ TEST(TextScheduler, ReadsAPromptInPartsAndThenATokenAtATime) {
   EXPECT_TRUE(scheduler.next().empty());
 }
 
-// A long prompt takes what the others' tokens leave, and holds nobody up.
+// A long prompt uses the tokens that the other texts leave, and delays nobody.
 TEST(TextScheduler, TextsBeingWrittenComeFirst) {
   TextScheduler scheduler(3, 8);
   for (const int64_t prompt : {100, 3, 2}) scheduler.add(prompt);
@@ -49,7 +49,8 @@ TEST(TextScheduler, TextsBeingWrittenComeFirst) {
             (std::vector<int64_t>{1, 1, 6}));
 }
 
-// Whatever comes: places, tokens a pass and order hold, and every token of every text is read once.
+// For random texts: the limits on places and tokens per pass hold, the order holds, and every token is read
+// once.
 TEST(TextScheduler, KeepsItsLimitsWhateverComes) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
@@ -58,7 +59,7 @@ TEST(TextScheduler, KeepsItsLimitsWhateverComes) {
     std::vector<int64_t> prompts(1 + random() % 9), left;
     for (int64_t& prompt : prompts) {
       prompt = 1 + random() % 20;
-      left.push_back(prompt + random() % 6);  // and so many tokens written
+      left.push_back(prompt + random() % 6);  // plus the tokens that it will write
       scheduler.add(prompt);
     }
     std::vector<int64_t> read(prompts.size(), 0);

@@ -8,7 +8,7 @@ namespace moelab::test {
 
 constexpr int64_t kPositions = 40;  // of a cache
 
-// Of a run that learns fast enough for its texts not to be all alike after a few steps.
+// Settings that learn fast enough for texts to differ after a few steps.
 inline Settings settings_for_texts(AttentionKernel kernel) {
   Settings s = small_settings();
   s.optim.lr = 1e-2;

@@ -48,7 +48,7 @@ TEST(HfFamilies, RefuseByNameWhatNoneHas) {
             std::string::npos);
 }
 
-// What is written reads back as the same model, to the last bit of its numbers.
+// A written config reads back as the same model, with exactly the same numbers.
 TEST(HfConfigs, ReadBackAsWritten) {
   const std::function<void(ModelSettings&)> changes[] = {[](ModelSettings& m) {
                                                            m.head_dim = 10;

@@ -15,8 +15,8 @@
 #include "train/config/resolve.h"
 #include "train/loop/train_loop.h"
 
-// A TrainLoop that drives a script instead of a Trainer. Everything else is real: monitor, manager, held-out
-// windows, checkpoints on disk. `Script::log` tells what the loop asked for, in its order.
+// A TrainLoop with a script instead of a Trainer. Everything else is real: monitor, manager, held-out
+// windows, checkpoints on disk. `Script::log` lists the loop's requests in order.
 namespace moelab::test {
 
 enum class Fault {
@@ -24,19 +24,19 @@ enum class Fault {
   refused_half_written,  // memory runs out in the middle of the update
   drive,                 // a drive fails
   drive_half_written,
-  unabandonable,  // memory runs out, and what is left of the step cannot be dropped
+  unabandonable,  // memory runs out, and the step cannot be abandoned
 };
 
 struct Script : ModelInTraining {
-  std::multimap<int64_t, Fault> faults;    // of the steps after so many steps, in the order of their tries
-  int64_t largest_evaluation = 1'000'000;  // rows of a batch of held-out text that memory holds
-  int64_t largest_samples = 1'000'000;     // samples at a time that memory holds
-  int64_t stop_in = -1;                    // the step, after so many, that is interrupted; -1: none
+  std::multimap<int64_t, Fault> faults;    // by number of steps taken before, in order of attempts
+  int64_t largest_evaluation = 1'000'000;  // most rows of a held-out batch that fit memory
+  int64_t largest_samples = 1'000'000;     // most samples at a time that fit memory
+  int64_t stop_in = -1;                    // steps taken before the interrupted one; -1: none
   std::vector<std::string> log;
   bool half_written = false, cannot_abandon = false, stopped = false;
   Split split;
   int64_t samples = 4;
-  at::Tensor weight = at::zeros({1});  // how many updates it has had
+  at::Tensor weight = at::zeros({1});  // number of updates taken
 
   void note(const std::string& what) { log.push_back(what); }
 
@@ -151,7 +151,7 @@ class ScriptedRun : public ::testing::Test {
     cpu_ledger().clear_refused();
   }
 
-  // The loop over `script`, its model open.
+  // The loop over `script`, with its model open.
   TrainLoop& loop() {
     if (loop_) return *loop_;
     settings_ = resolve(settings_);

@@ -47,7 +47,7 @@ TEST_F(ScriptedRun, WithoutRecoverNothingIsTriedAgain) {
   EXPECT_EQ(loop().recovery().recoveries(), 0);
 }
 
-// Its batch stays as it is: what another program held may be free by then.
+// The batch cannot shrink, but repeating may help: another program may have freed its memory by then.
 TEST_F(ScriptedRun, StepsInBackwardAreRepeatedAsTheyWereOnce) {
   settings_.optim.in_backward = true;
   script_.faults = {{0, Fault::refused}, {2, Fault::refused}, {2, Fault::refused}};

@@ -27,7 +27,7 @@ Settings hungry() {
   return s;
 }
 
-// A made-up model of memory, to check which change was predicted for which line.
+// A toy memory model, to check which change was predicted for which line.
 int64_t toy_peak(const Settings& s) {
   int64_t mib = 10 * s.train.micro_batch + s.train.sequence / 4 + s.model.layers;
   if (s.attention.kernel == AttentionKernel::materialised) mib += 50;
@@ -101,7 +101,7 @@ TEST(Advice, LeavesOutWhatIsAlreadyOn) {
   EXPECT_TRUE(advise(s, {}, 0).empty());
   s.placement.gradients = Home::device;
   EXPECT_EQ(names(advise(s, {}, 0)), std::vector<std::string>{"placement.gradients=host"});
-  s.optim.in_backward = true;  // uses each at once
+  s.optim.in_backward = true;  // consumes each gradient at once
   EXPECT_TRUE(advise(s, {}, 0).empty());
   s.model.experts = 0;
   s.model.dispatch = Dispatch::onehot;  // means nothing without experts

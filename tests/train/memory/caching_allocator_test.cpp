@@ -4,7 +4,7 @@
 
 #include <array>
 
-// What is expected is worked out by hand from the allocator's published rules.
+// Expected values are worked out by hand from the allocator's published rules.
 namespace moelab {
 namespace {
 
@@ -66,10 +66,10 @@ TEST(CachingAllocator, TheBestFitIsTakenAndOnlyAUsefulRestIsSplitOff) {
   allocator.allocated(id(1), 30 * kMiB);
   allocator.freed(id(0));
   allocator.freed(id(1));
-  allocator.allocated(id(2), 29 * kMiB);  // from the 30, whose rest of 1 MiB is of no use
+  allocator.allocated(id(2), 29 * kMiB);  // from the 30; its rest of 1 MiB is too small to split off
   EXPECT_EQ(allocator.active(), static_cast<int64_t>(30 * kMiB));
   allocator.allocated(id(3), 20 * kMiB);  // from the 40
-  allocator.allocated(id(4), 20 * kMiB);  // and its rest
+  allocator.allocated(id(4), 20 * kMiB);  // from its rest
   EXPECT_EQ(allocator.reserved(), 70 * kMiB);
 }
 
@@ -77,9 +77,9 @@ TEST(CachingAllocator, MaxSplitKeepsLargeBlocksWhole) {
   CachingAllocator allocator({.max_split = static_cast<int64_t>(32 * kMiB)});
   allocator.allocated(id(0), 40 * kMiB);
   allocator.freed(id(0));
-  allocator.allocated(id(1), 12 * kMiB);  // may not come out of 40
+  allocator.allocated(id(1), 12 * kMiB);  // may not be taken from the 40
   EXPECT_EQ(allocator.reserved(), 52 * kMiB);
-  allocator.allocated(id(2), 34 * kMiB);  // takes 40 whole
+  allocator.allocated(id(2), 34 * kMiB);  // takes all of the 40
   EXPECT_EQ(allocator.reserved(), 52 * kMiB);
   EXPECT_EQ(allocator.active(), static_cast<int64_t>(52 * kMiB));
 }
@@ -89,7 +89,7 @@ TEST(CachingAllocator, ExpandableSegmentsGrowByWhatIsLacking) {
   allocator.allocated(id(0), 30 * kMiB);
   EXPECT_EQ(allocator.reserved(), 40 * kMiB);
   allocator.freed(id(0));
-  allocator.allocated(id(1), 50 * kMiB);  // the free 40 and one page more, where it would be 80 otherwise
+  allocator.allocated(id(1), 50 * kMiB);  // extends the free 40 by one page; otherwise 80 more
   EXPECT_EQ(allocator.reserved(), 60 * kMiB);
   allocator.allocated(id(2), 10 * kMiB);
   EXPECT_EQ(allocator.reserved(), 60 * kMiB);
@@ -112,7 +112,7 @@ TEST(CachingAllocator, WhatAGraphHasUsedServesNothingElse) {
   allocator.graph_captured();
   allocator.allocated(id(2), 40 * kMiB);
   EXPECT_EQ(allocator.reserved(), 110 * kMiB);
-  allocator.freed(id(0));  // it lay there before the graph, and goes on to serve
+  allocator.freed(id(0));  // allocated before the graph, so it can be reused
   allocator.allocated(id(3), 30 * kMiB);
   EXPECT_EQ(allocator.reserved(), 110 * kMiB);
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-// The reading that shows a leak, counted from 1; 0: none does.
+// The number of the reading that shows a leak, counted from 1; 0: none.
 int64_t shown_at(LeakDetector detector, const std::vector<double>& readings) {
   int64_t at = 0, n = 0;
   for (const double bytes : readings) {
@@ -35,7 +35,8 @@ TEST(LeakDetector, SteadyOrFallingSeriesAreNone) {
   EXPECT_EQ(shown_at(LeakDetector(), series(200, [](int64_t i) { return i < 10 ? 100.0 : 149.0; })), 0);
 }
 
-// First ten: 100 to 109, mean 104.5. The last ten pass 1.5 times that, 156.75, once they are 153 to 162.
+// The first ten are 100 to 109, mean 104.5. The last ten exceed 1.5 times that, 156.75, when they are 153 to
+// 162.
 TEST(LeakDetector, ShowsWhereTheMeanOfTenPassesOneAndAHalf) {
   EXPECT_EQ(shown_at(LeakDetector(), series(200, [](int64_t i) { return 100.0 + double(i); })), 63);
 }
@@ -50,7 +51,7 @@ TEST(LeakDetector, GrowthOfLittleIsMeasuredAgainstTheFloor) {
   EXPECT_EQ(shown_at(LeakDetector(10 * kMiB), small), 0);
 }
 
-// A run that keeps a tensor of every step, on the device, in loaded batches, and outside of the allocator.
+// A run that keeps a tensor of every step: on the device, in loaded batches, or outside of the allocator.
 TEST(LeakWatch, FindsAPlantedLeakInEachSeriesOnce) {
   install_allocators();
   constexpr int64_t kSteps = 60;

@@ -9,7 +9,7 @@
 namespace moelab {
 namespace {
 
-constexpr int64_t kState = 100, kRow = 100;  // bytes of a made-up run: 100 + 100 a row of the micro-batch
+constexpr int64_t kState = 100, kRow = 100;  // bytes of a toy run: 100 + 100 per row of the micro-batch
 
 int64_t toy_peak(const Settings& s) { return kState + kRow * s.train.micro_batch; }
 
@@ -27,7 +27,7 @@ Reading reading(int64_t step, int64_t peak, int64_t limit) {
   return r;
 }
 
-// A run of `steps` under a limit that may change: what the manager did, as "step: action".
+// Runs `steps` steps under a limit that may change; returns the manager's actions as "step: action".
 std::vector<std::string> history(MemoryManager& manager, int64_t steps,
                                  const std::function<int64_t(int64_t)>& limit, int64_t from = 0) {
   std::vector<std::string> lines;
@@ -48,7 +48,7 @@ TEST(Manager, LeavesARunWithRoomAlone) {
   EXPECT_EQ(manager.split(), (Split{8, 1}));
 }
 
-// Critical from step 5 on, room again from step 22 on; growing waits for ten steps since the change.
+// Critical from step 5 on, enough room from step 22 on; growing waits for ten steps since the last change.
 TEST(Manager, ShrinksAtCriticalAndComesBackWhenThereIsRoom) {
   MemoryManager manager(eight_rows(), toy_peak);
   const auto limit = [](int64_t step) { return step >= 5 && step < 22 ? 940 : 1000; };
@@ -63,21 +63,21 @@ TEST(Manager, AtEmergencyCachedMemoryGoesToo) {
             (Lines{"3: reducing batch size (8 x 1 to 4 x 2), releasing cached memory"}));
 }
 
-// The larger batch would be critical again: predicted, not tried.
+// The larger batch would be critical again; this is predicted, not tried.
 TEST(Manager, DoesNotGrowIntoTheThresholdThatItCameFrom) {
   MemoryManager manager(eight_rows(), toy_peak);
   EXPECT_EQ(history(manager, 500, [](int64_t) { return 940; }),
             (Lines{"1: reducing batch size (8 x 1 to 4 x 2)"}));
 }
 
-// Between target and critical nothing moves: 900 of 980 is 91.8 %, more than the target.
+// Between target and critical nothing changes: 900 of 980 is 91.8 %, above the target.
 TEST(Manager, HasHysteresis) {
   MemoryManager manager(eight_rows(), toy_peak);
   const auto limit = [](int64_t step) { return step == 1 ? 940 : 980; };
   EXPECT_EQ(history(manager, 100, limit), (Lines{"1: reducing batch size (8 x 1 to 4 x 2)"}));
 }
 
-// A limit that tightens whenever the batch has grown: each wait is twice the one before.
+// A limit that tightens whenever the batch has grown: each wait is twice the previous one.
 TEST(Manager, WaitsTwiceAsLongAfterAGrowthThatFailed) {
   MemoryManager manager(eight_rows(), toy_peak);
   std::vector<int64_t> grown;
@@ -98,7 +98,7 @@ TEST(Manager, ARefusalShrinksWhateverTheThresholdsAndEndsAtOne) {
                           "reducing batch size (2 x 4 to 1 x 8), releasing cached memory"}));
 }
 
-// 200, 300 and 500 bytes for micro-batches of 1, 2 and 4.
+// Micro-batches of 1, 2 and 4 need 200, 300 and 500 bytes.
 TEST(Manager, ARefusalPassesOverWhatIsPredictedNotToFit) {
   const auto next = [](int64_t limit) {
     MemoryManager manager(eight_rows(), toy_peak);
@@ -111,7 +111,7 @@ TEST(Manager, ARefusalPassesOverWhatIsPredictedNotToFit) {
   EXPECT_EQ(next(50), 1);
 }
 
-// As in 16 bits, where several micro-batches are summed in fp32: 4 x 2 needs more than 8 x 1, 2 x 4 less.
+// As with 16-bit types, where accumulation sums in fp32: 4 x 2 needs more than 8 x 1, 2 x 4 less.
 TEST(Manager, PassesOverASplitThatNeedsMore) {
   const auto peak = [](const Settings& s) { return toy_peak(s) + (s.train.accumulation > 1 ? 450 : 0); };
   MemoryManager manager(eight_rows(), peak);
@@ -133,7 +133,7 @@ TEST(Manager, StaysAsItIsWithoutRecoverAndInBackward) {
   EXPECT_FALSE(b.after_refusal(1, 10000));
 }
 
-// 2 x 8 to 16 x 1 with room for all of it: one doubling every ten steps, or at once.
+// From 2 x 8 to 16 x 1 with enough room: one doubling every ten steps, or all at once.
 TEST(Manager, DynamicBatchGrowsPastTheConfiguredOne) {
   Settings s = eight_rows();
   s.train.micro_batch = 2;
@@ -159,7 +159,7 @@ TEST(Manager, DynamicBatchGrowsPastTheConfiguredOne) {
   EXPECT_EQ(moves(true, 1000), (Moves{{10, 4}}));
 }
 
-// min holds for thresholds; out of memory goes below it, and comes back.
+// Thresholds respect min; running out of memory goes below it, and the batch comes back later.
 TEST(Manager, DynamicBatchGoesBelowItsMinOnlyInNeed) {
   Settings s = eight_rows();
   s.memory.dynamic_batch.enabled = true;
@@ -192,7 +192,7 @@ TEST(Manager, GoesOnFromItsState) {
   other.train.accumulation = 2;
   MemoryManager changed(other, toy_peak);
   changed.restore(first.state());
-  EXPECT_EQ(changed.split(), (Split{4, 2}));  // what the user asks for now
+  EXPECT_EQ(changed.split(), (Split{4, 2}));  // the user's current setting
 }
 
 TEST(Manager, EmptiesTheCacheWhenDue) {

@@ -126,7 +126,7 @@ TEST_F(MonitorTest, ReadsEachStepsOwnPeak) {
   EXPECT_EQ(std::accumulate(held.begin(), held.end(), int64_t{0}), base + 900);
   EXPECT_EQ(first.by_phase[static_cast<size_t>(Phase::forward)], KindBytes{});
   { at::Tensor passing = bytes(200); }
-  EXPECT_EQ(monitor.observe(2).peak, base + 300);  // not the first step's
+  EXPECT_EQ(monitor.observe(2).peak, base + 300);  // not the first step's peak
   const RunPeaks& run = monitor.run_peaks();
   EXPECT_EQ(run.allocated, base + 900);
   EXPECT_EQ(run.by_phase[static_cast<size_t>(Phase::init)], base + 100);
@@ -158,7 +158,7 @@ TEST_F(MonitorTest, PrintsWhenDueAndWhenTheStatusChanges) {
             (std::vector<bool>{false, false, true, false}));
 }
 
-// A budget that changes under way is the one that the shares are of.
+// If the budget changes during the run, shares are of the current one.
 TEST_F(MonitorTest, TheDevicesOwnLimitComesFirst) {
   MemoryMonitor monitor(memory_, monitor_, cpu_);
   set_limit(cpu_, cpu_ledger().allocated() + 5000);

@@ -9,14 +9,14 @@
 namespace moelab {
 namespace {
 
-// A made-up model of memory: what each technique takes off is known.
+// A toy memory model in which each technique's saving is known.
 int64_t toy_peak(const Settings& s) {
   int64_t peak = 1000;
   if (s.attention.kernel == AttentionKernel::materialised) peak += 300;
   if (s.model.dispatch == Dispatch::onehot) peak += 50;
   if (s.activations.checkpoint == CheckpointMode::none) peak += 200;
   if (s.activations.storage == ActivationStorage::keep) peak += 70;
-  if (s.precision.compute == ComputePrecision::fp32) peak -= 40;  // masters cost more than is saved
+  if (s.precision.compute == ComputePrecision::fp32) peak -= 40;  // masters cost more than bf16 saves
   return peak + 10 * s.train.micro_batch;
 }
 
@@ -46,7 +46,7 @@ TEST(Savings, AreOfWhatIsOn) {
                      {"accumulation", 80}}));
 }
 
-// Compact AdamW needs bf16: that cannot be taken away alone.
+// Compact AdamW needs bf16, so bf16 cannot be removed alone.
 TEST(Savings, LeaveOutWhatOthersNeed) {
   const Savings on = savings({"precision.compute=bf16", "optim.name=adamw_compact"});
   EXPECT_FALSE(on.contains("bf16"));

@@ -48,9 +48,9 @@ TEST(Split, DoublesUpToTheMost) {
   EXPECT_EQ(doubled({1, 8}, 8), (Split{2, 4}));
   EXPECT_EQ(doubled({4, 2}, 8), (Split{8, 1}));
   EXPECT_EQ(doubled({4, 4}, 6), std::nullopt);   // 5 and 6 do not divide 16
-  EXPECT_EQ(doubled({4, 3}, 6), (Split{6, 2}));  // short of a doubling, but larger
+  EXPECT_EQ(doubled({4, 3}, 6), (Split{6, 2}));  // less than a doubling, but larger
   EXPECT_EQ(doubled({1, 3}, 3), (Split{3, 1}));
-  EXPECT_EQ(doubled({8, 1}, 100), std::nullopt);  // all rows at once already
+  EXPECT_EQ(doubled({8, 1}, 100), std::nullopt);  // already all rows at once
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ std::string name_of(const OptimSettings& s) { return value_text(s.name) + " " + 
 
 constexpr int64_t kExperts = 4, kRows = 96, kColumns = 130, kHeads = 6, kHeadRows = 8;
 
-// An expert weight, an attention matrix and a norm, as a bf16 model has them.
+// An expert weight, an attention matrix and a norm, as in a bf16 model.
 std::vector<Parameter> parameters(at::Device device, const OptimSettings& settings) {
   const bool masters = update_rule_facts(settings).keeps_masters();
   std::vector<Parameter> all;
@@ -49,7 +49,7 @@ std::vector<Parameter> parameters(at::Device device, const OptimSettings& settin
 
 constexpr double kBf16 = kExperts * kRows * kColumns + kRows * kColumns, kAll = kBf16 + kColumns;
 
-// The formulas that the papers state; P counts weights.
+// The papers' formulas; P is the number of weights.
 double stated_bytes(const OptimSettings& s) {
   switch (s.name) {
     case OptimizerName::adamw:
@@ -83,7 +83,7 @@ TEST(EveryRule, KeepsTheBytesThatItsFormulaStates) {
   }
 }
 
-// 2 weights + 3.125 state, and 2 for the gradient: what "7.13 bytes a parameter in all" means.
+// "7.13 bytes a parameter in all": 2 for the weight, 3.125 for the state and 2 for the gradient.
 TEST(EveryRule, CompactIsSevenBytesAParameterInAll) {
   OptimSettings s;
   s.name = OptimizerName::adamw_compact;
@@ -142,7 +142,7 @@ TEST(EveryRule, GoesOnBitwiseFromSavedWeightsAndState) {
   }
 }
 
-// A spike of one parameter's gradients must not move another's random numbers.
+// With the same gradients, two parameters round differently: each has its own random numbers.
 TEST(EveryRule, EachParameterDrawsItsOwnRandomNumbers) {
   OptimSettings s;
   s.state = OptimizerState::bf16;

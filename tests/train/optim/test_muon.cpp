@@ -7,13 +7,13 @@
 #include "tests/user_error.h"
 #include "train/optim/optimizer.h"
 
-// Muon as a rule: which weights it steps by what, and what it refuses.
+// The Muon rule: which weights it steps how, and what it refuses.
 namespace moelab {
 namespace {
 
 using at::Tensor;
 
-// A matrix that is not hidden is an embedding, a head or a router.
+// A matrix that is not `hidden` is an embedding, a head or a router.
 TEST(MuonRule, StepsHiddenMatricesAndLeavesTheRestToAdamW) {
   OptimSettings settings;
   settings.name = OptimizerName::muon;

@@ -46,7 +46,7 @@ TEST(Optimizer, Fp32ValueIsItsOwnMaster) {
   set_gradient(p, at::ones({3, 5}));
   const Tensor before = p.value.detach().clone();
   adamw.step(0.1, 1);
-  // The first step moves by lr against the gradient's sign, and decays.
+  // The first step moves by lr against the gradient's sign, plus weight decay.
   EXPECT_TRUE(test::close_to(p.value, before.to(at::kDouble) * (1 - 0.1 * 0.3) - 0.1, 1e-6, 1e-5));
 }
 
@@ -93,7 +93,7 @@ TEST(Optimizer, NoGradientLeavesEverythingAlone) {
   adamw.step(0.1, 1);
   EXPECT_TRUE(bitwise_equal(adamw.parameters()[1].value, at::ones({4})));
   EXPECT_EQ(adamw.steps(), (std::vector<int64_t>{1, 0}));
-  // Its first gradient is then a first step: a move by lr, as the bias correction makes it.
+  // A parameter's first gradient counts as its first step: bias correction makes it move by lr.
   adamw.parameters()[0].value.mutable_grad() = Tensor();
   set_gradient(adamw.parameters()[1], at::ones({4}));
   adamw.step(0.1, 1);

@@ -13,8 +13,8 @@
 #include "train/placement/state_gradients.h"
 #include "train/run/dry_run.h"
 
-// The optimizer's state and the gradients on the host or in a file: the same bits as on the device, the bytes
-// where they were said to be.
+// Optimizer state and gradients on the host or in a file: results are bitwise the same as on the device, and
+// the bytes are where the settings place them.
 namespace moelab {
 namespace {
 
@@ -28,7 +28,7 @@ Settings settings_with(const Overrides& overrides) {
   return test::pico_settings(small + overrides);
 }
 
-// Every rule, with masters, without, and in fp32; every way that gradients come.
+// Every rule, with masters, without, and in fp32; every way that gradients are produced.
 std::vector<Overrides> variants() {
   std::vector<Overrides> all;
   for (const std::string_view name : enum_names(OptimizerName{})) {
@@ -119,7 +119,7 @@ TEST(StateHomes, TheDryRunPredictsEachLedger) {
       const test::MeasuredRun got = test::measured_run(s);
       EXPECT_NEAR(static_cast<double>(predicted.peak) / static_cast<double>(got.device), 1, 0.01) << where;
       EXPECT_EQ(predicted.nvme_peak, got.nvme) << where;
-      // the dry run's batches, which measured_run() has made before
+      // the batch of the dry run; measured_run() has already made its own
       const auto batch = static_cast<double>(s.train.micro_batch * s.train.sequence * 2 * 8);
       EXPECT_NEAR(static_cast<double>(predicted.host_peak), static_cast<double>(got.host), 2 * batch)
           << where;
@@ -137,7 +137,7 @@ TEST(StateHomes, WhatMovesLeavesTheDevice) {
   const auto run = [&](const Overrides& more) { return dry_run(settings_with(model + more)); };
   const std::string path = "placement.nvme_path=" + drive.string();
   const DryRun kept = run({});
-  const int64_t P = kept.state.gradients / 2;  // bf16, but for a few norms
+  const int64_t P = kept.state.gradients / 2;  // bf16, except a few norms
   const auto moved = [&](const DryRun& r) {
     return static_cast<double>(kept.peak - r.peak) / static_cast<double>(P);
   };
@@ -149,9 +149,9 @@ TEST(StateHomes, WhatMovesLeavesTheDevice) {
   EXPECT_NEAR(outside(host.host_peak), 12, 0.5);
   EXPECT_EQ(host.nvme_peak, 0);
   EXPECT_NEAR(moved(nvme), 12, 0.1);
-  EXPECT_NEAR(outside(nvme.nvme_peak), 12, 1.5);  // a whole sector for the least norm
-  EXPECT_LT(nvme.host_peak, 6 * (16 << 10) + (64 << 10) + 2048 * 64 * 4);  // tiles, and a master on its way
-  EXPECT_GT(moved(gradients), 1.3);                                        // but for the largest one
+  EXPECT_NEAR(outside(nvme.nvme_peak), 12, 1.5);  // a whole sector even for the smallest norm
+  EXPECT_LT(nvme.host_peak, 6 * (16 << 10) + (64 << 10) + 2048 * 64 * 4);  // tiles, and a master in transit
+  EXPECT_GT(moved(gradients), 1.3);                                        // except the largest one
   EXPECT_NEAR(outside(gradients.host_peak), 2, 0.1);
   EXPECT_GT(moved(all), 13.3);
   EXPECT_EQ(cpu_ledger(Home::nvme).allocated(), 0);
@@ -180,7 +180,7 @@ TEST(StateHomes, TheNormIsThatOfAllGradientsTogether) {
   }
 }
 
-// In three parts that end in blocks of the norm's.
+// Computed in several parts that end at block boundaries of the norm.
 TEST(StateHomes, ANormIsTheSameInBlocks) {
   at::manual_seed(1);
   const at::Tensor x = at::randn({3 * kNormBlock + 12345});
@@ -190,7 +190,7 @@ TEST(StateHomes, ANormIsTheSameInBlocks) {
   EXPECT_EQ(sum, squared_norm(x));
 }
 
-// Gradients of more blocks than one, over several micro-batches.
+// Gradients of more than one block, over several micro-batches.
 TEST(StateHomes, LargeGradientsInAFileClipTheSame) {
   const TemporaryFolder drive;
   for (const char* compute : {"fp32", "bf16"}) {

@@ -13,8 +13,8 @@
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
 
-// Weights, gradients and state outside of a device, under a chain of LibTorch's own products: the same cases
-// on the CPU and on a GPU.
+// Weights, gradients and state off the device, for a chain of LibTorch's own products: the same cases on the
+// CPU and on a GPU.
 namespace moelab {
 namespace {
 
@@ -33,7 +33,7 @@ Settings settings_of(const std::vector<std::string>& overrides, const TemporaryF
   return load_settings({.config = "moe-pico", .overrides = all});
 }
 
-// A few steps of training as Trainer takes them, of blocks x + gelu(x W).
+// A few training steps like Trainer's, with blocks x + gelu(x W).
 struct Chain {
   Chain(const Settings& s, c10::Device device)
       : settings(s),
@@ -117,7 +117,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::string
   return a;
 }
 
-// Where products are computed does not change: no bit may.
+// Products run on the same device as before, so results must be bitwise the same.
 void expect_neutral(c10::Device device) {
   for (const char* compute : {"fp32", "bf16"}) {
     for (const char* checkpoint : {"none", "full"}) {
@@ -137,7 +137,7 @@ TEST(DeviceHomesCuda, WeightsAndGradientsAreBitwiseTheSame) {
   expect_neutral(c10::Device(c10::kCUDA, 0));
 }
 
-// A step where the state lies is the CPU's step, whatever the device computes.
+// A step on the host gives the CPU's result, whatever the device computes.
 void expect_the_cpus_steps(c10::Device device) {
   const TemporaryFolder drive;
   for (const std::string_view name : enum_names(OptimizerName{})) {

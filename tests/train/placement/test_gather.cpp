@@ -12,7 +12,7 @@
 #include "tests/user_error.h"
 #include "train/run/dry_run.h"
 
-// Weights that come to the device a block at a time: from the host, from a file, or from eight bits.
+// Weights that come to the device a block at a time: from the host, from a file, or decoded from 8 bits.
 namespace moelab {
 namespace {
 
@@ -34,7 +34,7 @@ double held_out(Trainer& trainer, const Settings& s) {
   return trainer.evaluate([&](int64_t b) { return test::random_batch(s, 100 + b, 0, 4); }, 2);
 }
 
-// Everything that reads weights, computes them anew, saves them or writes them.
+// Everything that reads, recomputes, saves or writes weights.
 std::vector<Overrides> variants() {
   return {{},
           {"precision.compute=bf16"},
@@ -101,7 +101,7 @@ TEST(Gather, ARunGoesOnFromACheckpointBitForBit) {
   }
 }
 
-// Bytes of the model's parameters, by what becomes of them.
+// Bytes of the model's parameters, by how they are held.
 struct Sizes {
   int64_t blocks = 0, block_masters = 0, coded = 0, rest = 0, rest_masters = 0;
   explicit Sizes(const Settings& s) {
@@ -142,7 +142,7 @@ TEST(Gather, BetweenStepsWeightsLieWhereTheSettingSays) {
       for (int64_t step = 0; step < 3; ++step) {
         EXPECT_EQ(held_weights() - device, sizes.rest) << compute << " " << home;
         EXPECT_EQ(held(Kind::master) - masters, sizes.rest_masters) << compute << " " << home;
-        const int64_t padding = where == Home::nvme ? 4096 * 100 : 0;  // of each tensor to a page
+        const int64_t padding = where == Home::nvme ? 4096 * 100 : 0;  // each tensor is padded to a page
         EXPECT_NEAR(held_weights(where) - there, sizes.blocks, padding) << compute << " " << home;
         EXPECT_NEAR(held(Kind::master, {}, where) - masters_there, sizes.block_masters, padding);
         trainer.step(step);
@@ -169,7 +169,7 @@ TEST(Gather, CodedWeightsTakeAByteAndAScaleEvery256) {
       EXPECT_EQ(trainer.state_bytes().parameters,
                 sizes.rest + sizes.coded + sizes.rest_masters + sizes.block_masters);
     }
-    // and travel so
+    // and they move in that form
     const Settings s = settings_with(Overrides{store, "precision.compute=bf16"} + away("host", drive));
     const int64_t there = held_weights(Home::host);
     Trainer trainer(s, at::kCPU, test::random_batches(s));
@@ -178,7 +178,7 @@ TEST(Gather, CodedWeightsTakeAByteAndAScaleEvery256) {
   }
 }
 
-// Without them, but for two blocks under way: the one that runs and its neighbour.
+// The blocks' weights are missing from each peak, except two blocks': the running one and its neighbour.
 TEST(Gather, EachPhasePeaksLowerByTheBlocksThatAreAway) {
   const TemporaryFolder drive;
   const Overrides model = {"model.layers=8", "model.d_expert=256", "train.micro_batch=1"};
@@ -226,8 +226,8 @@ TEST(Gather, ADryRunPredictsThePeak) {
   }
 }
 
-// int8: half of one of 254 steps of the block's range; e4m3: half of its 4th bit, or of its smallest step,
-// 2^-9 of 448. On top, half of bf16's last place before and after.
+// Largest errors. int8: half of one of 254 steps of the block's range; e4m3: half of its 4th significant bit,
+// or of its smallest step, 2^-9 of 448. On top, half of bf16's last place before and after.
 TEST(Gather, CodedWeightsAreOffByNoMoreThanTheCodeCan) {
   for (const auto& [store, relative, step, norm] : {std::tuple{WeightStore::int8, 0.0, 1 / 254.0, 0.011},
                                                     {WeightStore::fp8, 1 / 16.0, 0x1p-10 / 448, 0.03}}) {
@@ -261,7 +261,7 @@ TEST(Gather, CodedWeightsAreOffByNoMoreThanTheCodeCan) {
   }
 }
 
-// One batch over and over: the loss falls as far.
+// Trained repeatedly on one batch, the loss falls as far.
 TEST(Gather, CodedWeightsLearnAsPlainOnesDo) {
   const auto losses = [](const Overrides& overrides) {
     const Settings s = settings_with(Overrides{"precision.compute=bf16", "train.steps=40"} + overrides);
@@ -282,7 +282,7 @@ TEST(Gather, CodedWeightsLearnAsPlainOnesDo) {
   }
 }
 
-// What an inference loads sees the weights as training does.
+// What inference loads sees the same weights as training.
 TEST(Gather, RoundedMastersAreWhatCodedTrainingComputesWith) {
   const Settings s = settings_with({"precision.compute=bf16", "precision.store=fp8"});
   Trainer trainer(s, at::kCPU, test::random_batches(s));

@@ -18,7 +18,7 @@ KnownFormula formula(const Settings& settings, const std::string& name) {
 }
 double bytes_of(const Settings& settings, const std::string& name) { return formula(settings, name).bytes; }
 
-// The example of claims ava.formula_*, whose right results claims.yaml has under `arithmetic`.
+// The example of claims ava.formula_*; claims.yaml has the right results under `arithmetic`.
 TEST(KnownFormulas, AGuidesExampleByHand) {
   const Settings s =
       load_settings({.config = "moe-100m",
@@ -38,7 +38,7 @@ TEST(KnownFormulas, SixteenBytesAParameterAreTheStateOfMixedPrecision) {
   EXPECT_EQ(known.not_kept + known.leaves_out, "");
 }
 
-// At the end of forward every block's activations are there, which is what these formulas sum up.
+// At the end of forward all blocks' activations exist, and these formulas sum them up.
 TEST(KnownFormulas, StandBesideTheActivationsOfForward) {
   install_allocators();
   const auto attention_of = [](const std::string& checkpoint) {

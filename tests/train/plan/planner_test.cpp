@@ -53,7 +53,7 @@ int64_t quantile(double share) {
   return peaks[static_cast<size_t>(share * static_cast<double>(peaks.size() - 1))];
 }
 
-// Step times of what fits, or of what does not, fastest first.
+// Step times of the combinations that fit, or of those that do not, fastest first.
 std::vector<double> seconds_of(int64_t room, bool fitting) {
   std::vector<double> seconds;
   for (const Tried& one : all_combinations())
@@ -123,7 +123,7 @@ TEST(Planner, PartsSayWhatEachTechniqueBuys) {
   }
 }
 
-// Pruning is by this formula, which may be too large by what planner.cpp allows for.
+// The planner prunes by this formula, which may exceed the dry run by at most the margin in planner.cpp.
 TEST(PeakFormula, IsNearTheDryRun) {
   install_allocators();
   std::vector<double> ratios;
@@ -143,7 +143,7 @@ TEST(PeakFormula, IsNearTheDryRun) {
             << ratios[ratios.size() / 2] << "\n";
 }
 
-// Of combinations, with weights and optimizers elsewhere, it is further off.
+// For combinations with weights and optimizers in other homes, the formula is less exact.
 TEST(PeakFormula, OfCombinationsIsNotAboveWhatThePlannerAllowsFor) {
   install_allocators();
   std::mt19937 chance(1);

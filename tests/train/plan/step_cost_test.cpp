@@ -14,8 +14,8 @@ Settings settings(std::vector<std::string> overrides, const char* config = "moe-
 
 double of(const Settings& s, std::string_view term) { return step_cost(s).of(term); }
 
-// The model's own arithmetic is counted elsewhere by another formula. What is computed is more by rows of
-// capacity buffers alone, which dropless and dense models don't have.
+// The model's own arithmetic comes from another formula. Computed products exceed it only by rows of capacity
+// buffers, which dropless and dense models don't have.
 TEST(StepCost, ProductsAreTheModelsArithmetic) {
   for (const Settings& s :
        {settings({"model.dispatch=dropless"}), settings({}, "dense-7b"), settings({}, "olmoe-1b-7b"),
@@ -44,8 +44,8 @@ TEST(StepCost, SmallerMicroBatchesDoTheSameProductsInMorePasses) {
   EXPECT_GT(of(four, "gradient_bytes"), 0);
 }
 
-// 5.2 million parameters a block, in bf16 two bytes each: there for forward and for backward, and home after
-// the step with their fp32 masters both ways.
+// 5.2 million parameters per block, two bytes each in bf16: fetched for forward and for backward, and written
+// back after the step, with their fp32 masters both ways.
 TEST(StepCost, WeightsAwayPassTheLinkThreeTimes) {
   const Settings s = settings({"placement.parameters=host", "precision.compute=bf16"});
   const double blocks = 6 * (2 * 384.0 + 4 * 384 * 384 + 4 * 384 + 4 * 3 * 384 * 1024);

@@ -10,7 +10,7 @@ PrecisionSettings fp16(double fixed = 0) {
   return {.compute = ComputePrecision::fp16, .master = MasterWeights::fp32, .loss_scale = {fixed}};
 }
 
-// The states that follow from each other, written out.
+// The sequence of states, written out.
 TEST(LossScale, FollowsTheTable) {
   struct Row {
     const char* what;

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Peaks without order or pattern.
+// Readings whose peaks have no order or pattern.
 Reading reading(int64_t step) {
   Reading r{.step = step, .peak = step * 7919 % 10'007};
   KindBytes forward{};

@@ -19,7 +19,7 @@ class OperatorProfileTest : public testing::Test {
   const c10::Device cpu_{c10::kCPU};
 };
 
-// The peak is the ledger's own, and each block is the outer operator's that is no factory.
+// The peak equals the ledger's, and each block belongs to the innermost operator that is not a factory.
 TEST_F(OperatorProfileTest, TheTableIsWhatTheLedgerCounted) {
   const at::Tensor older = at::ones({256, 256});
   reset_peaks(cpu_);
@@ -29,7 +29,7 @@ TEST_F(OperatorProfileTest, TheTableIsWhatTheLedgerCounted) {
   at::Tensor copy = product.clone();
   at::Tensor own = at::empty({1000});
   {
-    const HomeScope host(Home::host);  // no device memory
+    const HomeScope host(Home::host);  // not device memory
     at::ones({5000});
   }
   const int64_t peak = device_memory(cpu_).peak;

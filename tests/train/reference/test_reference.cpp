@@ -28,7 +28,7 @@ class Reference : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { install_allocators(); }
 
-  // A checkpoint of that model, as its initial weights of `seed` are.
+  // Saves a checkpoint of that model with the initial weights of `seed`.
   std::string save(Settings s, const std::string& name, int64_t seed) {
     s.train.seed = seed;
     s.reference = {};
@@ -79,7 +79,7 @@ class Reference : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-// In float64, from both models' whole logits.
+// Computed in float64 from both models' whole logits.
 TEST_F(Reference, TheReportedDivergenceIsTheDefinitions) {
   Settings s = dropless();
   s.train.accumulation = 2;
@@ -107,7 +107,8 @@ TEST_F(Reference, TheReportedDivergenceIsTheDefinitions) {
   EXPECT_FALSE(reference.step(0).reference_kl.has_value());
 }
 
-// Gradients of every parameter against the same objective by separate operators over whole logits.
+// Compares every parameter's gradient with that of the same objective, by separate operators over whole
+// logits.
 TEST_F(Reference, GradientsAreThoseOfTheWholeObjective) {
   Settings s = dropless();
   s.reference = {save(s, "other", 7), 2.5};
@@ -137,8 +138,7 @@ TEST_F(Reference, GradientsAreThoseOfTheWholeObjective) {
   }
 }
 
-// From the very weights that training starts with, nothing is added to the first step, dropped tokens and
-// all.
+// If the reference has the initial weights, it adds nothing to the first step, even with dropped tokens.
 TEST_F(Reference, TheSameModelAddsNothing) {
   for (const auto compute : {ComputePrecision::fp32, ComputePrecision::bf16}) {
     for (const auto dispatch : {Dispatch::capacity, Dispatch::dropless, Dispatch::onehot}) {
@@ -166,7 +166,7 @@ TEST_F(Reference, WithoutWeightItIsMeasuredAlone) {
   EXPECT_FALSE(same(train(s, 3).weights, plain.weights));
 }
 
-// What the term is for: where it weighs more than the data, the model moves towards the reference.
+// The term's purpose: where it outweighs the data, the model moves towards the reference.
 TEST_F(Reference, DrawsTheModelTowardsIt) {
   Settings s = test::small_settings();
   s.optim.lr = 3e-3;
@@ -181,7 +181,7 @@ TEST_F(Reference, DrawsTheModelTowardsIt) {
   EXPECT_GT(change(0), 0.8);
 }
 
-// Its weights are gathered from wherever they are, block by block, and their bits are the same.
+// In every home its weights are gathered block by block, and the results are bitwise the same.
 TEST_F(Reference, PlacementsDifferInMemoryAlone) {
   for (const auto compute : {ComputePrecision::fp32, ComputePrecision::bf16}) {
     Settings s = test::small_settings();
@@ -224,7 +224,7 @@ TEST_F(Reference, TheDryRunKnowsIt) {
   }
 }
 
-// The loss scale of fp16 and recomputed blocks know nothing of it.
+// fp16's loss scale and recomputed blocks are not affected by it.
 TEST_F(Reference, WorksBesideOtherTechniques) {
   Settings s = test::small_settings();
   s.reference = {save(s, "other", 7), 1};
@@ -239,7 +239,7 @@ TEST_F(Reference, WorksBesideOtherTechniques) {
               0.02 * *plain.reports[1].reference_kl);
 }
 
-// A step that runs out of memory anywhere may be repeated, and nothing of the reference is left behind.
+// A step that runs out of memory anywhere can be repeated, and leaves nothing of the reference behind.
 TEST_F(Reference, ARefusedStepIsRepeatedBitForBit) {
   Settings s = test::small_settings();
   s.reference = {save(s, "other", 7), 1, Home::host};

@@ -7,10 +7,10 @@
 #include "tests/kernels/reference.h"
 #include "train/run/trainer.h"
 
-// Two trainers that must hold the same.
+// For comparing two trainers that must be in the same state.
 namespace moelab::test {
 
-// Names and bits.
+// Expects the same names and bitwise the same tensors.
 inline void expect_equal(const std::vector<TensorEntry>& a, const std::vector<TensorEntry>& b,
                          const std::string& where) {
   ASSERT_EQ(a.size(), b.size()) << where;
@@ -25,7 +25,7 @@ inline void copy(const std::vector<TensorEntry>& from, const std::vector<TensorE
   for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
 }
 
-// All that training goes on from, as a checkpoint does it.
+// Copies everything that training continues from, as a checkpoint does.
 inline void carry_over(Trainer& from, Trainer& to) {
   const std::vector<TensorEntry> weights = to.weights(), state = to.optimizer_state();
   copy(from.weights(), weights);

@@ -10,7 +10,7 @@
 #include "train/config/resolve.h"
 #include "train/run/trainer.h"
 
-// A small trainer on made-up tokens, for tests of a whole step.
+// A small trainer on random tokens, for tests of whole steps.
 namespace moelab::test {
 
 // moe-pico's proportions, smaller still.
@@ -28,12 +28,12 @@ inline Settings small_settings() {
   return resolve(s);
 }
 
-// Places of a packed row that are padding.
+// Number of padding positions in a packed row.
 inline int64_t random_padding(const Settings& s, int64_t step, int64_t row) {
   return (7 * step + 5 * row) % (s.train.row() / 3);
 }
 
-// Documents of a third of the row at most, and of train.sequence, one behind another, and padding.
+// Documents of at most a third of the row and of train.sequence, one after another, then padding.
 inline Batch random_packed_batch(const Settings& s, int64_t step, int64_t first, int64_t rows) {
   const int64_t T = s.train.row();
   Batch batch{at::zeros({rows, T}, at::kLong), at::full({rows, T}, -1, at::kLong),
@@ -77,14 +77,14 @@ inline BatchSource random_batches(const Settings& s) {
   return [s](int64_t step, int64_t first, int64_t rows) { return random_batch(s, step, first, rows); };
 }
 
-// Tensor bytes at the peak of each home, without scratch inside libraries, and those of the state.
+// Tensor bytes at each home's peak, without scratch inside libraries, and bytes of the state.
 struct MeasuredRun {
   int64_t device = 0, host = 0, nvme = 0;
   Trainer::StateBytes state;
 };
 
-// The run that a dry run predicts, on the CPU: two steps, and an evaluation where there are any. The batches,
-// one of which a dry run counts, are on the host before.
+// The run that a dry run predicts, on the CPU: two steps, and an evaluation if there is one. The batches, of
+// which a dry run counts one, are made on the host before measuring.
 inline MeasuredRun measured_run(const Settings& s) {
   install_allocators();
   std::vector<Batch> batches;

@@ -8,7 +8,7 @@
 #include "train/config/load.h"
 #include "train/run/trainer.h"
 
-// Whole training steps on a GPU: beside the CPU's, and with what leaves the device's memory.
+// Whole training steps on a GPU, compared with the CPU's, and with memory moved off the device.
 namespace moelab {
 namespace {
 
@@ -60,7 +60,7 @@ TEST(CudaRun, LossesAreTheCpus) {
   }
 }
 
-// Documents reach back no further than train.sequence, which bounds what a GPU compares.
+// A token attends at most train.sequence tokens back in its document, which bounds a GPU's comparisons.
 TEST(CudaRun, PackedRowsAreTheCpus) {
   MOELAB_NEEDS_CUDA();
   for (const Overrides& more : {Overrides{}, {"attention.kernel=sliding_window", "attention.window=8"}}) {
@@ -79,7 +79,7 @@ TEST(CudaRun, EveryOptimizerFollowsTheCpus) {
   }
 }
 
-// With run.deterministic, what is stored elsewhere or computed again changes no bit.
+// With run.deterministic, storing tensors elsewhere changes no bit.
 TEST(CudaRun, WhatLeavesTheDeviceComesBackBitForBit) {
   MOELAB_NEEDS_CUDA();
   const bool before = at::globalContext().deterministicAlgorithms();
@@ -103,7 +103,7 @@ TEST(CudaRun, WhatLeavesTheDeviceComesBackBitForBit) {
   at::globalContext().setDeterministicAlgorithms(before, false);
 }
 
-// The same of what is computed again, beside all that autograd keeps.
+// The same for recomputation, compared with keeping all saved tensors.
 TEST(CudaRun, WhatIsComputedAgainHasTheSameBits) {
   MOELAB_NEEDS_CUDA();
   const bool before = at::globalContext().deterministicAlgorithms();
@@ -155,7 +155,7 @@ TEST(CudaRun, AStepOnTheHostFollowsTheDevices) {
   }
 }
 
-// Compressed activations and weights move the loss a little, as on the CPU.
+// Compressed activations and weights change the loss slightly, as on the CPU.
 TEST(CudaRun, PackedStorageTrains) {
   MOELAB_NEEDS_CUDA();
   const Result kept = run_on(kGpu, {"precision.compute=bf16"});

@@ -16,7 +16,7 @@
 namespace moelab {
 namespace {
 
-// A configuration drawn from everything that changes what a step holds.
+// A random configuration of everything that changes a step's memory.
 Settings draw(std::mt19937& random) {
   const auto one_of = [&](auto... choices) {
     const std::array all{choices...};
@@ -79,7 +79,7 @@ TEST(DryRun, PredictsTheMeasuredPeakOfDrawnConfigurations) {
             << 100 * errors.back() << " %, over " << errors.size() << " configurations\n";
 }
 
-// What leaves the device is predicted as well, and in whole: nothing but the run puts bytes there.
+// Bytes outside of the device are predicted completely: only the run puts bytes there.
 TEST(DryRun, PredictsWhatStorageHoldsElsewhere) {
   for (const std::string_view name : enum_names(ActivationStorage{})) {
     const std::string storage(name);
@@ -91,7 +91,7 @@ TEST(DryRun, PredictsWhatStorageHoldsElsewhere) {
     const test::MeasuredRun got = test::measured_run(s);
     EXPECT_EQ(predicted.nvme_peak > 1 << 18, storage.ends_with("nvme")) << storage;
     EXPECT_EQ(predicted.nvme_peak, got.nvme) << storage;
-    // the dry run's batches, which measured_run() has made before
+    // the batch of the dry run; measured_run() has already made its own
     EXPECT_NEAR(static_cast<double>(predicted.host_peak), static_cast<double>(got.host),
                 2.0 * static_cast<double>(s.train.micro_batch * s.train.sequence * 8 * 2))
         << storage;
@@ -131,7 +131,8 @@ TEST(DryRun, EveryTechniqueLowersThePeak) {
   EXPECT_LT(peak_with([](Settings& s) { s.train.micro_batch /= 2; }), peak);
 }
 
-// Nothing in a step grows faster than the sequence: the second differences of forward's peak are zero.
+// Nothing in a step grows faster than linearly in the sequence: second differences of forward's peak are
+// zero.
 TEST(DryRun, WindowsAreLinearInTheSequence) {
   for (const char* kernel : {"sliding_window", "block_sparse"}) {
     std::vector<int64_t> peaks;
@@ -150,7 +151,7 @@ TEST(DryRun, WindowsAreLinearInTheSequence) {
   }
 }
 
-// The expert block keeps neither dispatch tensors nor padded copies: the kinds show it.
+// By kind: the expert block keeps neither dispatch tensors nor padded copies.
 TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
   const auto kinds_of = [](const char* dispatch) {
     return dry_run(load_settings(
@@ -161,12 +162,12 @@ TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
   const auto routing = static_cast<size_t>(Kind::routing),
              buffers = static_cast<size_t>(Kind::capacity_buffers);
   EXPECT_GT(onehot[routing], 20 * capacity[routing]);
-  // each of four layers keeps its rows; blocked products have a few more than an expert's
+  // each of four layers keeps its rows; blocked products have slightly more than an expert's
   EXPECT_GT(onehot[buffers], 3 * capacity[buffers]);
 }
 
-// On a GPU what lies on the host comes back a block ahead: that block, and the one that backward is in,
-// whole.
+// On a GPU, tensors on the host return a block ahead: the peak counts all of that block and of the one in
+// backward.
 TEST(DryRun, CountsTheBlockThatIsFetchedAheadOnAGpu) {
   const auto run = [](const char* device, int64_t layers) {
     return dry_run(load_settings(

@@ -7,7 +7,7 @@
 #include "train/memory/caching_allocator.h"
 #include "train/run/dry_run.h"
 
-// What a dry run has to know of library kernels, and what it tells the model of CUDA's allocator.
+// Dry runs must account for library kernels' scratch, and pass graphs on to the model of CUDA's allocator.
 namespace moelab {
 namespace {
 
@@ -18,7 +18,7 @@ Settings narrow(std::vector<std::string> overrides) {
   return load_settings({.config = "moe-pico", .overrides = std::move(overrides)});
 }
 
-// Narrow layers leave what attention's kernel and a sum of two types take in sight.
+// With narrow layers, the scratch of attention's kernel and of a sum of two types is visible in the peak.
 TEST(Estimates, KnowTheScratchOfLibraryKernels) {
   install_allocators();
   for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
@@ -34,7 +34,7 @@ TEST(Estimates, KnowTheScratchOfLibraryKernels) {
   }
 }
 
-// An operand whose strides LibTorch's 16-bit product does not take is copied inside of it, unseen on meta.
+// LibTorch's 16-bit product copies an operand whose strides it does not support, which meta does not see.
 TEST(Estimates, OnehotExpertsCopyNoOperandInSixteenBits) {
   install_allocators();
   const Settings s =
@@ -57,7 +57,7 @@ TEST(Estimates, FeedEveryBlockToAnObserver) {
   EXPECT_LT(allocator.reserved_peak(), run.peak + (int64_t{64} << 20));
 }
 
-// Between CUDA's kernels other tensors lie than between the CPU's.
+// Between kernels, CUDA keeps other tensors than the CPU.
 TEST(Estimates, AreOfTheDeviceThatRuns) {
   install_allocators();
   const auto forward = [](const char* device) {
@@ -70,7 +70,7 @@ TEST(Estimates, AreOfTheDeviceThatRuns) {
   EXPECT_EQ(forward("cpu"), cpu);
 }
 
-// The memory of a captured step is its graph's: an evaluation finds none of it.
+// A captured step's memory belongs to its graph: an evaluation cannot reuse it.
 TEST(Estimates, TellTheObserverOfAGraph) {
   struct Counting : BlockObserver {
     void allocated(const void*, size_t) override {}

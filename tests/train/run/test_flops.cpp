@@ -6,7 +6,7 @@
 namespace moelab {
 namespace {
 
-// A query, key and value of each pair cost two products forward and four backward, a multiply-add each.
+// Each query-key pair takes part in two products forward and four backward, with a multiply-add per element.
 TEST(ModelFlops, CountThePairsThatAttentionSees) {
   ModelSettings m;
   m.heads = 4;
@@ -22,11 +22,11 @@ TEST(ModelFlops, CountThePairsThatAttentionSees) {
       .kernel = AttentionKernel::block_sparse, .block_size = 25, .local_blocks = 2};
   EXPECT_DOUBLE_EQ(flops({.kernel = AttentionKernel::materialised}), all);
   EXPECT_NEAR(all - flops(window), pair * (100 * 101 / 2 - (10 * 11 / 2 + 90 * 10)), 1e-12 * all);
-  // the blocks before the last whole one are unseen: 25 keys by the third block, 50 by the fourth
+  // blocks before the window are unseen: 25 keys for the third block, 50 for the fourth
   EXPECT_NEAR(all - flops(blocks), pair * 25 * (25 + 50), 1e-12 * all);
 }
 
-// A packed row's documents see themselves alone, and padding is not counted.
+// A packed row's documents attend only to themselves, and padding is not counted.
 TEST(AttendedPairs, AreThoseOfEachDocument) {
   const at::Tensor documents = at::full({2, 9}, -1, at::kInt);
   documents[0].slice(0, 0, 5).fill_(0);

@@ -12,8 +12,8 @@
 #include "train/run/dry_run.h"
 #include "train/run/trainer.h"
 
-// The step that a CUDA graph holds beside the one that is launched: on a GPU captured and replayed, on the
-// CPU launched, which proves all of it but the capture.
+// Compares the step in a CUDA graph with the ordinary step. On a GPU it is captured and replayed; on the CPU
+// it is launched directly, which tests everything except the capture.
 namespace moelab {
 namespace {
 
@@ -57,14 +57,14 @@ void expect_alike(const StepReport& got, const StepReport& want, const std::stri
   EXPECT_EQ(got.pairs, want.pairs) << where;
   EXPECT_EQ(got.dropped_fraction, want.dropped_fraction) << where;
   EXPECT_EQ(got.load_entropy, want.load_entropy) << where;
-  if (want.skipped) return;  // of which some numbers are NaN
+  if (want.skipped) return;  // some numbers are NaN then
   EXPECT_EQ(got.loss, want.loss) << where;
   EXPECT_EQ(got.balance_loss, want.balance_loss) << where;
   EXPECT_EQ(got.z_loss, want.z_loss) << where;
   EXPECT_EQ(got.gradient_norm, want.gradient_norm) << where;
 }
 
-// A weight of the final norm, which routing does not see.
+// A weight of the final norm, which does not affect routing.
 at::Tensor poisoned_weight(Trainer& trainer) {
   for (const Parameter& p : trainer.model().parameters())
     if (p.name == "final_norm") return p.value.detach()[5];
@@ -87,8 +87,8 @@ class GraphStep : public ::testing::TestWithParam<c10::DeviceType> {
   bool before_ = false;
 };
 
-// Ten steps, on CUDA two of them launched before the graph is captured, and again after the batch is cut
-// otherwise; one of them not finite.
+// Ten steps, one of them not finite. On CUDA two steps are launched before the graph is captured, and two
+// again after the split changes.
 void expect_the_launched_bits(const Overrides& variant, c10::Device device) {
   const std::string name = ::testing::PrintToString(variant);
   const Settings s = settings_with(variant, CudaGraphs::none);
@@ -125,8 +125,8 @@ TEST_P(GraphStep, HasTheBitsOfTheLaunchedOne) {
   }
 }
 
-// Rows of other documents, and other shares of the step's tokens, in each step: the graph reads them where
-// they are copied to.
+// Each step has rows of other documents and other shares of the step's tokens: the graph must read them from
+// where they are copied.
 TEST_P(GraphStep, TakesPackedRows) {
   const Overrides packed = {"train.tokens_per_device=90", "train.micro_batch=1", "train.accumulation=2",
                             "model.layers=2"};
@@ -139,7 +139,7 @@ TEST_P(GraphStep, TakesPackedRows) {
   }
 }
 
-// The scale doubles after the step has been captured, and halves where that was too much.
+// The scale doubles after the step has been captured, and halves if that was too much.
 TEST_P(GraphStep, FollowsTheLossScale) {
   const Settings s = settings_with({"precision.compute=fp16"}, CudaGraphs::none);
   Trainer launched(s, device(), test::random_batches(s)),
@@ -160,7 +160,7 @@ TEST_P(GraphStep, FollowsTheLossScale) {
   test::expect_equal(captured.weights(), launched.weights(), "weights");
 }
 
-// What a checkpoint holds does not depend on how the steps were taken.
+// A checkpoint does not depend on how the steps were run.
 TEST_P(GraphStep, GoesOnFromACheckpointOfTheOther) {
   const Overrides variant = {"precision.compute=bf16", "model.router=sigmoid"};
   const Settings s = settings_with(variant, CudaGraphs::none),
@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, GraphStep, ::testing::Values(at::kCPU, at::kCU
   return std::string(info.param == at::kCUDA ? "Cuda" : "Cpu");
 });
 
-// A refusal in the middle leaves the step as it was.
+// A refusal in the middle of a step leaves the state as it was.
 TEST(GraphStepOnTheCpu, RunsOutOfMemoryAndGoesOn) {
   install_allocators();
   const Settings s = settings_with({}, CudaGraphs::step);

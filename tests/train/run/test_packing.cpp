@@ -1,4 +1,5 @@
-// A training step over packed rows: its memory is foretold, and how it is cut or recomputed changes nothing.
+// Training steps over packed rows: memory is predicted, and splitting or recomputing the step changes
+// nothing.
 #include <gtest/gtest.h>
 
 #include "kernels/memory/cuda_stats.h"
@@ -42,7 +43,7 @@ TEST(PackedStep, IsTheSameHoweverItsRowsAreCut) {
   }
 }
 
-// Each row weighs by its tokens: a mean of the rows' means is another number.
+// Rows are weighted by their tokens; the mean of the rows' means would be another number.
 TEST(PackedStep, WeighsTokensAndNotRows) {
   Settings s = packed_settings();
   s.train.accumulation = 4;
@@ -79,8 +80,8 @@ TEST(PackedStep, RecomputationReplaysItBitByBit) {
                      "pieces");
 }
 
-// Rows of the experts' hidden state that are nobody's lie in memory that was never written: what compresses
-// it must not take them for values.
+// Unused rows of the experts' hidden state are in memory that was never written; compression must not treat
+// them as values.
 TEST(PackedStep, CompressesNothingThatWasNotWritten) {
   const auto losses = [] {
     Settings s = packed_settings();
@@ -123,7 +124,7 @@ TEST(PackedDryRun, PredictsTheMeasuredPeak) {
   }
 }
 
-// On CUDA a band of keys is as long as a document may be, not as the row.
+// On CUDA the scratch for keys depends on the longest document, not on the row.
 TEST(PackedDryRun, CountsTheLongestDocumentOnAGpu) {
   constexpr int64_t kHeads = 16;
   const auto scratch = [](int64_t longest) {
@@ -141,7 +142,7 @@ TEST(PackedDryRun, CountsTheLongestDocumentOnAGpu) {
   EXPECT_EQ(scratch(2048) - scratch(1024), 4 * 128 * 1024 * kHeads);
 }
 
-// What a GPU's host copies there: tokens, targets, and where documents begin.
+// What is copied to a GPU: tokens, targets, and the starts of documents.
 TEST(PackedDryRun, CountsTheBatchOnAGpu) {
   install_allocators();
   const Settings s = packed_settings();

@@ -7,7 +7,7 @@
 #include "train/config/load.h"
 #include "train/run/dry_run.h"
 
-// Pieces in whole training steps, beside accumulation, loss scales and weights that come and go.
+// Recomputed pieces in whole training steps, combined with accumulation, loss scales and offloaded weights.
 namespace moelab {
 namespace {
 

@@ -85,7 +85,7 @@ double off(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& wa
   return std::sqrt(error / norm);
 }
 
-// fp16 has three more bits than bf16, in every operator that the model is made of.
+// fp16 has three more significant bits than bf16, which shows in every operator of the model.
 TEST(Fp16, GradientsAreCloserToFp32sThanBf16s) {
   for (const auto dispatch : {Dispatch::capacity, Dispatch::dropless, Dispatch::onehot}) {
     for (const auto attention : {AttentionKernel::flash, AttentionKernel::materialised}) {
@@ -96,7 +96,7 @@ TEST(Fp16, GradientsAreCloserToFp32sThanBf16s) {
         s.model.shared_experts = experts > 0 ? 1 : 0;
         s.model.qk_norm = QkNorm::head;
         s.attention.kernel = attention;
-        // every token to every expert: a near tie may not fall the other way
+        // every token goes to every expert, so that near ties cannot be routed differently
         s.model.experts_per_token = 4;
         s.model.capacity_factor = 4;
         const auto want = gradients(s, at::kFloat, 1), half = gradients(s, at::kHalf, LossScale::kFirst),
@@ -127,13 +127,13 @@ TEST(Fp16, AnOverflowIsSkippedHalvesTheScaleAndIsForgotten) {
   const StepReport next = hit.step(1);
   EXPECT_FALSE(next.skipped);
   EXPECT_EQ(next.loss_scale, 16384);
-  // a power of two changes nothing but what is lost below fp16's range
+  // a power of two changes nothing except what is below fp16's range
   const StepReport want = clean.step(1);
   EXPECT_EQ(next.loss, want.loss);
   EXPECT_NEAR(next.gradient_norm / want.gradient_norm, 1, 1e-4);
 }
 
-// A scale that is too large for the first step comes down by itself.
+// A scale that is too large for the first step decreases by itself.
 TEST(Fp16, BacksOffUntilGradientsAreFinite) {
   Settings s = fp16_settings();
   s.train.steps = 40;
@@ -154,7 +154,7 @@ TEST(Fp16, GoesOnBitwiseWithItsScale) {
       s.train.accumulation = accumulation;
       s.train.micro_batch = 4 / accumulation;
       Trainer first(s, at::kCPU, random_batches(s)), second(s, at::kCPU, random_batches(s));
-      // grows on the way, after the second half has begun
+      // the scale grows after the second half has begun
       first.loss_scale().restore({512, LossScale::kGrowthInterval - 4});
       for (int64_t step = 0; step < 3; ++step) first.step(step);
       carry_over(first, second);
@@ -218,7 +218,7 @@ TEST(Bf16, AnOverflowHalvesADynamicScale) {
   EXPECT_EQ(next.loss_scale, 16384);
 }
 
-// SGD's step is as long as its gradient, so a scale that stayed in it would show.
+// SGD's step is proportional to the gradient, so a scale left in it would show.
 TEST(Fp16, StepsAndClipsByUnscaledGradients) {
   for (const double clip : {0.0, 0.05}) {
     for (const int64_t accumulation : {1, 2}) {
@@ -279,14 +279,14 @@ TEST(Fp8, GradientsAreWithinItsRoundingOfFp32s) {
       s.model.capacity_factor = 4;
       const auto want = gradients(s, at::kFloat, 1), fp8 = gradients(s, at::kBFloat16, 1, true),
                  bf16 = gradients(s, at::kBFloat16, 1);
-      // a gradient rounds by up to 2^-3 of itself, a factor e4m3 by 2^-4; four layers of that
+      // a gradient rounds by up to 2^-3 of its value, an e4m3 factor by 2^-4, in each of four layers
       EXPECT_LT(off(fp8, want), 0.2) << name_of(s);
       EXPECT_GT(off(fp8, want), 2 * off(bf16, want)) << name_of(s);
     }
   }
 }
 
-// The bytes of a text that the program has with it, row by row from `first` on.
+// A text that the program contains (its settings help), by rows from `first` on.
 Batch text_batch(const Settings& s, int64_t first) {
   const std::string text = settings_help();
   const int64_t rows = s.train.micro_batch, length = s.train.sequence;
@@ -298,7 +298,7 @@ Batch text_batch(const Settings& s, int64_t first) {
   return {ids.narrow(1, 0, length).contiguous(), ids.narrow(1, 1, length).contiguous()};
 }
 
-// On text, after 20 steps in fp32: the error that a run in 8 bits lives with, beside that of 16 bits.
+// On text, after 20 steps in fp32: the gradient error of 8-bit products, compared with that of 16 bits.
 TEST(Fp8, GradientErrorOnARealBatch) {
   Settings s = small_settings();
   s.model.vocab = 256;
@@ -318,7 +318,7 @@ TEST(Fp8, GradientErrorOnARealBatch) {
     model.objective(model.forward(batch.tokens, batch.targets, true, direct)).backward();
     std::vector<at::Tensor> all;
     for (const Parameter& p : model.parameters()) {
-      // the embedding's comes from the head, which is not in fp8, and is larger than all others
+      // the embedding's gradient comes from the head, which is not in fp8, and is larger than all others
       if (p.name.starts_with("blocks.")) all.push_back(p.value.grad().to(at::kDouble).flatten());
     }
     return std::vector<at::Tensor>{at::cat(all)};
@@ -381,7 +381,7 @@ TEST(Bf16WithoutMasters, TakesTwoBytesAParameterWithItsGradientTwoMore) {
   EXPECT_NEAR(static_cast<double>(bytes.parameters) / (2 * matrices + 4 * others), 1, 1e-3);
   EXPECT_NEAR(static_cast<double>(bytes.gradients) / (2 * matrices + 4 * others), 1, 1e-3);
   EXPECT_NEAR(static_cast<double>(bytes.optimizer) / (8 * (matrices + others)), 1, 1e-3);
-  // and the ledger holds none of kind master
+  // and the ledger holds no masters
   install_allocators();
   const auto kind = static_cast<size_t>(Kind::master);
   EXPECT_EQ(dry_run(s).by_kind_at_peak[kind], 0);

@@ -13,8 +13,8 @@ DryRun textbook_run() {
                      .overrides = {"precision.compute=bf16", "model.layers=2", "train.accumulation=2"}}));
 }
 
-// Rajbhandari 2020, figure 1: of 2 + 2 + 12 bytes a parameter in mixed precision, N ranks have 4 + 12 / N,
-// 2 + 14 / N and 16 / N; here gradients are added up in fp32 and have 4 bytes for 2.
+// Rajbhandari 2020, figure 1: of 2 + 2 + 12 bytes per parameter in mixed precision, each of N ranks holds 4 +
+// 12 / N, 2 + 14 / N or 16 / N. Here gradients are summed in fp32 and have 4 bytes instead of 2.
 TEST(RankState, IsThePapersFormula) {
   const auto p = static_cast<double>(
       parameter_count(load_settings({.config = "dense-7b", .overrides = {"model.layers=2"}}).model));

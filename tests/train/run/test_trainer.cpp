@@ -112,7 +112,7 @@ TEST(Trainer, GoesOnBitwiseFromItsSavedState) {
   }
 }
 
-// Recomputation over whole steps: every weight the same to the bit, statistics counted once, less memory.
+// Recomputation in whole steps: all weights bitwise the same, statistics counted once, less memory.
 TEST(Recompute, IsBitwiseNeutralInEveryMode) {
   install_allocators();
   for (const auto dispatch : {Dispatch::capacity, Dispatch::dropless, Dispatch::onehot}) {

@@ -31,7 +31,7 @@ TEST(Claims, EveryIdThatATechniqueNamesExists) {
   }
 }
 
-// Figures that other parts of the project rest on, typed here a second time.
+// Figures that other parts of the project rely on, repeated here.
 TEST(Claims, KeepTheGuidesFigures) {
   EXPECT_EQ(find_claim("nemo.gradient_checkpointing")->figures["memory_saved_percent"], 50);
   EXPECT_EQ(find_claim("nemo.mixed_precision")->figures["slowdown_percent"], -10);

@@ -52,7 +52,7 @@ TEST(Combinations, ExclusionsAreOfSinglesBothWays) {
   for (const auto& [name, others] : excluded)
     for (const std::string_view other : others) EXPECT_TRUE(has(other, name)) << name << " " << other;
   EXPECT_TRUE(has("bf16", "fp16"));                      // both set a key
-  EXPECT_TRUE(has("accumulation", "step_in_backward"));  // the settings are refused
+  EXPECT_TRUE(has("accumulation", "step_in_backward"));  // validation refuses the two together
   EXPECT_FALSE(has("flash_attention", "recompute_full"));
   EXPECT_TRUE(excluded.at("baseline").empty() && excluded.at("recommended").empty());
 }

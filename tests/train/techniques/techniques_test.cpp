@@ -13,7 +13,7 @@
 namespace moelab {
 namespace {
 
-// moe-pico under the technique, on short sequences.
+// moe-pico with the technique, on short sequences.
 Settings settings_of(const Technique& technique) {
   Sources sources{.config = "moe-pico",
                   .overrides = {"train.sequence=64", "train.steps=2", "eval.batches=0"}};
@@ -39,7 +39,7 @@ TEST_P(Row, SettingsAreAcceptedAndTheRunWorks) {
   }
 }
 
-// Loss curves and speeds can be compared only if a step sees as many tokens.
+// Loss curves and speeds are comparable only if all steps see the same number of tokens.
 TEST_P(Row, AStepSeesAsManyTokensAsTheBaseline) {
   const auto tokens = [](const Technique& technique) {
     const Settings s = settings_of(technique);

@@ -4,8 +4,7 @@
 
 namespace moelab {
 
-// A tokenizer.json of the 256 bytes in an order of their own: id 0 is '!', as in GPT-2's vocabulary. Tests
-// change it.
+// A tokenizer.json of the 256 bytes, in GPT-2's order: id 0 is '!'. Tests modify it.
 nlohmann::json base_tokenizer();
 
 }  // namespace moelab

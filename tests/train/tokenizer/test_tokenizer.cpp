@@ -14,7 +14,7 @@ namespace moelab {
 namespace {
 namespace fs = std::filesystem;
 
-// Bytes, tokens of several characters, tokens that end within one, and a special token.
+// Single bytes, tokens of several characters, tokens that end within a character, and a special token.
 Tokenizer small_tokenizer() {
   nlohmann::json file = base_tokenizer();
   const auto merge = [&](const std::string& left, const std::string& right) {
@@ -77,7 +77,7 @@ TEST(Tokenizer, TakesTheFileAsWellAsItsFolder) {
 
 TEST(StreamingDecoder, HoldsACharacterUntilItIsWhole) {
   StreamingDecoder decoder(small_tokenizer());
-  EXPECT_EQ(decoder.push(260), "he");  // and C3
+  EXPECT_EQ(decoder.push(260), "he");  // and keeps C3
   EXPECT_EQ(decoder.push(0), "\uFFFD!");
   EXPECT_EQ(decoder.push(259), "");
   EXPECT_EQ(decoder.push(261), "");  // special
@@ -86,7 +86,7 @@ TEST(StreamingDecoder, HoldsACharacterUntilItIsWhole) {
   EXPECT_EQ(decoder.push(256), "he");
 }
 
-// However the ids fall into characters, the pieces together are what decode() makes of all.
+// However the ids split characters, the concatenated pieces equal decode()'s result.
 TEST(StreamingDecoder, EqualsDecodingAtOnce) {
   const Tokenizer tokenizer = small_tokenizer();
   std::mt19937 random(1);

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Refused with one line that begins with the file's name and has `words` in it.
+// Expects an error of one line that begins with the file's name and contains `words`.
 void expect_refused(const std::string& text, const std::string& words) {
   try {
     parse_tokenizer(text, "x/tokenizer.json");
@@ -75,7 +75,7 @@ TEST(TokenizerJson, RefusesIdsThatMeanNothing) {
                       "where 257 is next");
   expect_refused_with("/added_tokens", json::array({added(0, "!"), added(0, "!")}), "added twice");
   json file = base_tokenizer();
-  file["model"]["vocab"]["ab"] = 257;  // of 257 tokens, so the package gives 257 to the added one as well
+  file["model"]["vocab"]["ab"] = 257;  // there are 257 tokens, so the package gives 257 to the added one too
   file["added_tokens"] = json::array({added(257, "<end>")});
   expect_refused(file.dump(), "two tokens have the id 257");
 }

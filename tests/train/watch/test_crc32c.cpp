@@ -13,7 +13,7 @@ std::string counting(int first, int step) {
   return bytes;
 }
 
-// RFC 3720, appendix B.4, gives the CRC's bytes as they are sent, the lowest one first.
+// RFC 3720, appendix B.4, lists the CRC's bytes in transmission order, lowest first.
 TEST(Crc32c, MatchesTheVectorsOfRfc3720) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);

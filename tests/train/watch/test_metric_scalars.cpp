@@ -17,7 +17,7 @@ Named named(const char* line) {
   return result;
 }
 
-// No two numbers are equal, as some are in a run (allocated and reserved bytes on a CPU).
+// All numbers differ, unlike in some runs (allocated and reserved bytes on a CPU).
 TEST(MetricScalars, EachNumberHasItsName) {
   EXPECT_EQ(named(R"({"step": 1, "tokens": 2, "loss": 3, "balance_loss": 4, "z_loss": 5, "held_out_loss": 6,
                       "expert_load": {"max_over_mean": 7, "entropy": 8}, "dropped_fraction": 9, "lr": 10,

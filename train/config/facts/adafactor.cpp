@@ -12,7 +12,7 @@ class AdafactorFacts : public UpdateRuleFacts {
     if (column.size() > 1) column.erase(column.end() - 2);
     return {{"row", row}, {"column", column}};
   }
-  // For its columns' means.
+  // A cut keeps matrices whole: column means need all rows.
   Cut cut(const WeightShape& weight) const override { return cut_by_matrix(weight); }
   std::string formula() const override { return "4 (rows + columns) of each matrix"; }
   std::string_view cost_term() const override { return "update_adafactor"; }

@@ -4,7 +4,7 @@
 namespace moelab {
 namespace {
 
-// A matrix of experts has the rows of all of them; a vector is one.
+// A stack of experts' matrices has the rows of all of them; a vector is one row.
 int64_t rows_of(const WeightShape& weight) {
   return weight.shape.size() > 1 ? elements_of({"", weight.shape}) / weight.shape.back() : 1;
 }

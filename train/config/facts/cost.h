@@ -3,8 +3,8 @@
 
 namespace moelab {
 
-// A term of the cost model: how many units of `term` a technique adds to an optimizer step. Terms are the
-// names in train/plan/devices.json, which says what a unit costs.
+// A term of the cost model: how many units of `term` a technique adds to an optimizer step.
+// train/plan/devices.json names the terms and says what a unit costs.
 struct Cost {
   std::string_view term;
   double amount = 0;

@@ -5,7 +5,7 @@
 
 namespace moelab {
 
-// The type of a tensor's elements, for code that needs its bytes and no tensor.
+// The type of a tensor's elements, for code that computes bytes without having a tensor.
 enum class ElementType { fp32, bf16, fp16, int16, int8, uint8 };
 
 constexpr int64_t bytes_of(ElementType type) {
@@ -23,7 +23,7 @@ constexpr int64_t bytes_of(ElementType type) {
   return 1;
 }
 
-// Bytes of an element in 8 bits with its share of its block's fp32 scale (kernels/packed_blocks.h).
+// Bytes per element in 8 bits, including its share of the block's fp32 scale (kernels/packed_blocks.h).
 inline constexpr double kCodedBytes = 1 + 4.0 / kQuantBlock;
 
 }  // namespace moelab

@@ -7,7 +7,8 @@
 namespace moelab {
 namespace {
 
-// FLOPs of five rounds for an R x C matrix: A = X X^T, A A, and their sum by X; M the smaller side.
+// FLOPs of five rounds for an R x C matrix. A round computes A = X X^T, A A, and (A and A A combined) X; M is
+// the smaller side.
 double orthogonalisation_flops(double R, double C) {
   const double M = std::min(R, C), N = std::max(R, C);
   return 5 * (2 * M * M * N + 2 * M * M * M + 2 * M * M * N);
@@ -39,7 +40,7 @@ class MuonFacts : public UpdateRuleFacts {
   std::string formula() const override {
     return "4 P (m in fp32), 8 P of embedding, head, norms and routers (m and v in fp32)";
   }
-  // Products in bf16, a step as SGD's, and AdamW's outside of the blocks.
+  // Costs: products in bf16, plus SGD's step inside the blocks and AdamW's outside.
   std::string_view cost_term() const override { return ""; }
   std::vector<Cost> costs(const ModelSettings& model, const WeightCounts& weights) const override {
     return {{"products_bf16", static_cast<double>(model.layers) * block_flops(model)},

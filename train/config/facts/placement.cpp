@@ -16,14 +16,15 @@ std::vector<Cost> state_costs(const Settings& settings, const StateBytes& all) {
   const PlacementSettings& p = settings.placement;
   std::vector<Cost> costs;
   if (p.gradients != Home::device) costs.push_back({moved_term(p.gradients), 2 * all.gradients});
-  // a step on the host takes gradients down and weights up; in a file, all of the state passes twice
+  // an update on the host moves gradients down and weights up; from a file, all state is read and written
   if (p.optimizer == Home::host) costs.push_back({moved_term(p.optimizer), all.gradients + all.weights});
   if (p.optimizer == Home::nvme)
     costs.push_back({moved_term(p.optimizer), 2 * (all.optimizer + all.masters)});
   return costs;
 }
 
-// A block's weights come for forward and for backward of each micro-batch, and go with the step.
+// A block's weights are fetched for forward and for backward of each micro-batch, and written back by the
+// step.
 std::vector<Cost> weight_costs(const Settings& settings, const StateBytes& blocks) {
   const PlacementSettings& p = settings.placement;
   if (p.parameters == Home::device) return {};

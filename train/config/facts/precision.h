@@ -8,32 +8,32 @@
 #include "train/config/facts/technique.h"
 #include "train/config/settings.h"
 
-// What each precision says of itself: precision.compute, store and master.
+// Facts about each value of precision.compute, store and master.
 namespace moelab {
 
 struct ComputeFacts {
   ElementType type;  // of matrices and activations; norms and routers are fp32
-  // Terms of the cost model: products of the blocks, of the head, and those between queries, keys and values.
+  // Cost-model terms: the blocks' products, the head's product, and the products of queries, keys and values.
   std::string_view products, head_products, attention;
 };
 const ComputeFacts& compute_facts(ComputePrecision compute);
 
-// Bytes of a matrix's element, and of an activation's.
+// Bytes of an element of a matrix or an activation.
 inline double element_bytes(const Settings& settings) {
   return static_cast<double>(bytes_of(compute_facts(settings.precision.compute).type));
 }
 
-// The code of precision.store, in blocks of kQuantBlock; none where weights are held as products take them.
+// The 8-bit code that precision.store uses, in blocks of kQuantBlock; none if weights are held in the type of
+// the products.
 std::optional<BlockCode> weight_code(const PrecisionSettings& precision);
 
-// Whether 16-bit weights have fp32 masters behind them: not with precision.master=none, nor under a rule that
-// does without.
+// Whether 16-bit weights have fp32 masters: not with precision.master=none, nor with a rule that needs none.
 bool keeps_masters(const Settings& settings);
 
-// Throws UserError for what a precision cannot stand beside.
+// Throws UserError when precision.* conflicts with another setting.
 void check_precision(const Settings& settings);
 
-// Rows of the table of techniques: of precision.compute and master, and of precision.store.
+// Rows of the technique table: precision.compute and master; precision.store.
 std::vector<Technique> precision_rows();
 std::vector<Technique> weight_store_rows();
 

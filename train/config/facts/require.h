@@ -7,12 +7,12 @@
 
 namespace moelab {
 
-// Throws UserError with `message` unless it holds.
+// Throws UserError with `message` unless `holds`.
 inline void require(bool holds, const std::string& message) {
   if (!holds) throw UserError(message);
 }
 
-// A setting as error messages write it: "key=value".
+// A setting as error messages show it: "key=value".
 template <class T>
 std::string named(std::string_view key, const T& value) {
   return std::string(key) + "=" + value_text(value);

@@ -6,7 +6,7 @@
 namespace moelab {
 namespace {
 
-// Of the cost model, for an element coded and decoded.
+// The cost-model term for coding and decoding an element.
 std::string_view elements_term(BlockCode code) {
   return code == BlockCode::int8 ? "int8_elements" : "fp8_elements";
 }

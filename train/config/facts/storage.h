@@ -9,25 +9,25 @@
 #include "train/config/facts/technique.h"
 #include "train/config/settings.h"
 
-// What each activations.storage says of itself: a form, and the home where it waits for backward.
+// Facts about each value of activations.storage: the form of a saved activation, and its home until backward.
 namespace moelab {
 
 struct StorageFacts {
   ActivationStorage name;
-  std::optional<BlockCode> code;  // none: bit for bit
+  std::optional<BlockCode> code;  // none: exact copies
   Home home;
-  std::optional<Technique> row = {};  // of the table of techniques; none: of the baseline
+  std::optional<Technique> row = {};  // in the technique table; none for the baseline's storage
 };
 const StorageFacts& storage_facts(ActivationStorage storage);
 std::vector<Technique> storage_rows();
 
-// Of `bytes` that autograd saved, those that lie in `home` between forward and backward.
+// How many of `bytes` that autograd saved are in `home` between forward and backward.
 double stored_bytes(const Settings& settings, double bytes, Home home);
 
-// What storing and reading `bytes` costs.
+// The cost of storing and reading back `bytes`.
 std::vector<Cost> storage_costs(const Settings& settings, double bytes);
 
-// Throws UserError for what activations.storage cannot stand beside.
+// Throws UserError when activations.storage conflicts with another setting.
 void check_storage(const Settings& settings);
 
 }  // namespace moelab

@@ -4,7 +4,7 @@
 
 namespace moelab {
 
-// Each in a file of its name.
+// Each is defined in the file of its name.
 const UpdateRuleFacts& adamw_facts();
 const UpdateRuleFacts& adamw_bf16_facts();
 const UpdateRuleFacts& adam8bit_facts();
@@ -42,7 +42,7 @@ const Entry* find(OptimizerName name, OptimizerState state) {
   return nullptr;
 }
 
-// "optim.name=adamw or lion": those that have the state.
+// The rules that have the state, e.g. "optim.name=adamw or lion".
 std::string names_with(OptimizerState state) {
   std::string names;
   for (const Entry& entry : kRules)
@@ -73,7 +73,7 @@ std::vector<Cost> UpdateRuleFacts::costs(const ModelSettings&, const WeightCount
 }
 
 double UpdateRuleFacts::bytes_per_parameter(bool hidden) const {
-  constexpr int64_t kSide = int64_t{1} << 20;  // so large that a number a row counts for nothing
+  constexpr int64_t kSide = int64_t{1} << 20;  // so large that one number per row is negligible
   double bytes = 0;
   for (const StateSlot& slot : layout({.shape = {kSide, kSide}, .is_bf16 = true, .hidden = hidden}))
     bytes += static_cast<double>(bytes_of(slot));

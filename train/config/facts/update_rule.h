@@ -11,16 +11,16 @@
 #include "train/config/facts/technique.h"
 #include "train/config/settings.h"
 
-// What each update rule says of itself. The rule's arithmetic is in kernels/; train/optim joins the two.
+// Facts about each update rule. The rule's arithmetic is in kernels/; train/optim connects the two.
 namespace moelab {
 
-// A weight, as far as an update rule's state depends on it.
+// The properties of a weight that an update rule's state depends on.
 struct WeightShape {
   std::vector<int64_t> shape;
-  bool is_bf16 = false;   // the value that the model computes with
+  bool is_bf16 = false;   // the type that the model computes with
   bool hidden = false;    // Parameter::hidden
-  int64_t heads = 0;      // the first rows are so many query and key heads, …
-  int64_t head_rows = 0;  // … of so many rows each
+  int64_t heads = 0;      // number of query and key heads in the first rows
+  int64_t head_rows = 0;  // rows of each of these heads
 };
 
 // One tensor that a rule keeps for a weight; it starts as zeros.
@@ -33,16 +33,17 @@ struct StateSlot {
 int64_t elements_of(const StateSlot& slot);
 int64_t bytes_of(const StateSlot& slot);
 
-// How a weight may be cut into parts that are stepped one by one: its elements seen as `shape`, cut along
-// the first axis at multiples of `align`. The state of the parts, one behind the other, is that of the whole.
+// How a weight may be cut into parts that are stepped one by one: its elements are viewed as `shape` and cut
+// along the first axis at multiples of `align`. Concatenating the parts' state gives the whole weight's
+// state.
 struct Cut {
   std::vector<int64_t> shape;
   int64_t align = 1;
 };
-// One whole matrix a part.
+// Each part is one whole matrix.
 Cut cut_by_matrix(const WeightShape& weight);
 
-// How many weights a model has where rules may treat them differently.
+// Number of weights in the blocks and outside of them; rules may treat the two differently.
 struct WeightCounts {
   double in_blocks = 0, outside = 0;  // outside: embedding, head and final norm
   double total() const { return in_blocks + outside; }
@@ -54,36 +55,36 @@ class UpdateRuleFacts {
 
   // The state of one weight.
   virtual std::vector<StateSlot> layout(const WeightShape& weight) const = 0;
-  // By default anywhere.
+  // Where the weight may be cut; by default anywhere.
   virtual Cut cut(const WeightShape& weight) const;
-  // The state's bytes, P parameters, as text: "8 P (m and v in fp32)".
+  // A formula for the state's bytes with P parameters: "8 P (m and v in fp32)".
   virtual std::string formula() const = 0;
-  // False: a bf16 weight has no fp32 master; what it lacks is in the state.
+  // False: a bf16 weight has no fp32 master; the state holds what the bf16 value lacks.
   virtual bool keeps_masters() const { return true; }
-  // Whether it computes AdamW's update, in whatever form it keeps the state.
+  // Whether the rule computes AdamW's update, in whatever form it keeps its state.
   virtual bool is_adamw() const { return false; }
 
-  // The rule's own term of the cost model, one unit a weight stepped; empty: it has none.
+  // The rule's own cost-model term, one unit per weight stepped; empty: it has none.
   virtual std::string_view cost_term() const = 0;
-  // What one step of all weights costs; by default in the rule's own term.
+  // The cost of one step of all weights; by default in the rule's own term.
   virtual std::vector<Cost> costs(const ModelSettings& model, const WeightCounts& weights) const;
 
-  // Throws UserError for a setting that the rule cannot stand beside.
+  // Throws UserError for a setting that conflicts with the rule.
   virtual void check(const Settings&) const {}
-  // The rule's row in the table of techniques; none for the baseline's rule.
+  // The rule's row in the technique table; none for the baseline's rule.
   virtual std::optional<Technique> row() const = 0;
 
-  // The state's bytes a parameter of a large bf16 matrix, from layout().
+  // The state's bytes per parameter of a large bf16 matrix, from layout().
   double bytes_per_parameter(bool hidden) const;
 };
 
-// The rule of optim.name with optim.state. A state that the name does not have is taken for fp32.
+// The rule for optim.name and optim.state. If the name does not have that state, the one with fp32 state.
 const UpdateRuleFacts& update_rule_facts(const OptimSettings& settings);
 
 // Every rule, in the order of optim.name.
 std::vector<const UpdateRuleFacts*> all_update_rules();
 
-// Throws UserError for a state that the rule does not have, and for what the rule cannot stand beside.
+// Throws UserError when the rule does not have optim.state, or conflicts with another setting.
 void check_update_rule(const Settings& settings);
 
 }  // namespace moelab

@@ -1,5 +1,5 @@
-// Loaded by LD_PRELOAD: write(2) takes at most 1000 bytes at once, and every third call is interrupted by a
-// "signal" first, as POSIX allows both.
+// Loaded by LD_PRELOAD. write(2) accepts at most 1000 bytes per call, and every third call is first
+// interrupted by a "signal"; POSIX allows both.
 #include <sys/syscall.h>
 #include <unistd.h>
 

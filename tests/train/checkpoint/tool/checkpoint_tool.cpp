@@ -1,19 +1,18 @@
-// The other half of test_safetensors.py and test_crashes.py.
+// Helper program for test_safetensors.py and test_crashes.py.
 //
-//   checkpoint_tool copy IN OUT        reads a safetensors file into tensors and writes those
-//   checkpoint_tool inspect FILE…      a line a file: "ok", or "refused: MESSAGE"
-//   checkpoint_tool serve              takes commands from stdin, an answer each on stdout:
-//     save DIR STEP     a child that waits for `go`, writes one checkpoint (of two kept), says "saved STEP"
-//     or
-//                       "error: MESSAGE"
-//     load DIR          a child that waits for `go`, loads the newest checkpoint, says "loaded STEP" or
-//     "error: …" loop DIR FIRST    a child that saves FIRST, FIRST + 1, … through a CheckpointWriter, a
-//     "saved STEP" each, until
-//                       it is killed
-//                       All three answer "child PID".
+//   checkpoint_tool copy IN OUT        reads a safetensors file into tensors and writes them to OUT
+//   checkpoint_tool inspect FILE…      prints a line per file: "ok", or "refused: MESSAGE"
+//   checkpoint_tool serve              reads commands from stdin, answers each on stdout:
+//     save DIR STEP     forks a child that waits for `go`, writes one checkpoint (keeping two) and prints
+//                       "saved STEP" or "error: MESSAGE"
+//     load DIR          forks a child that waits for `go`, loads the newest checkpoint and prints
+//                       "loaded STEP" or "error: …"
+//     loop DIR FIRST    forks a child that saves FIRST, FIRST + 1, … through a CheckpointWriter, printing
+//                       "saved STEP" for each, until it is killed
+//                       These three answer "child PID".
 //     go                lets the child begin
-//     wait              answers "ended STATUS" once the child has
-//     check DIR         loads the newest checkpoint: "loaded STEP", or "error: MESSAGE"
+//     wait              answers "ended STATUS" when the child has ended
+//     check DIR         loads the newest checkpoint and answers "loaded STEP" or "error: MESSAGE"
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sys/prctl.h>
@@ -32,7 +31,7 @@ namespace {
 
 constexpr int64_t kKeep = 2;
 
-// One write(2) a line: lines of parent and child don't mix, and strace sees where the work ended.
+// One write(2) per line, so that lines of parent and child don't mix and strace sees where the work ended.
 void say(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::exit(1);
@@ -49,7 +48,7 @@ CheckpointContent content_of(int64_t step) {
   return content;
 }
 
-// "loaded STEP"; everything in it must be of that step.
+// Returns "loaded STEP"; all content must be of that step.
 std::string load(const std::string& folder) {
   try {
     const LoadedCheckpoint loaded = load_latest(folder);
@@ -86,8 +85,8 @@ std::string save(const std::string& folder, int64_t step) {
 class Server {
  public:
   void run() {
-    // LibTorch reads files of the system's at first use; the children's calls are to be those of a save or
-    // load.
+    // LibTorch reads system files at first use. Doing that here leaves only the calls of a save or load to
+    // the children.
     const TensorEntry used = content_of(0).model.at(1);
     at::equal(used.tensor, used.tensor.clone());
     for (std::string line; std::getline(std::cin, line);) answer(line);
@@ -115,7 +114,7 @@ class Server {
     sigprocmask(SIG_BLOCK, &go, nullptr);  // kept until the child asks for it
     child_ = ::fork();
     if (child_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves no loop behind
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends the child if the test fails
     say("child " + std::to_string(::getpid()));
     int signal = 0;
     sigwait(&go, &signal);
@@ -154,7 +153,7 @@ void inspect(const std::string& path) {
 int run(const std::vector<std::string>& args) {
   install_allocators();
   at::set_num_threads(1);         // children are forked
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file size shall be an error of write(2)
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit must be an error of write(2)
   if (args.size() == 3 && args[0] == "copy") return copy(args[1], args[2]);
   if (!args.empty() && args[0] == "inspect") {
     for (size_t i = 1; i < args.size(); ++i) inspect(args[i]);

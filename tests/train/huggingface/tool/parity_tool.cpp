@@ -1,8 +1,7 @@
-// What the Python tests of Hugging Face folders cannot ask of the program:
-//   parity_tool run CHECKPOINT BATCH OUT    BATCH: a safetensors file of tokens and targets (B, S) int64. OUT
-//   gets
-//                                           the logits (B, S, V) and the gradient of the mean cross entropy
-//                                           by each parameter, under our names
+// Functions that the Python tests of Hugging Face folders need and the program does not offer:
+//   parity_tool run CHECKPOINT BATCH OUT    BATCH: a safetensors file of tokens and targets (B, S) int64.
+//                                           Writes to OUT the logits (B, S, V) and the gradient of the mean
+//                                           cross entropy by each parameter, under our names
 //   parity_tool export CHECKPOINT OUT N     exports in shards of at most N bytes
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -14,7 +14,7 @@
 #include "train/config/load.h"
 #include "train/run/commands.h"
 
-// Whole runs of moelab train, inside this process, whose budget a test changes between steps.
+// Whole runs of moelab train inside this process; tests change the budget between steps.
 namespace moelab::test {
 
 // Random token ids below 256.
@@ -55,7 +55,7 @@ class BudgetRunTest : public ::testing::Test {
     set_limit(c10::kCPU, 0);
   }
 
-  // `before_step` as TrainOptions'; of two values for one setting the later counts.
+  // `before_step`: as in TrainOptions. If a setting is repeated, the last value counts.
   BudgetRun run(const std::string& name, const std::vector<std::string>& settings,
                 const std::function<void(int64_t)>& before_step = {}, const std::string& resume = "") {
     std::vector<std::string> all = {"model.vocab=256",   "model.d_model=64",
@@ -84,7 +84,7 @@ class BudgetRunTest : public ::testing::Test {
     return result;
   }
 
-  // The hash of what the checkpoint after `step` holds of weights and optimizer.
+  // The hash of weights and optimizer state in the checkpoint after `step`.
   std::string state_hash(const std::string& name, int64_t step) {
     const auto manifest = nlohmann::json::parse(
         std::ifstream(runs_ / name / "checkpoints" / ("step-" + std::to_string(step)) / "manifest.json"),

@@ -1,4 +1,4 @@
-// A budget that tightens and loosens under a run, and refusals in the middle of its steps.
+// A budget that tightens and loosens during a run, and refused allocations in the middle of its steps.
 #include <cmath>
 #include <csignal>
 
@@ -13,7 +13,7 @@ std::vector<int64_t> micro_batches(const BudgetRun& run) {
   return sizes;
 }
 
-// The same samples: rounding alone is between the losses.
+// The samples are the same, so the losses differ only by rounding.
 void expect_same_losses(const BudgetRun& got, const BudgetRun& want) {
   ASSERT_EQ(got.lines.size(), want.lines.size());
   for (size_t i = 0; i < want.lines.size(); ++i) {
@@ -34,7 +34,7 @@ std::vector<std::string> with(std::vector<std::string> settings) {
   return settings;
 }
 
-// From step 7 to 12 what another program leaves is 96 % full by this run's peak, from step 15 on 98 %.
+// This run's peak is 96 % of the limit in steps 7 to 12, and 98 % from step 19 on.
 TEST_F(BudgetRunTest, ABudgetThatTightensAndLoosens) {
   const BudgetRun undisturbed = run("undisturbed", kSteps);
   ASSERT_EQ(undisturbed.code, 0) << undisturbed.error;
@@ -78,7 +78,7 @@ TEST_F(BudgetRunTest, WithoutRecoverTheMonitorOnlyWatches) {
   EXPECT_TRUE(tight.dashboard().at(0).ends_with("Status: emergency")) << tight.out;
 }
 
-// A limit below what a step needs, in the middle of the run; three rows a step, which only split in three.
+// The limit drops below what a step needs in the middle of the run; three rows can only be split in three.
 TEST_F(BudgetRunTest, RunningOutOfMemoryRepeatsTheBatchInSmallerOnes) {
   for (const int64_t rows : {8, 3}) {
     const std::string micro_batch = "train.micro_batch=" + std::to_string(rows);
@@ -99,7 +99,7 @@ TEST_F(BudgetRunTest, RunningOutOfMemoryRepeatsTheBatchInSmallerOnes) {
   }
 }
 
-// Training is in order, held-out text in batches of 64 is not.
+// Training fits, but evaluation in batches of 16 does not.
 TEST_F(BudgetRunTest, EvaluationGoesOnInSmallerBatches) {
   const std::vector<std::string> settings = {"train.steps=4", "train.micro_batch=2", "eval.micro_batch=16",
                                              "eval.every=2", "eval.batches=3"};
@@ -122,7 +122,7 @@ TEST_F(BudgetRunTest, EvaluationGoesOnInSmallerBatches) {
       << stopped.error;
 }
 
-// The micro-batch of 1 is the end: an explanation, and nothing of the work before it is lost.
+// A micro-batch of 1 cannot shrink: the run explains that, and no completed work is lost.
 TEST_F(BudgetRunTest, GivesUpWithTheWorkSaved) {
   const std::vector<std::string> settings = {"train.steps=6", "train.micro_batch=2", "eval.batches=0"};
   const BudgetRun undisturbed = run("undisturbed", settings);
@@ -149,7 +149,7 @@ TEST_F(BudgetRunTest, GivesUpWithTheWorkSaved) {
   }
 }
 
-// What the batch had become at the checkpoint is what a resumed run goes on with.
+// A resumed run continues with the batch that the checkpoint had reached.
 TEST_F(BudgetRunTest, AResumedRunCutsItsStepsLikeAnUninterruptedOne) {
   const std::vector<std::string> settings = {"train.micro_batch=8", "eval.batches=0",
                                              "memory.dynamic_batch.every=5"};
@@ -171,8 +171,8 @@ TEST_F(BudgetRunTest, AResumedRunCutsItsStepsLikeAnUninterruptedOne) {
   EXPECT_EQ(state_hash("parts", 12), state_hash("whole", 12));
 }
 
-// Each weight is stepped in backward: before the first, the step is repeated as it was; after it, the run
-// goes back to its last checkpoint. Either way it ends where an undisturbed one does, to the bit.
+// Weights are stepped in backward. Before the first one, the step is repeated unchanged; after it, the run
+// goes back to its last checkpoint. Either way the result is bitwise that of an undisturbed run.
 TEST_F(BudgetRunTest, InBackwardAHalfDoneStepGoesBackToTheLastCheckpoint) {
   const std::vector<std::string> settings = {"train.steps=7", "train.micro_batch=2", "eval.batches=0",
                                              "optim.in_backward=true", "checkpoint.every=2"};
@@ -218,11 +218,11 @@ TEST_F(BudgetRunTest, WithoutACheckpointAHalfDoneStepIsTheEnd) {
   EXPECT_NE(got.error.find("the update of step 3 was half done, and there is no checkpoint to go back to"),
             std::string::npos)
       << got.error;
-  EXPECT_FALSE(has_checkpoint("stopped", 2));  // what is in memory is no state to save
+  EXPECT_FALSE(has_checkpoint("stopped", 2));  // the state in memory is not worth saving
   EXPECT_EQ(got.summary["status"], "oom");
 }
 
-// The budget that failed once fails again: back to the checkpoint once, and no further.
+// A budget that fails again after going back: the run goes back to the checkpoint only once.
 TEST_F(BudgetRunTest, GoesBackToACheckpointOnlyOnce) {
   const std::vector<std::string> settings = {"train.steps=7", "train.micro_batch=2", "eval.batches=0",
                                              "optim.in_backward=true", "checkpoint.every=2"};

@@ -1,5 +1,5 @@
-// A refusal at any allocation of a step: nothing of the step stays, and the same step then ends as if nothing
-// had happened.
+// An allocation is refused anywhere in a step: nothing of the step remains, and repeating it gives the
+// undisturbed result.
 #include <gtest/gtest.h>
 
 #include "kernels/memory/cuda_stats.h"
@@ -31,7 +31,7 @@ bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return a.size() == b.size();
 }
 
-// How many charges a step makes.
+// Number of charges to the ledger in a step.
 int64_t charges_of(Trainer& trainer, int64_t step) {
   cpu_ledger().refuse_after(kNever);
   trainer.step(step);
@@ -40,7 +40,7 @@ int64_t charges_of(Trainer& trainer, int64_t step) {
   return kNever - left;
 }
 
-// Takes the step with its charge number `index` refused. True when that was noticed.
+// Runs the step with charge number `index` refused. True if the step noticed.
 bool refused_at(Trainer& trainer, int64_t step, int64_t index) {
   cpu_ledger().refuse_after(index);
   bool noticed = false;
@@ -57,7 +57,7 @@ bool refused_at(Trainer& trainer, int64_t step, int64_t index) {
 struct Case {
   const char* name;
   std::function<void(Settings&)> change;
-  int64_t stride = 1;  // of the allocations tried
+  int64_t stride = 1;  // tests every stride-th allocation
 };
 
 std::vector<Case> cases() {
@@ -125,7 +125,7 @@ TEST(Refusal, AtAnyAllocationLosesNothingAndWritesNoHalfUpdate) {
   }
 }
 
-// The step after a refusal, in smaller micro-batches, is bitwise that of a run which cuts it so by itself.
+// The step repeated in smaller micro-batches is bitwise that of a run configured with this split.
 TEST(Refusal, TheRepeatedStepIsAnUndisturbedOneOfThatSplit) {
   install_allocators();
   for (const auto compute : {ComputePrecision::fp32, ComputePrecision::bf16}) {
@@ -146,7 +146,7 @@ TEST(Refusal, TheRepeatedStepIsAnUndisturbedOneOfThatSplit) {
   }
 }
 
-// What the update allocates is made sure of before it writes: a budget with room for all but that.
+// An update reserves its memory before it writes. The budget here has room for everything except that.
 TEST(Refusal, AnUpdateThatDoesNotFitIsRefusedBeforeItWrites) {
   install_allocators();
   Settings s = small_settings();

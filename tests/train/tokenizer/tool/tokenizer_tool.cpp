@@ -1,10 +1,10 @@
-// Runs the tokenizer for the Python tests. Each message on stdin gets one on stdout: 8 bytes of length, the
-// bytes.
+// Runs the tokenizer for the Python tests. Answers each message on stdin with one on stdout; a message is 8
+// bytes of length, then the bytes.
 //   tokenizer_tool encode PATH   text -> ids, 8 bytes each
 //   tokenizer_tool decode PATH   ids -> text
-//   tokenizer_tool stream PATH   ids -> text, decoded an id at a time
+//   tokenizer_tool stream PATH   ids -> text, decoded one id at a time
 //   tokenizer_tool words         text -> length of each word in bytes, 8 bytes each
-//   tokenizer_tool check         the text of a tokenizer.json -> why it is refused, empty if it isn't
+//   tokenizer_tool check         the text of a tokenizer.json -> why it is refused; empty if it is accepted
 #include <functional>
 #include <iostream>
 #include <optional>
