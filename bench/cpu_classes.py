@@ -89,6 +89,8 @@ def main():
         parser.error(f"unknown class: {unknown[0]} (there are: {' '.join(environments)})")
     tests = {name: test(name) for name in a.classes or environments}
     played = {name: environments[name] for name, outcome in tests.items() if plays(outcome)}
+    if not played:
+        sys.exit(f"no class was built and tested: {tests}")
     settings = ["--config", a.model, "--device", "cpu", f"data.path={a.data}", "eval.batches=0", "checkpoint.keep=0",
                 f"train.steps={a.steps}"]
     runs = measure(played, settings, a.rounds)

@@ -40,7 +40,7 @@ BY_SYMBOL = {name: re.compile(pattern) for name, pattern in {
     "optimizer": r"step_cpu|sum_of_squares|squared_norm|adamw|moelab::Optimizer",
     "routing, gather, scatter": r"scatter_add|gather_(rows|scales)|router|choose_for|balance_statistics|weigh_choices|"
                                 r"scores_of_row|invert_routes|(dropless|capacity)_cpu|for_experts|"
-                                rf"(for|back)ward_cpu\(({TENSORS}, ){{6}}",
+                                r"(for|back)ward_cpu\(.*ExpertCall const&",
     "norms, rotary embedding": r"rms_norm|normalise_row|backward_row|rotate|"
                                rf"forward_cpu\({TENSORS}, {TENSORS}, double\)|"
                                rf"backward_cpu\(({TENSORS}, ){{3}}{TENSORS}\)",

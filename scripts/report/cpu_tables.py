@@ -16,7 +16,7 @@ def class_of(record):
     """The class of CPU that a record of bench/peers was measured on."""
     limit = re.search(r"ONEDNN_MAX_CPU_ISA=(\w+)", record["machine"])
     if limit:
-        return LIMITS[limit[1]]
+        return LIMITS.get(limit[1])
     own = re.search(r"class ([\w-]+)", record["machine"])
     return {name: key for key, name in NAMES.items()}.get(own[1]) if own else None
 

@@ -160,6 +160,8 @@ SYMBOLS = [  # as perf script printed them, the longest shortened
      f"moelab::for_each_vector<{ANONYMOUS}::step_cpu<{BF16}, float>({TENSOR}, moelab::OptimizerStep const&)::{TASK}>", PROGRAM),
     ("routing, gather, scatter",
      f"at::internal::invoke_parallel<at::parallel_for<{ANONYMOUS}::scatter_add<float>(float const*)::{TASK}>(long)>", PROGRAM),
+    ("routing, gather, scatter",
+     f"{ANONYMOUS}::backward_cpu({ANONYMOUS}::ExpertCall const&, {TENSOR}, {TENSOR})::{TASK}", PROGRAM),
     ("norms, rotary embedding",
      f"{ANONYMOUS}::backward_cpu({TENSOR}, {TENSOR}, {TENSOR}, {TENSOR})::{{lambda(auto:1)#1}}::operator()<float>", PROGRAM),
     ("norms, rotary embedding", f"{ANONYMOUS}::normalise_row<float>", PROGRAM),
