@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace detail {
 
 // One call of an operator that has a backward function of its own.
 struct DifferentiableCall {
+  const char* type_name;        // typeid's, of the operator
   std::vector<bool> is_tensor;  // of each argument of the operator
   torch::autograd::variable_list tensors;
   std::function<torch::autograd::variable_list(torch::autograd::AutogradContext*)> forward;
@@ -33,6 +35,7 @@ struct Differentiable {
   static auto apply(Arguments&&... arguments) {
     using Result = decltype(F::forward(nullptr, std::forward<Arguments>(arguments)...));
     detail::DifferentiableCall call;
+    call.type_name = typeid(F).name();
     torch::autograd::extract_vars(call.is_tensor, call.tensors, arguments...);
     call.forward = [&](torch::autograd::AutogradContext* context) -> torch::autograd::variable_list {
       return {F::forward(context, std::forward<Arguments>(arguments)...)};

@@ -21,12 +21,10 @@ constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr int kRounds = 5;
 constexpr double kNormFloor = 1e-7;
 
-bool is_cuda(const Tensor& x) { return x.is_cuda() || (x.is_meta() && meta_is_cuda()); }
-
 // Each matrix by each. On the CPU one product after the other, so that a matrix's bits do not depend on its
 // group.
 void multiply(const Tensor& out, const Tensor& a, const Tensor& b) {
-  if (is_cuda(out)) {
+  if (on_cuda(out)) {
     Tensor to = out;
     at::bmm_out(to, a, b);
     return;
@@ -36,7 +34,7 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b) {
 
 // Each matrix of u over its norm.
 void normalise(const Tensor& u_GRC) {
-  if (is_cuda(u_GRC)) {
+  if (on_cuda(u_GRC)) {
     u_GRC.div_(at::linalg_vector_norm(u_GRC, 2, at::IntArrayRef{-2, -1}, true).add_(kNormFloor));
     return;
   }

@@ -1,8 +1,13 @@
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "kernels/differentiable.h"
 
@@ -92,6 +97,38 @@ struct Forgetful : Differentiable<Forgetful> {
 TEST(Differentiable, AMissingGradientIsAnError) {
   const at::Tensor x = leaf({2}), y = leaf({3});
   EXPECT_THROW(torch::autograd::backward({Forgetful::apply(x, y).sum()}, {}), c10::Error);
+}
+
+// Returns the gradient of y in the place of `factor`.
+struct Shifted : Differentiable<Shifted> {
+  static at::Tensor forward(AutogradContext*, const at::Tensor& x, double, const at::Tensor& y) {
+    return x + y;
+  }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {gradients[0], gradients[0], {}};
+  }
+};
+
+TEST(Differentiable, AGradientOfWhatIsNoTensorIsAnError) {
+  const at::Tensor x = leaf({2}), y = leaf({3});
+  EXPECT_THROW(torch::autograd::backward({Shifted::apply(x, 1.0, y).sum()}, {}), c10::Error);
+}
+
+std::vector<std::string>& recorded() {
+  static std::vector<std::string> names;
+  return names;
+}
+
+TEST(Differentiable, AProfileNamesTheOperatorThatRunsBackward) {
+  const auto started = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    recorded().emplace_back(function.name());
+    return nullptr;
+  };
+  const at::CallbackHandle handle = at::addGlobalCallback(at::RecordFunctionCallback(started));
+  torch::autograd::backward({Once::apply(leaf({2})).sum()}, {});
+  at::removeCallback(handle);
+  const auto names_once = [](const std::string& name) { return name.ends_with("::Once"); };
+  EXPECT_EQ(std::ranges::count_if(recorded(), names_once), 1);
 }
 
 }  // namespace
