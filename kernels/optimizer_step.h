@@ -18,8 +18,7 @@ struct OptimizerStep {
   int64_t step = 1;           // counted from 1, for the bias correction
   double gradient_scale = 1;  // multiplies the gradient first: clipping, loss scale, mean over micro-batches
   int64_t stream = 0;         // of random numbers, one per parameter, for rules that round stochastically
-  int64_t first_element =
-      0;  // of a part of a parameter: where it begins, so that it draws what the whole would
+  int64_t first_element = 0;  // a part's offset in its parameter, so that it draws the whole's numbers
   // A LiveStep on the weights' device (kernels/live_step.h). If defined, its lr, step and gradient scale
   // replace those above when the step runs, and it decides whether the step is skipped.
   at::Tensor live = {};

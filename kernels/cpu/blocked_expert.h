@@ -36,9 +36,7 @@ struct BlockedExpert {
  private:
   using Worker = typename BlockedProducts<T>::Worker;
 
-  static int64_t padded(int64_t n) {
-    return round_up(n, kTile);
-  }  // number of rows where a product sums over rows
+  static int64_t padded(int64_t n) { return round_up(n, kTile); }  // rows where a product sums over them
   PackedRight<T> act_words(int64_t n) const { return {reinterpret_cast<int32_t*>(act), padded(n), F}; }
 };
 

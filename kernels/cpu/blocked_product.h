@@ -18,8 +18,7 @@ namespace moelab {
 
 inline constexpr int64_t kRowBlock = 64;  // rows of a block of the result; the last block may have fewer
 inline constexpr int64_t kPanel = 128;    // columns of a block of the result
-inline constexpr int64_t kDepth =
-    512;  // terms summed at a time, so that both operands' blocks stay in the cache
+inline constexpr int64_t kDepth = 512;    // terms summed at a time: both operands' blocks stay in the cache
 
 // Whether products of these widths can be computed block by block here.
 template <class T>
@@ -259,8 +258,8 @@ class BlockedProducts {
         pack_transposed(a + i * K, K, std::min(kPanel, n - i), columns, K, right(w).panel(i), columns);
       }
     };
-    static_assert(!kConverts<T> || kPanel / 2 * kPanelBytes <=
-                                       kPanel * kDepth * panel_bytes(1));  // room for the converted operand
+    static_assert(!kConverts<T> ||
+                  kPanel / 2 * kPanelBytes <= kPanel * kDepth * panel_bytes(1));  // room once converted
     const auto run = [&](const Worker& w, int64_t first) {
       const int64_t width = std::min(kPanel, N - first), deep = kPanelBytes / panel_bytes(1);
       float *const c = w.c, *const transposed = c + kPanel * kPanel;
