@@ -22,9 +22,9 @@ struct Case {
 // The cases of a part: the baseline first, then the part's families; a case comes after the one that it is
 // compared with. Presets (`fit`) differ: each has its own model, and neither baseline nor techniques.
 // `overrides` (key=value) apply after the part's settings and before a technique's own. Under memory.limit
-// cases get memory.recover=false, so that a run that does not fit ends instead of training in smaller
-// batches. Throws UserError for invalid settings, for a missing data.path, and for a case whose tokens per
-// step differ from the baseline's, since the two could not be compared.
+// cases get memory.recover=false unless it is given, so that a run that does not fit ends instead of training
+// in smaller batches. Throws UserError for invalid settings, for a missing data.path, and for a case whose
+// tokens per step differ from the baseline's, since the two could not be compared.
 std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string>& overrides);
 
 // The cases with these names, the cases that they are compared with, and the baseline; empty if no case has
