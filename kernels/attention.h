@@ -13,7 +13,7 @@ enum class AttentionPath { flash, materialised };
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135). Saved for backward: qkv, the result
 // and one fp32 per row and head. The gradient is one tensor of qkv's shape, with keys and values summed over
 // their group in fp32. Computed by blocked_attention.h where that applies, otherwise by LibTorch's kernels,
-// and by band_attention.h where those lack support (spans, documents, some head widths).
+// and by band_attention.h where those lack support (spans, documents, some types and head widths).
 // With a span (attention_span.h), time, memory and what is saved are linear in S. A span that covers all of S
 // gives the same bits as none.
 // With `documents`, a row holds several documents, and a token sees its own document alone. (B, S) int32 on
@@ -32,7 +32,7 @@ at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_hea
 at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv, AttentionSpan span = {});
 
 // Attention of one query per sequence, at a position that only the device knows: q (B, 1, heads, hd) at
-// position_B (B) int64 against kv (B, P, 2 * kv_heads, hd). All P positions are computed and those behind the
+// position_B (B) int64 against kv (B, P, 2 * kv_heads, hd). All P positions are computed, and those after the
 // query's are masked, so that shapes and launches do not depend on the positions.
 at::Tensor placed_attention(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& position_B,
                             AttentionSpan span = {});
