@@ -11,6 +11,7 @@ namespace moelab {
 // kernels/quantize.h): m in the signed and v in the unsigned dynamic map, in blocks of 256 consecutive
 // elements, the last one perhaps shorter. Each block is decoded, stepped in fp32 and encoded to the nearest
 // codes.
+//
 // master, gradient and compute_copy as for adamw_; m and v uint8, one an element; m_absmax and v_absmax fp32,
 // one a block. All contiguous. A state of zeros is the state before the first step. A gradient element that
 // is not finite leaves its weight alone, sets its moments to 0 and affects no other element; a finite one,

@@ -10,6 +10,7 @@ namespace moelab {
 // AdamW (kernels/adamw.h) with weights and moments in few bytes (kernels/compact_format.h): bf16 weights with
 // a correction take 2 + 1 bytes, m and v 2 (1 + 2/32); 5.125 bytes a parameter in all, 7.125 with a bf16
 // gradient. Groups of 32 consecutive elements are decoded, stepped in fp32 and encoded to nearest.
+//
 // weights: bf16 with a correction, or fp32 without. correction int8, m int8, v uint8, one an element; m_scale
 // and v_scale int16 (bit patterns), one a group; gradient fp32 or bf16. All contiguous. A state of zeros is
 // the state before the first step. A gradient element that is not finite leaves its weight alone and sets its

@@ -10,15 +10,19 @@ enum class AttentionPath { flash, materialised };
 // Causal softmax attention with scale 1/sqrt(hd). qkv (B, S, heads + 2 * kv_heads, hd) contiguous, fp32, bf16
 // or fp16, packed [queries, keys, values]; result (B, S, heads * hd) of the same dtype. kv_heads divides
 // heads: query head h reads key and value head h / (heads / kv_heads) (grouped queries, arXiv 2305.13245).
+//
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135). Saved for backward: qkv, the result
 // and one fp32 per row and head. The gradient is one tensor of qkv's shape, with keys and values summed over
 // their group in fp32. Computed by blocked_attention.h where that applies, otherwise by LibTorch's kernels,
 // and by band_attention.h where those lack support (spans, documents, some types and head widths).
+//
 // With a span (attention_span.h), time, memory and what is saved are linear in S. A span that covers all of S
 // gives the same bits as none.
+//
 // With `documents`, a row holds several documents, and a token sees its own document alone. (B, S) int32 on
 // qkv's device: where in its row each token's document begins; -1: padding, which sees itself alone. On CUDA
 // the host does not read them, so that time and memory are the span's: pass AttentionSpan::of_documents.
+//
 // materialised: the textbook baseline: scores (B, heads, S, S), softmax in fp32, and autograd saves what it
 // needs. No span, no documents.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,

@@ -21,8 +21,10 @@ namespace moelab {
 // weight is <dA', A> with dA' = W2^T dy and A the activation (SonicMoE, arXiv 2512.14080). dH is written over
 // H, so a second backward through the same graph throws. Every sum has a fixed order, whatever the number of
 // threads.
+//
 // On the CPU experts are computed in scratch buffers of `routes.widest` rows, so no (R, D) buffer exists: on
 // up to four threads concurrently, each expert in its own buffers; on more threads one after another.
+//
 // With `fp8` the factors of every product are rounded as in fp8_linear (kernels/fp8.h), separately for each
 // expert's rows and weights. Without `keep_hidden` H is not saved: backward recomputes it to the same bits,
 // on the CPU one expert at a time in scratch.

@@ -18,11 +18,13 @@ struct ReferenceHead {
 //   x_TD (T, D) fp32, bf16 or fp16; weight_VD (V, D) of the same type; targets_T (T) int64 in [0, V), or -1:
 //   the token is ignored, in the mean's denominator too. All contiguous. With nothing to average (T may be 0)
 //   the result is 0.
+//
 // Gradients are computed in forward, a chunk of tokens at a time, as in Liger Kernel (arXiv 2410.10989). The
 // weight's gradient is summed over the chunks in fp32; the upper halves of these sums share its memory and
 // are rounded there. The first backward gives the gradients away, so a second one through the same result
 // throws. Softmax is in fp32; in 16 bits the logits and their gradients are rounded to 16 bits, as separate
 // operators would. With the same number of threads every bit repeats.
+//
 // `gradient_scale`, () fp64 on x's device, is what the gradient of the result will be: a loss scale (1
 // without it). Gradients are computed at that scale, so that in fp16 those of single logits do not vanish.
 // Any other gradient works too, only less exactly. The scale is read on the device, in backward too, so that

@@ -13,6 +13,7 @@ at::Tensor rope_table(int64_t sequence, int64_t head_dim, double theta, c10::Dev
 // contiguous, heads packed [queries, keys, values]. The pairs are (i, i + hd/2), Hugging Face's "rotate_half"
 // convention. table: rope_table(S, hd, …), or B * S rows, one per token. Returns qkv. Only the table is kept
 // for backward, which rotates the gradient back, into a new tensor.
+//
 // qkv should not be a view to autograd (use at::_unsafe_view of the projection), or autograd copies the
 // gradient once more. A leaf that requires a gradient is refused.
 at::Tensor rope_(at::Tensor qkv, int64_t rotated_heads, const at::Tensor& table);
