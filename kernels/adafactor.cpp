@@ -52,7 +52,7 @@ struct Adafactor {
   Vec load(int64_t i, int64_t count) const { return load_gradient(gradient + i, count, gradient_scale); }
   int64_t row_grain() const { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, shape.columns)); }
 
-  // f(row of all matrices, its first element)
+  // Calls f(row, counted over all matrices; the index of its first element).
   template <class F>
   void for_each_row(const F& f) const {
     at::parallel_for(0, shape.experts * shape.rows, row_grain(), [&](int64_t begin, int64_t end) {
@@ -86,7 +86,7 @@ struct Adafactor {
   }
   int64_t gradient_at(int64_t expert, int64_t c) const { return expert * shape.rows * shape.columns + c; }
   void update_strip(int64_t first, float* factor, int64_t count) const {
-    constexpr int64_t kRows = 256;  // summed apart, so that long columns stay exact
+    constexpr int64_t kRows = 256;  // summed separately, so that long columns stay exact
     Vec sum(0);
     for (int64_t begin = 0; begin < shape.rows; begin += kRows) {
       Vec part(0);
@@ -100,7 +100,7 @@ struct Adafactor {
     store_float(factor, load_float(factor, count) * Vec(beta) + mean * Vec(1 - beta), count);
   }
 
-  // g / u of one row is sqrt(row share) * sqrt(column).
+  // u = g / sqrt(r c / mean(r)) for some columns of a row; inverse_row is sqrt(mean(r) / r).
   Vec direction(int64_t r, int64_t c, int64_t count, float inverse_row) const {
     const float* factor = column + r / shape.rows * shape.columns + c;
     return load(r * shape.columns + c, count) * Vec(inverse_row) / load_float(factor, count).sqrt();
@@ -112,7 +112,7 @@ struct Adafactor {
       Vec sum(0);
       for_each_vector(shape.columns, [&](int64_t c, int64_t count) {
         Vec u = direction(r, c, count, inverse);
-        if (count < kLanes) u = Vec::set(Vec(0), u, count);  // 0 / 0 behind the end
+        if (count < kLanes) u = Vec::set(Vec(0), u, count);  // the lanes past the end are 0 / 0
         sum = at::vec::fmadd(u, u, sum);
       });
       row_sum[r] = horizontal_sum(sum);
@@ -123,7 +123,7 @@ struct Adafactor {
     return static_cast<float>(std::sqrt(mean_row[r / shape.rows] / row[r]));
   }
 
-  // Per expert, of `values`, one a row.
+  // For each expert the mean of `values`, which has one element per row.
   template <class T>
   std::vector<double> row_means(const T* values) const {
     std::vector<double> means(shape.experts, 0);

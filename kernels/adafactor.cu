@@ -22,7 +22,7 @@ struct Step {
   __device__ bool begin() { return begin_step(live, f, weights); }
   __device__ float load(int64_t i) const { return load_gradient(gradient, i, f.gradient_scale); }
   __device__ int64_t all_rows() const { return shape.experts * shape.rows; }
-  // g over its second moment's root, which is sqrt(row share) * sqrt(column).
+  // u = g / sqrt(r c / mean(r)); inverse_row is sqrt(mean(r) / r).
   __device__ float direction(int64_t r, int64_t c, float inverse_row) const {
     return load(r * shape.columns + c) * inverse_row / sqrtf(column[r / shape.rows * shape.columns + c]);
   }
@@ -46,7 +46,8 @@ __global__ void update_rows(Step<Gradient> s) {
   }
 }
 
-// A strip of columns of one matrix: threads side by side take columns, one behind the other rows.
+// A block takes a strip of columns of one matrix. Adjacent threads take adjacent columns; `down` is the first
+// row.
 template <class Gradient>
 __global__ void update_columns(Step<Gradient> s) {
   if (!s.begin()) return;
@@ -61,7 +62,7 @@ __global__ void update_columns(Step<Gradient> s) {
       const float g = s.load((expert * rows + r) * columns + c);
       sum += double(g) * g;
     }
-    __syncthreads();  // the strip before was read
+    __syncthreads();  // all have read the previous strip
     partial[down][across] = sum;
     __syncthreads();
     if (down > 0 || c >= columns) continue;

@@ -7,15 +7,15 @@
 
 namespace moelab {
 
-// Adafactor without first moment (Shazeer & Stern, arXiv 1804.04235, algorithm 4, with the given lr). The
-// second moment of each matrix, the last two dimensions (rows, columns), is an outer product; leading
-// dimensions, experts, each are a matrix of their own, and a vector is one row. With beta = 1 - step^-0.8:
+// Adafactor without a first moment (Shazeer & Stern, arXiv 1804.04235, algorithm 4, with lr given). The last
+// two dimensions (rows, columns) are a matrix, whose second moment is stored as an outer product; leading
+// dimensions (experts) are separate matrices, and a vector is one row. With beta = 1 - step^-0.8:
 //   r = beta r + (1 - beta) mean over columns of (g^2 + 1e-30), c likewise over rows
 //   u = g / sqrt(r c / mean(r));  u /= max(1, rms(u));  master -= lr * (u + weight_decay * master)
-// master (experts * rows * columns); row fp32 (experts * rows), column fp32 (experts * columns), sizes
-// from their last dimensions; master, gradient and compute_copy as adamw_. Three sweeps of the gradient come
-// before the update; scratch is one double a row. Results do not depend on the number of threads. betas and
-// eps are not read. Throws c10::Error on other tensors.
+// master (experts * rows * columns elements); row fp32 (experts * rows) and column fp32 (experts * columns)
+// hold r and c; master, gradient and compute_copy as for adamw_. The gradient is read three times before the
+// update; scratch is one double a row. Results do not depend on the number of threads. betas and eps are not
+// read. Throws c10::Error on other tensors.
 void adafactor_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& row,
                 const at::Tensor& column, const std::optional<at::Tensor>& compute_copy,
                 const OptimizerStep& step);

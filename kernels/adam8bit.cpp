@@ -36,7 +36,7 @@ void check_tensors(const Tensor& master, const Tensor& gradient, const Adam8bitS
 // A block's elements in fp32.
 using Block = std::array<float, kQuantBlock>;
 
-// AdamW on a block whose moments lie in m and v.
+// AdamW on a block whose decoded moments are in m and v.
 template <class Gradient>
 void update_block(const SteppedWeights& weights, const Gradient* gradient, Block& m, Block& v, int64_t first,
                   int64_t count, const AdamWFactors& f) {
@@ -75,7 +75,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState&
 }
 
 #ifdef MOELAB_WITH_CUDA
-// The map's tables in a device's memory, made once and kept.
+// The map's tables in device memory, made once and kept.
 cuda::MapPointers on_device(const DynamicMap& map, c10::Device device) {
   static std::mutex mutex;
   static auto* const tables = new std::map<std::pair<const DynamicMap*, int>, std::pair<Tensor, Tensor>>;

@@ -5,9 +5,10 @@
 namespace moelab::cuda {
 namespace {
 
-static_assert(kThreads == kQuantBlock);  // a thread an element of a block
+static_assert(kThreads == kQuantBlock);  // one thread per element of a block
 
-// The scale to code a block with; 0 where all of it becomes 0 (zeros, nearly zeros, or not finite).
+// 1 / absmax, or 0 if all codes become 0 (the block is zeros, nearly zeros, or has an element that is not
+// finite).
 __device__ float code_scale(float absmax) { return isfinite(57344.0f / absmax) ? 1 / absmax : 0; }
 
 __device__ int32_t magnitude_of(const MapPointers& map, float y) {
@@ -35,7 +36,7 @@ __global__ void adam8bit_kernel(WeightPointers weights, const Gradient* gradient
       guarded_adam_update(weight, new_m, new_v, g, f);
       if (isfinite(g)) store_weight(weights, i, weight);
     }
-    // every thread has read the block's magnitudes by the time that these are known
+    // the reductions come after every thread's reads of the block's magnitudes
     const float m_top = block_absmax(fabsf(new_m)), v_top = block_absmax(new_v);
     if (threadIdx.x == 0) {
       m_absmax[b] = m_top;

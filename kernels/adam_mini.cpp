@@ -30,7 +30,7 @@ void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& m
   check_state("adam_mini", "v", v, at::kFloat, b.count());
 }
 
-// Sum of g^2; a fixed order, so that threads change nothing.
+// Sum of g^2, in a fixed order whatever the number of threads.
 template <class Gradient>
 double sum_of_squares(const Gradient* gradient, int64_t n, float scale) {
   constexpr int64_t kChunk = 4096;  // summed in fp32
@@ -46,7 +46,7 @@ double sum_of_squares(const Gradient* gradient, int64_t n, float scale) {
   return sum;
 }
 
-// One block: its g^2 first, then every weight with the block's one denominator.
+// Updates one block: first its mean g^2, then every weight with the block's one denominator.
 template <class Gradient>
 void update_block(const SteppedWeights& weights, const Gradient* gradient, float* m, float& v, int64_t first,
                   int64_t n, const AdamWFactors& f) {

@@ -5,7 +5,7 @@
 namespace moelab::cuda {
 namespace {
 
-// A thread block for each block of one denominator: the sum of its g^2 first, then every weight.
+// A thread block takes one of Adam-mini's blocks: first the sum of its g^2, then every weight.
 template <class Gradient>
 __global__ void adam_mini_kernel(WeightPointers weights, const Gradient* gradient, float* m, float* v,
                                  MiniShape shape, AdamWFactors f, LiveCall live) {

@@ -23,7 +23,7 @@ inline AdamWFactors adamw_factors(const OptimizerStep& s) {
           .gradient_scale = f(s.gradient_scale)};
 }
 
-// AdamW's rule on a vector of elements; the gradient is scaled already.
+// AdamW on a vector of elements; g is scaled already.
 struct AdamVectors {
   Vec weight, m, v;
 

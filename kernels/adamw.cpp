@@ -24,8 +24,8 @@ void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& m
   check_state("adamw", "v", v, dtype, master.numel());
 }
 
-// fp32 as they are, bf16 rounded stochastically: m with one half of the elements' random bits, v with the
-// other.
+// Stores fp32 moments as they are and bf16 moments rounded stochastically: m with one half of the elements'
+// random bits, v with the other half.
 void store_moments(float* m, float* v, const AdamVectors& x, int64_t count, uint64_t, int64_t) {
   store_float(m, x.m, count);
   store_float(v, x.v, count);

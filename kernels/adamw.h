@@ -14,12 +14,12 @@ using AdamWStep = OptimizerStep;  // AdamW reads all of it
 //   g = gradient_scale * gradient, at most kLargestGradient (kernels/cuda/gradient_bound.h) in magnitude
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   master -= lr * weight_decay * master + lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps)
-// master fp32, or bf16 without a copy and then rounded stochastically; m and v fp32, or both bf16 and then
-// rounded stochastically (nearest would hold v where it is once beta2 > 1 - 2^-8); the random numbers are a
-// function of (stream, step, element); gradient fp32, bf16 or fp16; compute_copy, where given, bf16 or fp16:
-// it gets the new master rounded to nearest even. All contiguous, of one size. Nothing is allocated, nothing
-// recorded by autograd; results do not depend on the number of threads.
-// Throws c10::Error on tensors that are none of these.
+// master: fp32, or bf16 without a compute copy and then rounded stochastically. m and v: both fp32, or both
+// bf16 and then rounded stochastically (rounding to nearest would freeze v once beta2 > 1 - 2^-8). The random
+// numbers are a function of (stream, step, element). gradient: fp32, bf16 or fp16. compute_copy, if given:
+// bf16 or fp16; it receives the new master rounded to nearest even. All contiguous, of one size. Nothing is
+// allocated or recorded by autograd; results do not depend on the number of threads. Throws c10::Error on
+// other tensors.
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& m, const at::Tensor& v,
             const std::optional<at::Tensor>& compute_copy, const AdamWStep& step);
 

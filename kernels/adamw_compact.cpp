@@ -36,15 +36,16 @@ void check_tensors(const Tensor& weights, const Tensor& gradient, const CompactS
   check_state(name, "v_scale", s.v_scale, at::kShort, groups);
 }
 
-// Elements in fp32 of several groups, so that their divisions and roots overlap.
+// Elements of several groups in fp32: their divisions and roots overlap.
 constexpr int64_t kChunkGroups = 8;
 using Chunk = std::array<float, kChunkGroups * kCompactGroup>;
 
-// The number of elements of all groups but the last, a constant that the loops over them are compiled for.
-// Each loop has pointers of its own: those of an object might change with what is stored through them.
+// The number of elements of every group but the last, as a constant that the loops over them are compiled
+// for. Each loop has its own pointers, because the compiler assumes that stores through an object's pointers
+// may change the object.
 using WholeGroup = std::integral_constant<int64_t, kCompactGroup>;
 
-// f(group, elements in it) for the groups of `count` elements.
+// Calls f(group, elements in it) for the groups of `count` elements.
 template <class F>
 void for_each_group(int64_t count, const F& f) {
   const int64_t whole = count / kCompactGroup;
@@ -52,7 +53,7 @@ void for_each_group(int64_t count, const F& f) {
   if (count > whole * kCompactGroup) f(whole, count - whole * kCompactGroup);
 }
 
-// Of a group, with zeros behind a short one.
+// Largest magnitude of a group; a short group is followed by zeros.
 float largest(const float* x) {
   Vec most(0);
   for_each_vector(kCompactGroup, [&](int64_t i, int64_t lanes) {
@@ -62,7 +63,7 @@ float largest(const float* x) {
                                         most);
 }
 
-// Weights of either storage, with the correction of bf16 ones.
+// Weights in either storage: fp32, or bf16 with a correction.
 struct Fp32Weights {
   float* value;
 
@@ -91,7 +92,7 @@ struct Bf16Weights {
   }
 };
 
-// Moments of all groups.
+// The moments of all groups.
 struct Moments {
   int8_t* m;
   int16_t* m_scale;
@@ -110,7 +111,7 @@ struct Moments {
       second[k] = root * root;
     }
   }
-  // roots: of the second moments
+  // roots: square roots of the second moments
   template <class Count>
   void store(int64_t group, Count count, const float* first, const float* roots) const {
     const uint16_t a = encode_scale(largest(first)), b = encode_scale(largest(roots));
@@ -127,7 +128,7 @@ struct Moments {
   }
 };
 
-// Of a chunk; leaves the second moments' roots in `v`.
+// Steps a chunk. Leaves the square roots of the second moments in `v`.
 template <class Gradient>
 void update_chunk(float* weight, float* m, float* v, const Gradient* gradient, int64_t count,
                   const AdamWFactors& f) {
@@ -166,7 +167,7 @@ void step_cpu(const Weights& weights, const Gradient* gradient, const Moments& m
   });
 }
 
-// Of bf16 weights with their correction behind the moments.
+// For bf16 weights the correction comes after the moments.
 CompactState state_of(const UpdateTensors& t) {
   return {t.state.at(0), t.state.at(1), t.state.at(2), t.state.at(3),
           t.state.size() > 4 ? std::optional(t.state[4]) : std::nullopt};

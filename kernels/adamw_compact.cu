@@ -5,7 +5,7 @@
 namespace moelab::cuda {
 namespace {
 
-static_assert(kCompactGroup == 32);  // a warp a group, a thread an element
+static_assert(kCompactGroup == 32);  // one warp per group, one thread per element
 
 __device__ float load(const float* w, const int8_t*, int64_t i) { return w[i]; }
 __device__ float load(const __nv_bfloat16* w, const int8_t* correction, int64_t i) {
@@ -39,7 +39,7 @@ __global__ void compact_kernel(Weight* weights, int8_t* correction, const Gradie
       root = sqrtf(new_v);
       store(weights, correction, i, weight);
     }
-    // the shuffles come behind every lane's reads of the scales
+    // the shuffles come after every lane's reads of the scales
     const uint16_t a = encode_scale(reduce_warp(fabsf(new_m), Max())),
                    b = encode_scale(reduce_warp(root, Max()));
     if (lane == 0) {

@@ -37,7 +37,8 @@ struct Packed {
         v(qkv.narrow(2, heads + kv_heads, kv_heads)) {}
 };
 
-// On CUDA the flash kernel is for 16-bit types from Ampere on; the rest goes to the memory-efficient one.
+// On CUDA the flash kernel takes 16-bit types from Ampere on; everything else goes to the memory-efficient
+// kernel.
 bool is_cuda_flash(const Tensor& q) {
   if (!on_cuda(q) || q.scalar_type() == at::kFloat) return false;
 #ifdef MOELAB_WITH_CUDA
@@ -46,8 +47,8 @@ bool is_cuda_flash(const Tensor& q) {
   return true;
 }
 
-// Whether the library's kernel for the device takes the heads: on CUDA those of whole 16 bytes, flash up to
-// 256 wide.
+// Whether the library's kernel for the device supports the head width: on CUDA a multiple of 16 bytes, for
+// flash at most 256 elements.
 bool library_takes(const Tensor& qkv) {
   if (multiplies_as_fp32(qkv)) return false;
   const int64_t hd = qkv.size(3);
@@ -60,8 +61,8 @@ Tensor empty_transposed(const Tensor& like_BHSd) {
   return at::empty({s[0], s[2], s[1], s[3]}, like_BHSd.options()).transpose(1, 2);
 }
 
-// What the library's CPU kernels (LibTorch 2.11) compute in: in each thread a tile of scores, forward with
-// its maxima, sums and results, backward with its gradient, and both tiles again in a 16-bit type.
+// Scratch of LibTorch 2.11's CPU kernels. Each thread has a tile of scores, in forward with its maxima, sums
+// and results, in backward with a tile of gradients; 16-bit types have each tile in that type too.
 Tensor library_scratch(const Tensor& q, const Tensor& k, bool backward) {
   const int64_t S = q.size(2), hd = q.size(3), threads = at::get_num_threads();
   const int64_t rows = std::min<int64_t>(S, S >= 768 ? 256 : S >= 192 ? 64 : 32);
@@ -71,7 +72,8 @@ Tensor library_scratch(const Tensor& q, const Tensor& k, bool backward) {
   return at::empty({threads * of_thread + (backward ? 4 * rows : 0)}, q.options().dtype(at::kByte));
 }
 
-// What library_forward allocates on meta. The memory-efficient kernel rounds a row of the logsumexp up.
+// Allocates what library_forward does, on meta. The memory-efficient kernel rounds a logsumexp row's length
+// up.
 std::tuple<Tensor, Tensor> meta_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto fp32 = q.options().dtype(at::kFloat);
   const int64_t B = q.size(0), H = q.size(1), S = q.size(2), group = H / k.size(1);
@@ -84,8 +86,8 @@ std::tuple<Tensor, Tensor> meta_forward(const Tensor& q, const Tensor& k, const 
   return {empty_transposed(q), at::empty({B, H, at::round_up<int64_t>(S, 32)}, fp32)};
 }
 
-// The same of library_backward. Both CUDA kernels (LibTorch 2.11) sum dq in fp32 and keep a number for each
-// row and head; flash has dk and dv of every query head before it sums those of a group.
+// Allocates what library_backward does, on meta. Both CUDA kernels (LibTorch 2.11) sum dq in fp32 and keep a
+// number per row and head; flash has dk and dv of every query head before it sums those of a group.
 std::tuple<Tensor, Tensor, Tensor> meta_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
                                                  const Tensor& v) {
   if (!meta_is_cuda()) {
@@ -104,8 +106,8 @@ std::tuple<Tensor, Tensor, Tensor> meta_backward(const Tensor& grad, const Tenso
   return {dq, dk, dv};
 }
 
-// The library's kernel for the device: q (B, H, S, hd), k and v (B, K, S, hd), any strides but the last ->
-// result (B, H, S, hd), logsumexp (B, H, …) fp32 in the layout that the library's backward wants.
+// The library's kernel for the device: q (B, H, S, hd), k and v (B, K, S, hd), any strides except in the last
+// axis -> result (B, H, S, hd), logsumexp (B, H, …) fp32 in the layout that the library's backward expects.
 std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
   if (q.is_meta()) return meta_forward(q, k, v);
   if (q.is_cpu()) return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
@@ -113,7 +115,7 @@ std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, con
     auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false);
     return {std::get<0>(result), std::get<1>(result)};
   }
-  const int64_t group = q.size(1) / k.size(1);  // this kernel knows no groups
+  const int64_t group = q.size(1) / k.size(1);  // this kernel does not support groups
   auto result = at::_scaled_dot_product_efficient_attention(
       q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), std::nullopt, true, 0.0, true);
   return {std::get<0>(result), std::get<1>(result)};
@@ -136,8 +138,8 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
 }
 
-// One implementation for all devices: CPU, CUDA and Meta differ in the library's call alone. Blocked
-// attention goes before it where it can: the library's bf16 kernels leave a CPU's matrix unit mostly idle.
+// One implementation for all devices: CPU, CUDA and Meta differ only in the library's call. Blocked attention
+// has precedence where it is supported: the library's bf16 kernels leave a CPU's matrix unit mostly idle.
 std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t block,
                                          int64_t blocks, const OptionalTensor& documents) {
   const KindScope kind(Kind::attention);
@@ -163,8 +165,8 @@ void accumulate(Tensor sum, Tensor gradient, bool first) {
 }
 
 // The library's CPU kernel sums a group's gradients in the compute dtype, which costs bf16 up to half its
-// accuracy. So a group's query heads are taken one at a time, each beside all key/value heads, and the sum is
-// ours, in fp32; keys and values are never expanded.
+// accuracy. So a group's query heads are taken one at a time, each with all key/value heads, and summed here
+// in fp32. Keys and values are never expanded.
 Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& logsumexp,
                       int64_t heads, int64_t kv_heads, int64_t block, int64_t blocks,
                       const OptionalTensor& documents) {
@@ -211,13 +213,14 @@ class FlashAttention : public Differentiable<FlashAttention> {
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [out, logsumexp] = op.call(qkv, heads, kv_heads, span.block, span.blocks, documents);
     context->save_for_backward({qkv, out});
-    // Not among the saved variables: in backward it is an exponent, and a policy that rounds would ruin it.
+    // Not a saved variable: backward uses it as an exponent, and an activation policy that rounds would ruin
+    // it.
     context->saved_data["logsumexp"] = logsumexp;
     context->saved_data["heads"] = heads;
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["block"] = span.block;
     context->saved_data["blocks"] = span.blocks;
-    context->saved_data["documents"] = documents;  // no activation to compress or move either
+    context->saved_data["documents"] = documents;  // nor is this an activation to compress or move
     return out;
   }
 
@@ -250,7 +253,7 @@ Tensor materialised_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads
   return matrix_product(weights_BHSS, by_head(in.v)).transpose(1, 2).reshape({B, S, heads * hd});
 }
 
-// q (B, S, H, hd), kv (B, T, 2K, hd) -> (B, S, H * hd); mask (S, T) bool: what is seen.
+// q (B, S, H, hd), kv (B, T, 2K, hd) -> (B, S, H * hd); mask (S, T) bool: true where a key is seen.
 Tensor library_attention(const Tensor& q, const Tensor& kv, const std::optional<Tensor>& mask, bool causal) {
   if (multiplies_as_fp32(q)) {
     return library_attention(q.to(at::kFloat), kv.to(at::kFloat), mask, causal).to(q.scalar_type());
@@ -303,10 +306,10 @@ Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
   const int64_t S = q.size(1), T = kv.size(1), kv_heads = kv.size(2) / 2;
   TORCH_CHECK(S <= T && q.size(2) % kv_heads == 0, "cached_attention: queries ", q.sizes(), " for ",
               kv.sizes());
-  // for meta tensors the library would choose the kernel that makes the scores, which the CPU's does not
+  // for meta tensors the library would choose the kernel that stores the scores, unlike on the CPU
   if (q.is_meta()) return meta_attention(q, kv);
   if (span.covers(T)) {
-    std::optional<Tensor> mask;  // the library's causal one counts from the first key, not from the last
+    std::optional<Tensor> mask;  // the library's causal mask counts from the first key, not from the last
     if (S > 1 && S < T) mask = at::ones({S, T}, q.options().dtype(at::kBool)).tril_(T - S);
     return library_attention(q, kv, mask, S == T);
   }

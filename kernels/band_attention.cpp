@@ -9,8 +9,8 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/stands_for.h"
 
-// Axes: B batch, S sequence, H query heads in K groups of G (one key/value head each), hd width of a head; of
-// a band R = G * queries rows and N keys.
+// Axes: B batch, S sequence, H query heads in K groups of G (one key/value head each), hd width of a head. A
+// band has R = G * queries rows and N keys.
 namespace moelab {
 namespace {
 
@@ -28,7 +28,7 @@ Tensor queries_of(const Tensor& x_KGSd, const Band& band) {
   return x_KGSd.narrow(2, band.query, band.queries);
 }
 
-// The band's rows as products want them, (K, R, hd) fp32.
+// The band's rows as products need them, (K, R, hd) fp32.
 Tensor rows_of(const Tensor& x_KGSd, const Band& band) {
   const Tensor rows = queries_of(x_KGSd, band).to(at::kFloat, false, false, at::MemoryFormat::Contiguous);
   return rows.reshape({rows.size(0), -1, rows.size(3)});
@@ -47,7 +47,7 @@ struct Parts {
         v(qkv.select(0, b).narrow(1, heads + groups, groups).transpose(0, 1)) {}
 };
 
-// Scores (K, R, N) of scaled queries.
+// Scores (K, R, N) of queries that are scaled already; hidden keys get -inf.
 Tensor masked_scores(const Tensor& q_KRd, const Tensor& k_KNd, const Band& band) {
   Tensor scores = at::bmm(q_KRd, k_KNd.transpose(1, 2));
   scores.view({q_KRd.size(0), -1, band.queries, band.keys}).masked_fill_(band.hidden, kHidden);
@@ -80,8 +80,8 @@ struct Sums {
   Tensor dk, dv;  // (K, S, hd) fp32
 };
 
-// The sum that a row's gradient loses is taken of fp32, not, as flash attention has it, of the rounded
-// result: in a short window the difference counts.
+// The sum that is subtracted in a row's softmax gradient is taken in fp32, not from the rounded result as in
+// flash attention: in a short window the difference counts.
 void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, const Tensor& lse_KGS1,
                    double scale, const Tensor& dq_KGSd, const Sums& sums) {
   const auto of_keys = [&](const Tensor& sum) { return sum.narrow(1, band.key, band.keys); };
@@ -94,13 +94,14 @@ void backward_band(const Band& band, const Parts& in, const Tensor& grad_KGSd, c
   store_rows(at::bmm(dscores, k).mul_(scale), dq_KGSd, band);
 }
 
-// The first key of the band that begins with `query`, where the host does not know what documents hold.
+// The first key of the band that begins with `query`. With documents, whose contents the host does not know,
+// the earliest.
 int64_t first_key(AttentionSpan span, int64_t query, const Tensor& documents) {
   return documents.defined() ? span.earliest(query) : span.first(query);
 }
 
-// On meta, the fp32 that the widest band holds at once: its scores and the keys or values beside them, in
-// backward twice, and rows.
+// On meta: the fp32 that the widest band holds at once, that is, its scores and its keys or values (twice in
+// backward), and rows.
 Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span,
                     const Tensor& documents, bool backward) {
   const int64_t S = qkv.size(1), hd = qkv.size(3), times = backward ? 2 : 1;
@@ -114,7 +115,7 @@ Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, Attentio
   return at::empty({most}, qkv.options().dtype(at::kFloat));
 }
 
-// What AttentionSpan::first says of each query, (queries), where the queries are.
+// AttentionSpan::first of each query, (queries), on the queries' device.
 Tensor first_seen(AttentionSpan span, const Tensor& queries) {
   return queries.div(span.block, "floor").add_(1 - span.blocks).clamp_min_(0).mul_(span.block);
 }

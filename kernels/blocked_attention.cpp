@@ -19,15 +19,16 @@
 // Axes: B batch, S sequence, H query heads, K key/value heads, hd width of a head; of a block M queries and N
 // keys.
 //
-// Scores stand transposed, (N, M), a query a column: its maximum, sum and logsumexp are then lanes of a
-// vector, and keys and values are read where they lie.
+// Scores are stored transposed, (N, M), with a query per column: its maximum, sum and logsumexp are then
+// lanes of a vector, and keys and values are read in place.
 namespace moelab {
 namespace {
 
 using at::Tensor;
 
-// Queries of a block, and keys: one shape of product for all but the last keys. In a short sequence most
-// blocks lie on the diagonal, where half of a wide one is computed for nothing.
+// Size of a block of queries and of a block of keys, so that all products but those of the last keys have one
+// shape. In a short sequence most blocks lie on the diagonal, where half of a wide block is computed for
+// nothing.
 int64_t block_of(int64_t S) { return S <= 256 && !uses_matrix_unit<at::BFloat16>() ? 64 : 128; }
 
 struct Shape {
@@ -36,7 +37,7 @@ struct Shape {
   int64_t stride;  // from a position of qkv to the next
   float scale;
   AttentionSpan span;
-  const int32_t* documents = nullptr;  // (B, S), where a token's begins; null: a row is one
+  const int32_t* documents = nullptr;  // (B, S): where a token's document begins; null: a row is one document
   Shape(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span, const Tensor& starts)
       : B(qkv.size(0)),
         S(qkv.size(1)),
@@ -59,12 +60,13 @@ struct Shape {
   int64_t first_key(int64_t b, int64_t i) const { return first(b, i) / N * N; }
 };
 
-// What kLanes queries, from column m of a block on, see of its N keys. `ahead`: the first key's position less
-// the first query's. `first` (M): the first key that each query sees, as a position less the first query's.
+// The keys, of a block of N, that kLanes queries see, from column m of a block of queries on. `ahead`:
+// position of the first key minus that of the first query. `first` (M): the first key that each query sees,
+// minus the first query's position.
 struct Sight {
   int64_t ahead;
   Vec query, first_key;
-  // Of N keys [begin, end) are seen by some, of these [whole, part) by all, in pairs.
+  // Some of the queries see the keys [begin, end), all of them [whole, part); bounds are even.
   int64_t begin, whole, part, end;
   Sight(const float* first, int64_t ahead, int64_t m, int64_t N)
       : ahead(ahead), query(Vec::arange(static_cast<float>(m), 1.0f)), first_key(Vec::loadu(first + m)) {
@@ -79,14 +81,15 @@ struct Sight {
     const Vec key(static_cast<float>(ahead + n));
     return (query >= key) & (key >= first_key);
   }
-  // Calls step(n, all) for each pair of keys n and n + 1 that some see; `all`, a constant: that all do.
+  // Calls step(n, all) for each pair of keys n and n + 1 that some query sees; `all`, a constant: all queries
+  // do.
   template <class Step>
   void for_pairs(const Step& step) const {
     for (int64_t n = begin; n < whole; n += 2) step(n, std::false_type());
     for (int64_t n = whole; n < part; n += 2) step(n, std::true_type());
     for (int64_t n = part; n < end; n += 2) step(n, std::false_type());
   }
-  // Calls step(n) for the other pairs.
+  // Calls step(n) for each pair that no query sees.
   template <class Step>
   void for_unseen_pairs(int64_t N, const Step& step) const {
     for (int64_t n = 0; n < begin; n += 2) step(n);
@@ -94,23 +97,22 @@ struct Sight {
   }
 };
 
-// exp(scale · score - shift) of key n, zero for those that do not see it.
+// exp(scale · score - shift) of key n; zero for the queries that do not see it.
 template <bool all>
 Vec weight(const Sight& sight, const float* score, int64_t n, float scale, const Vec& shift) {
   const Vec seen = at::vec::fmsub(Vec::loadu(score), Vec(scale), shift).exp_u20();
   return all ? seen : seen & sight.lanes(n);
 }
 
-// Pieces that both passes want for a block of queries. Words are (terms / kInWord, width); T is the type of
-// qkv.
+// Buffers for a block of queries, in both passes. Words are (terms / kInWord, width); T is the type of qkv.
 template <class T>
 struct QueryBlock {
   int32_t* q_transposed;  // (hd, M) as words
-  Term<T>* keys;          // (N, hd): a block of keys or values, where they have to be converted
+  Term<T>* keys;          // (N, hd): a block of keys or values, if they have to be converted
   float* scores;          // (N, M)
   float* result;          // (hd, M): the sum over keys
   float* rows;            // (M, hd)
-  float* first;           // (M): Sight's
+  float* first;           // (M): as Sight's
   QueryBlock(Arena& arena, const Shape& s)
       : q_transposed(arena.take<int32_t>(s.hd / kInWord<T> * s.M)),
         keys(kConverts<T> ? arena.take<Term<T>>(s.N * s.hd) : nullptr),
@@ -123,7 +125,7 @@ struct QueryBlock {
   }
 };
 
-// Where a task finds its sequence, key/value head, and heads.
+// Locates a task's sequence, key/value head and query heads.
 template <class T>
 struct Task {
   const Shape& s;
@@ -141,7 +143,7 @@ struct Task {
   int64_t result_offset(int64_t h, int64_t position) const { return ((b * s.S + position) * s.H + h) * s.hd; }
 };
 
-// scores (N, M) = `count` rows (N, hd) of qkv by `words` (hd, M); rows past the sequence are zeros.
+// scores (N, M) = `count` rows (N, hd) of qkv times `words` (hd, M); rows past the sequence are zeros.
 template <class T>
 void multiply_keys(const Shape& s, const QueryBlock<T>& f, const T* rows, int64_t count, const int32_t* words,
                    float* scores) {
@@ -154,7 +156,7 @@ void multiply_keys(const Shape& s, const QueryBlock<T>& f, const T* rows, int64_
   std::fill(scores + count * s.M, scores + s.N * s.M, 0.0f);
 }
 
-// run(scratch, task) for each sequence and key/value head; lanes take them as they come.
+// Calls run(scratch, task) for each sequence and key/value head; lanes take tasks as they become free.
 template <class T, class Scratch, class Run>
 void for_tasks(const Tensor& qkv, const Shape& s, const Run& run) {
   Arena counted(nullptr);
@@ -187,7 +189,7 @@ struct ForwardScratch : QueryBlock<T> {
         fix(arena.take<float>(s.M)) {}
 };
 
-// The highest scaled score that each query sees, or `before` where that is higher.
+// For each query the highest scaled score that it sees, or `before` if that is higher.
 Vec highest(const Shape& s, const Sight& sight, const float* scores, const Vec& before) {
   Vec result = before;
   sight.for_pairs([&](int64_t pair, auto all) {
@@ -199,7 +201,7 @@ Vec highest(const Shape& s, const Sight& sight, const float* scores, const Vec& 
   return result;
 }
 
-// scores -> weights of one block, against the maximum so far.
+// Turns one block's scores into weights, relative to the maximum so far.
 template <class T>
 void online_softmax(const Shape& s, const ForwardScratch<T>& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {
@@ -278,7 +280,8 @@ struct BackwardScratch : QueryBlock<T> {
                                       : arena.take<int32_t>(s.N / kInWord<T> * s.M)) {}
 };
 
-// weights from scores, and the gradient of the scores (but for the scale): weight · (dweight - delta).
+// Computes the weights from the scores, and the gradient of the scores (without the scale): weight · (dweight
+// - delta).
 template <class T>
 void softmax_backward(const Shape& s, const BackwardScratch<T>& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {
@@ -313,8 +316,8 @@ struct Inputs {
   const float* lse;
 };
 
-// What the block's queries bring. Columns past the sequence are zeros, with a logsumexp of zero: their
-// weights are one, and everything that these are multiplied by is zero.
+// Loads what backward needs of the block's queries. Columns past the sequence are zeros, with a logsumexp of
+// zero: their weights are one, and everything that these are multiplied by is zero.
 template <class T>
 void load_queries(const BackwardScratch<T>& f, const Task<T>& t, const Inputs<T>& in, int64_t h, int64_t i,
                   int64_t queries) {
@@ -382,7 +385,7 @@ void backward_task(const BackwardScratch<T>& f, const Task<T>& t, const Inputs<T
   store_rows(f.dv, s, 1, gradient_of(t.value(0)));
 }
 
-// f(a zero of the type), of the two that have blocked attention.
+// Calls f(a zero of qkv's type), bf16 or fp16.
 template <class F>
 void with_half_type(const Tensor& qkv, const F& f) {
   if (qkv.scalar_type() == at::kBFloat16) {

@@ -35,7 +35,7 @@ void check(const Tensor& x, const Tensor& w13, const Tensor& w2) {
       "dense block: x and weights must be contiguous and of one dtype");
 }
 
-// A product's factor, in fp8 where asked for.
+// A product's factor, rounded to fp8 if asked for.
 Tensor factor(const Tensor& x, bool fp8, Fp8Format format, Fp8Scale scale) {
   return fp8 ? fp8_rounded(x, format, scale) : x;
 }
@@ -48,7 +48,7 @@ Tensor pre_activation(const Tensor& x, const Tensor& w13, bool fp8) {
   return h;
 }
 
-// y and h. Forward and backward serve the CPU and meta, where products compute nothing.
+// Returns y and h. Forward and backward serve the CPU and meta, where products compute nothing.
 std::tuple<Tensor, Tensor> block_forward(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8) {
   check(x, w13, w2);
   const int64_t F = w2.size(1);
@@ -69,8 +69,8 @@ std::tuple<Tensor, Tensor, Tensor> allocate_gradients(const Tensor& x, const Ten
   return {dx, at::empty_like(w13), at::empty_like(w2)};
 }
 
-// dx, dw13, dw2. What was kept of h is overwritten with its gradient; where that is empty, h is computed
-// again.
+// Returns dx, dw13, dw2. An h that was kept is overwritten with its gradient; if `kept` is empty, h is
+// recomputed.
 std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor& x, const Tensor& w13,
                                                   const Tensor& w2, const Tensor& kept, bool fp8) {
   const int64_t F = w2.size(1);
@@ -92,7 +92,8 @@ std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor
   return gradients;
 }
 
-// What the functions of kernels/expert_block_cuda.cpp allocate where meta stands for CUDA, in their order.
+// While meta stands for CUDA: allocates what the functions of kernels/expert_block_cuda.cpp do, in their
+// order.
 Tensor product_on_cuda(Kind kind, const Tensor& a, Fp8Format format, const Tensor& b, bool fp8) {
   const KindScope scope(kind);
   return fp8 ? fp8_mm(a, format, b) : at::mm(a, b);

@@ -10,7 +10,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr char kCall[] = "moelab::call";  // among the saved data of a context
+constexpr char kCall[] = "moelab::call";  // key in a context's saved data
 
 // What the backward function needs to know of a call.
 struct Saved : torch::CustomClassHolder {
@@ -28,7 +28,7 @@ struct AnyOperator : torch::autograd::Function<AnyOperator> {
     return call.forward(context);
   }
 
-  // Gradients of the tensors among the operator's arguments; the last one stands for the argument `call`.
+  // Gradients of the operator's tensor arguments; the last one, undefined, is for the argument `call`.
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const c10::IValue kept = context->saved_data.at(kCall);
     const auto saved = c10::static_intrusive_pointer_cast<Saved>(kept.toCapsule());

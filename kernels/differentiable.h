@@ -25,9 +25,9 @@ torch::autograd::variable_list call_differentiable(const DifferentiableCall& cal
 
 }  // namespace detail
 
-// Base of an operator F with the functions forward(context, arguments…), which returns a tensor or a list,
+// Base of an operator F with static functions forward(context, arguments…), which returns a tensor or a list,
 // and backward(context, gradients), which returns a gradient for each argument. Works like
-// torch::autograd::Function, which compiles a type of graph node for each F; here all F share one, which
+// torch::autograd::Function, which compiles a type of graph node for each F; here all F share one type, which
 // saves 4 seconds of compile time each.
 template <class F>
 struct Differentiable {

@@ -132,7 +132,7 @@ Routes dropless_routes(const Tensor& ids, int64_t experts) {
   at::AutoDispatchBelowADInplaceOrView guard;
   auto [row, offsets, dropped] =
       operator_handle<decltype(dropless_cpu)>("moelab::dropless_routes").call(ids, experts);
-  return {row, offsets, dropped, ids.numel(), ids.size(0)};  // a token takes an expert once at most
+  return {row, offsets, dropped, ids.numel(), ids.size(0)};  // a token goes to an expert at most once
 }
 
 Routes capacity_routes(const Tensor& ids, int64_t experts, int64_t sequence, int64_t capacity) {

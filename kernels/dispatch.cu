@@ -7,8 +7,8 @@ namespace {
 
 __device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
 
-// Passes routes [begin, end) in their order and calls place(i, id, n) where i is the n-th of its expert's,
-// counted on from counts (E, shared), which all threads have made.
+// Passes routes [begin, end) in order and calls place(i, id, n), where route i is its expert's n-th. Numbers
+// continue from counts (E, shared), which all threads have filled.
 template <class Place>
 __device__ void number_routes(const int32_t* ids, int64_t begin, int64_t end, int64_t experts,
                               int32_t* counts, const Place& place) {
@@ -41,7 +41,7 @@ __global__ void count_kernel(const int32_t* ids, int64_t routes, int64_t experts
   for (int64_t e = threadIdx.x; e < experts; e += kThreads) counts[blockIdx.x * experts + e] = mine[e];
 }
 
-// counts (chunks, E) become where each chunk's rows of each expert begin; one block of threads.
+// Replaces counts (chunks, E) by where each chunk's rows begin within each expert's; one block of threads.
 __global__ void scan_kernel(int32_t* counts, int64_t chunks, int64_t experts, int32_t* offsets) {
   extern __shared__ int32_t total[];
   for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
@@ -75,7 +75,7 @@ __global__ void place_kernel(const int32_t* ids, int64_t routes, int64_t experts
   number_routes(ids, begin, end, experts, next, [&](int64_t i, int32_t, int32_t number) { row[i] = number; });
 }
 
-// A block of threads a sequence.
+// One block of threads per sequence.
 __global__ void capacity_kernel(const int32_t* ids, int64_t sequences, int64_t routes, int64_t experts,
                                 int64_t capacity, int32_t* row, int32_t* offsets, float* dropped) {
   extern __shared__ int32_t queue[];
@@ -91,7 +91,7 @@ __global__ void capacity_kernel(const int32_t* ids, int64_t sequences, int64_t r
     lost += queue[e] > capacity ? queue[e] - static_cast<int32_t>(capacity) : 0;
     if (b == 0) offsets[e] = static_cast<int32_t>(e * sequences * capacity);
   }
-  if (lost > 0) atomicAdd(dropped, static_cast<float>(lost));  // whole numbers: in any order the same
+  if (lost > 0) atomicAdd(dropped, static_cast<float>(lost));  // integers: the same in any order
   if (b == 0 && threadIdx.x == 0) offsets[experts] = static_cast<int32_t>(experts * sequences * capacity);
 }
 

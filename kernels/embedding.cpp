@@ -73,7 +73,7 @@ Tensor forward_cpu(const Tensor& weight, const Tensor& tokens) {
 
 Tensor forward_meta(const Tensor& weight, const Tensor& tokens) { return empty_output(weight, tokens); }
 
-// Ids are unevenly frequent, so the work is also split by blocks of columns.
+// Ids differ in frequency, so the work is split by blocks of columns too.
 constexpr int64_t kColumns = 64;
 
 Tensor backward_cpu(const Tensor& grad, const Tensor& tokens, int64_t V) {
@@ -100,12 +100,12 @@ Tensor backward_cpu(const Tensor& grad, const Tensor& tokens, int64_t V) {
   return out.dweight;
 }
 
-// ATen's CUDA side sorts the ids too and sums in fp32; but up to this many it adds to the result, in the
-// result's type.
+// ATen's CUDA side sorts the ids too and sums in fp32; but up to this many tokens it adds to the result in
+// place, in the result's type.
 constexpr int64_t kAddedInPlace = 3072;
 
-// What backward_cuda takes: a copy of few terms in fp32 and their sum in that; of more, ATen's sorted ids
-// with their places, and fp32 sums of at most 10 terms each.
+// Allocates what backward_cuda does. For few tokens: an fp32 copy of the terms and their fp32 sum. For more:
+// ATen's sorted ids with their positions, and fp32 sums of at most 10 terms each.
 Tensor backward_cuda_meta(const Tensor& grad, const Tensor& tokens, int64_t V) {
   const int64_t T = tokens.numel(), D = grad.size(-1);
   const auto fp32 = grad.options().dtype(at::kFloat);

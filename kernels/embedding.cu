@@ -5,8 +5,8 @@
 namespace moelab::cuda {
 namespace {
 
-// One block a token; Word is the widest type that divides a row. The CPU throws for ids out of range; here
-// the kernel ends, as it does for such a target of the loss, and the next call that waits says so.
+// One block of threads per token; Word is the widest type that divides a row. For ids out of range the CPU
+// throws; here the kernel traps, as the loss does for such a target, and the next call that waits reports it.
 template <class Word>
 __global__ void gather_kernel(const Word* weight, int64_t vocabulary, const int64_t* ids, Word* out,
                               int64_t tokens, int64_t words) {

@@ -83,8 +83,8 @@ void gather_scales(const float* weights_TK, const int32_t* route, int64_t n, flo
   for (int64_t i = 0; i < n; ++i) scale[i] = route[i] < 0 ? 0.0f : weights_TK[route[i]];
 }
 
-// sum[token of row i] += scale[i] * rows[i], without `scale` rows[i]. The rows of one expert belong to
-// different tokens.
+// sum[token of row i] += scale[i] * rows[i], or rows[i] without `scale`. The rows of one expert belong to
+// different tokens, so they can be added in parallel.
 template <class T>
 void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_t n, int64_t K, int64_t D,
                  float* sum) {
@@ -109,9 +109,9 @@ void scatter_add(const Tensor& rows, const int32_t* route, const float* scale, i
   });
 }
 
-// Of experts with so many rows, the widest first: how many of them L lanes take side by side, a core each.
-// The others then follow one by one, all cores in each, which leaves none idle but costs more: a tenth where
-// a matrix unit leaves products little of the time.
+// How many of the widest experts to run concurrently on L lanes, one core each; `rows` is each expert's,
+// widest first. The other experts run one after another on all cores, which leaves none idle but costs more:
+// 10 % with a matrix unit, where products are little of the time, otherwise 2 %.
 int64_t side_by_side(const std::vector<int64_t>& rows, int64_t L) {
   const double cost = has_matrix_unit() ? 1.1 : 1.02;
   const auto together = [&](int64_t left) {
@@ -122,7 +122,7 @@ int64_t side_by_side(const std::vector<int64_t>& rows, int64_t L) {
   std::vector<int64_t> lanes(L);
   for (size_t n = 0; n < rows.size(); ++n) {
     auto lane = std::min_element(lanes.begin(), lanes.end());
-    *lane = done = std::max(done, *lane + rows[n]);  // its turn comes after that of the one before
+    *lane = done = std::max(done, *lane + rows[n]);  // it adds its result after the expert before it
     left -= rows[n];
     const double time = static_cast<double>(done) + together(left);
     if (time > least) continue;
@@ -132,7 +132,7 @@ int64_t side_by_side(const std::vector<int64_t>& rows, int64_t L) {
   return best;
 }
 
-// body(expert, first row, rows, lane, turn) for each expert, the widest first.
+// Calls body(expert, first row, rows, lane, turn) for each expert, the widest first.
 template <class Body>
 void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const Body& body) {
   const int32_t* start = offsets.const_data_ptr<int32_t>();
@@ -145,7 +145,7 @@ void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const
   Turns turns;
   std::atomic<int64_t> next{0};
   const auto run_lane = [&](Scratch::Lane& lane, int64_t end) {
-    // the autograd state of the calling thread is not that of other threads
+    // the calling thread's autograd state does not hold in other threads
     at::AutoDispatchBelowADInplaceOrView guard;
     for (int64_t i; (i = next.fetch_add(1)) < end;) {
       Turns::Turn turn(turns, i);
@@ -172,20 +172,20 @@ BlockedExpert<T> blocked_expert(const Shape& s, const Scratch::Lane& lane) {
           BlockedProducts<T>(lane.workers, s.D)};
 }
 
-// One expert at work on its rows.
+// One expert's computation on its rows.
 struct ExpertRows {
   const Tensor& x_TD;
   const Shape& s;
   const Scratch::Lane& lane;
   Tensor w13_e, w2_e;
   const int32_t* route;  // of each row
-  Tensor pre;            // (n, 2F): the pre-activation, in backward its gradient in the end
+  Tensor pre;            // (n, 2F): the pre-activation; backward replaces it by its gradient
 
   int64_t n() const { return pre.size(0); }
 };
 
-// The rows of x, rounded with fp8, in lane.rows_MD, and their pre-activation; with blocked products the
-// activation in lane.act_MF too. `read`: when the pre-activation is, again.
+// Gathers x's rows in lane.rows_MD (rounded with fp8) and computes their pre-activation; with blocked
+// products the activation too, in lane.act_MF. `read`: when the pre-activation will be read again.
 void pre_activation(const ExpertRows& rows, Read read) {
   const Scratch::Lane& lane = rows.lane;
   const int64_t n = rows.n();
@@ -203,7 +203,7 @@ void pre_activation(const ExpertRows& rows, Read read) {
   multiply_rows(rows.pre, in, lane.rounded(rows.w13_e, Fp8Scale::by_row).t(), lane.product);
 }
 
-// The rows' output, unscaled, in lane.rows_MD.
+// The rows' output, without router weights, in lane.rows_MD.
 Tensor forward_rows(const ExpertRows& rows, Read read) {
   const Shape& s = rows.s;
   const Scratch::Lane& lane = rows.lane;
@@ -227,7 +227,7 @@ Tensor forward_rows(const ExpertRows& rows, Read read) {
   return out;
 }
 
-// The gradient of the rows; writes those of the weights and, to the lane, of the scales.
+// Returns the gradient of the rows. Writes the gradients of the weights and, in the lane, of the scales.
 template <class T>
 Tensor blocked_backward_rows(const ExpertRows& rows, const Tensor& dy, const Tensor& dw13_e,
                              const Tensor& dw2_e) {
@@ -285,7 +285,7 @@ Outputs forward_cpu(const ExpertCall& call, bool keep) {
   const Tensor &x = call.x_TD, &offsets = call.offsets_E1;
   const Shape s(call);
   auto [y, h] = allocate_results(call, s, keep);
-  // rows that are no expert's: a policy that compresses what is saved reads them all
+  // rows that belong to no expert: an activation policy that compresses saved tensors reads them too
   if (const int64_t end = offsets.const_data_ptr<int32_t>()[offsets.numel() - 1]; keep && end < call.rows) {
     h.narrow(0, end, call.rows - end).zero_();
   }
@@ -322,7 +322,7 @@ Gradients allocate_gradients(const ExpertCall& call) {
   return {dx, dweights, at::empty_like(call.w13_E2FD), at::empty_like(call.w2_EDF)};
 }
 
-// H, unless it is empty, is overwritten with its gradient.
+// Overwrites H, unless it is empty, with its gradient.
 Gradients backward_cpu(const ExpertCall& call, const Tensor& dy, const Tensor& h) {
   const Shape s(call);
   auto gradients = allocate_gradients(call);
@@ -368,7 +368,7 @@ Gradients backward_meta(const ExpertCall& call, const Tensor&, const Tensor& h) 
   return gradients;
 }
 
-// The operators as the dispatcher calls them; `side` does the work.
+// The operators as the dispatcher calls them; `side` is a device's implementation.
 template <Outputs (*side)(const ExpertCall&, bool)>
 Outputs forward_operator(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
                          const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest, bool keep,

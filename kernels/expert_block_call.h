@@ -4,18 +4,18 @@
 #include <cstdint>
 #include <tuple>
 
-// What the operators of kernels/expert_block.h take and give, on every device.
+// Arguments and results of the operators of kernels/expert_block.h, on every device.
 namespace moelab::expert_block_detail {
 
 struct ExpertCall {
   const at::Tensor& x_TD;
   const at::Tensor& weights_TK;
-  const at::Tensor& row_TK;      // int32, of each route; -1: none
+  const at::Tensor& row_TK;      // int32: the row of each route; -1: none
   const at::Tensor& offsets_E1;  // int32, where each expert's rows begin
   const at::Tensor& w13_E2FD;
   const at::Tensor& w2_EDF;
-  int64_t rows;    // R, of all experts
-  int64_t widest;  // rows of the widest expert, at most
+  int64_t rows;    // R, of all experts together
+  int64_t widest;  // upper bound on the rows of one expert
   bool fp8;
 };
 

@@ -14,7 +14,7 @@
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
 
-// Before Hopper, and in other types, each such product reads the offsets on the host; on Blackwell experts
+// Before Hopper, and in other types, each grouped product reads the offsets on the host. On Blackwell experts
 // without rows got gradients (LibTorch's issue 172439).
 bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F) {
   return type == at::kBFloat16 && E < 1024 && D % 8 == 0 && F % 8 == 0 &&
@@ -30,13 +30,13 @@ using namespace expert_block_detail;
 struct Call {
   const Tensor &x, &weights, &row_TK, &offsets, &w13, &w2;
   int64_t T, D, K, E, F, R;
-  bool even;  // all experts have as many rows
+  bool even;  // all experts have equally many rows
   c10::cuda::CUDAGuard guard;
   cudaStream_t stream;
   cuda::Element element;
   Tensor route_R;
   bool fp8;
-  std::optional<Tensor> host_offsets;  // where products go expert by expert
+  std::optional<Tensor> host_offsets;  // if there is one product per expert
 
   explicit Call(const ExpertCall& call)
       : x(call.x_TD),
@@ -51,7 +51,7 @@ struct Call {
         E(w13.size(0)),
         F(w2.size(2)),
         R(call.rows),
-        // by capacity; ragged groups may have all T tokens, and are E * T rows where all take all
+        // by capacity; ragged groups may also have T rows, and R = E * T if every token goes to every expert
         even(E * call.widest == R && (call.widest < T || K < E)),
         guard(x.device()),
         stream(c10::cuda::getCurrentCUDAStream()),
@@ -91,7 +91,7 @@ struct Call {
     return to;
   }
 
-  // f(expert, its first row, rows) for those that have some.
+  // Calls f(expert, its first row, its number of rows) for the experts that have rows.
   template <class Body>
   void for_experts(const Body& body) const {
     const int32_t* ends = even ? nullptr : host_offsets->const_data_ptr<int32_t>();
@@ -102,7 +102,7 @@ struct Call {
   }
   Tensor by_expert(const Tensor& rows_RI) const { return rows_RI.view({E, R / E, rows_RI.size(1)}); }
 
-  // Each expert's rows by its matrix (E, in, out). `format`: of the rows, in fp8.
+  // Each expert's rows times its matrix (E, in, out). `format`: the rows', in fp8.
   Tensor rows_by_expert(const Tensor& rows_RI, Fp8Format format, const Tensor& matrix_EIO) const {
     if (even && !fp8) return at::bmm(by_expert(rows_RI), matrix_EIO).view({R, matrix_EIO.size(2)});
     if (grouped()) return at::_grouped_mm(rows_RI, matrix_EIO, offsets.narrow(0, 1, E));
@@ -114,7 +114,8 @@ struct Call {
     return out;
   }
 
-  // For each expert the product of its rows' columns (E, a, b); zeros for one without rows. a: gradients.
+  // For each expert the transpose of its rows of a times its rows of b: (E, A, B), zeros for one without
+  // rows. a: gradients.
   Tensor columns_by_expert(const Tensor& a_RA, const Tensor& b_RB) const {
     if (even && !fp8) return at::bmm(by_expert(a_RA).transpose(1, 2), by_expert(b_RB));
     if (grouped()) return at::_grouped_mm(a_RA.t(), b_RB, offsets.narrow(0, 1, E));

@@ -6,15 +6,15 @@
 
 #include "kernels/expert_block_call.h"
 
-// The CUDA side of the operators of kernels/expert_block.h. Where all experts have as
-// many rows (by capacity, unless it is of all tokens and each is sent to all experts) nothing waits for the
-// device. Elsewhere products over experts are LibTorch's grouped ones in bf16 on Hopper where D and F are
-// multiples of 8 and experts fewer than 1024, and wait for nothing; otherwise, and in fp8, a product an
-// expert, for which the host waits for the offsets once.
+// The CUDA side of the operators of kernels/expert_block.h. If all experts have equally many rows (by
+// capacity, unless the capacity is all tokens and each goes to all experts), the host does not wait for the
+// device. Otherwise, in bf16 on Hopper with D and F multiples of 8 and fewer than 1024 experts, products over
+// experts are LibTorch's grouped ones, which do not wait either. In all other cases, and in fp8, there is one
+// product per expert, and the host waits once, for the offsets.
 namespace moelab {
 
 // Whether products over E experts of width D and hidden width F are LibTorch's grouped ones: bf16 on Hopper,
-// where they wait for nothing, with rows of whole 16 bytes and fewer than 1024 experts.
+// where the host does not wait for them, with rows of whole 16 bytes and fewer than 1024 experts.
 bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F);
 
 expert_block_detail::Outputs expert_block_forward_cuda(const expert_block_detail::ExpertCall& call,

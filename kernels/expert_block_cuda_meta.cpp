@@ -17,7 +17,7 @@ Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options, Kind ki
   return at::empty(sizes, options);
 }
 
-// As that of kernels/expert_block_cuda.cpp; products over experts allocate their results alone.
+// As Call in kernels/expert_block_cuda.cpp; products over experts allocate only their results.
 struct Call {
   const Tensor &x, &w13;
   int64_t D, E, F, R;

@@ -1,9 +1,9 @@
 #pragma once
 #include "kernels/expert_block_call.h"
 
-// The Meta side of the expert block where meta stands for CUDA (kernels/meta/stands_for.h): what the
-// functions of kernels/expert_block_cuda.h allocate, in their order and for as long. In fp8, whose
-// temporaries are one expert's at a time, experts are taken to have as many rows.
+// The Meta side of the expert block while meta stands for CUDA (kernels/meta/stands_for.h). It allocates what
+// the functions of kernels/expert_block_cuda.h allocate, in their order and for as long. For fp8, whose
+// temporaries are one expert's at a time, all experts are assumed to have equally many rows.
 namespace moelab {
 
 expert_block_detail::Outputs expert_block_forward_cuda_meta(const expert_block_detail::ExpertCall& call,

@@ -18,7 +18,7 @@ __global__ void invert_kernel(const int32_t* row, int64_t routes, int32_t* route
   }
 }
 
-// A block of threads a row; Word is the widest type that divides a row.
+// One block of threads per row; Word is the widest type that divides a row.
 template <class Word>
 __global__ void gather_kernel(const Word* from, const int32_t* route, int64_t rows, int64_t K, int64_t words,
                               Word* to) {
@@ -72,7 +72,7 @@ __global__ void swiglu_backward_kernel(T* h, T* da, const int32_t* route, const 
     T *gate = h + r * 2 * F, *up = gate + F, *d = da + r * F;
     float along = 0;
     for (int64_t j = threadIdx.x; j < F; j += kRowThreads) {
-      if (empty) {  // what lies there may be no number
+      if (empty) {  // the row may hold NaN
         gate[j] = up[j] = d[j] = from_float<T>(0);
         continue;
       }

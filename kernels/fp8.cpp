@@ -26,7 +26,7 @@ constexpr int64_t kGrain = 16384;  // elements a task
 
 struct Format {
   float largest;
-  float precision;  // distance of neighbours over the power of two below them
+  float precision;  // distance of neighbours, relative to the power of two below them
   float smallest;   // distance of neighbours around 0
 };
 
@@ -39,10 +39,10 @@ Vec rounded(const Vec& x, const Format& f) {
   const Vec power = x & Vec(std::bit_cast<float>(0x7F800000u));
   const Vec step = at::vec::maximum(power * Vec(f.precision), Vec(f.smallest));
   const Vec shift = step * Vec(0x1.8p23f);          // the last place of x + shift is step: the sum rounds
-  return ((x + shift) - shift) | (x & Vec(-0.0f));  // a negative number stays one at 0
+  return ((x + shift) - shift) | (x & Vec(-0.0f));  // a negative number that rounds to 0 keeps its sign
 }
 
-// The smallest power of two that brings `most` into the format; NaN for what is not finite.
+// The smallest power of two that brings `most` into the format; NaN if `most` is not finite.
 float scale_of(float most, const Format& f) {
   if (!std::isfinite(most)) return std::nanf("");
   int exponent = 0;
@@ -50,7 +50,7 @@ float scale_of(float most, const Format& f) {
   return most == 0 ? 1 : std::ldexp(1.0f, fraction == 0.5 ? exponent - 1 : exponent);
 }
 
-// |x|; NaN where `most` or x is: at::vec's maximum keeps it.
+// The larger of `most` and |x|; NaN if either is, since at::vec's maximum keeps it.
 Vec larger(const Vec& most, const Vec& x) { return at::vec::maximum(most, x.abs()); }
 
 template <class T>
@@ -67,7 +67,7 @@ void round_row(const T* from, T* to, int64_t columns, const Format& f) {
   });
 }
 
-// `n` columns side by side, a lane each.
+// Rounds `n` adjacent columns, a lane each.
 template <class T>
 void round_strip(const T* from, T* to, int64_t rows, int64_t columns, int64_t n, const Format& f) {
   Vec most(0);
@@ -119,7 +119,7 @@ class Fp8Linear : public Differentiable<Fp8Linear> {
   }
 };
 
-// What of fp8_codes is as large as x: not all operators that it calls have Meta kernels.
+// The allocations of fp8_codes that are as large as x; not all operators that it calls have Meta kernels.
 Fp8Codes codes_on_meta(const Tensor& x, at::ScalarType type, Fp8Scale scale) {
   const Tensor wide = x.to(at::kFloat), quotient = at::empty_like(wide);
   const int64_t rows = x.size(0), columns = x.size(1);

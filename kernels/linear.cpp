@@ -38,7 +38,7 @@ Tensor linear_forward(const Tensor& x_TK, const Tensor& w) {
   return y;
 }
 
-// dx, dw.
+// Returns dx, dw.
 std::tuple<Tensor, Tensor> linear_backward(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& w) {
   const int64_t T = x_TK.size(0), N = w.size(0), K = w.size(1), rows = round_up(T, kRowBlock);
   Tensor dx = at::empty_like(x_TK), dw;
@@ -90,7 +90,7 @@ bool is_blocked(const Tensor& x, const Tensor& w) {
   const bool on_cpu = x.is_cpu() || (x.is_meta() && !meta_is_cuda());
   const bool packed = x.is_contiguous() && w.is_contiguous();
   return on_cpu && packed && x.scalar_type() == w.scalar_type() &&
-         x.numel() >= kRowBlock * w.size(1) &&  // below, laying out costs more than it saves
+         x.numel() >= kRowBlock * w.size(1) &&  // below that, packing costs more than it saves
          has_blocked_product(x.scalar_type(), w.size(0), w.size(1));
 }
 

@@ -3,10 +3,10 @@
 
 namespace moelab {
 
-// x (…, K) by the transpose of weight (N, K): (…, N), all of one dtype. What at::linear computes, saves and
-// differentiates; bf16 on a CPU that multiplies it goes by blocked products (kernels/cpu/blocked_product.h):
-// sums in fp32, rounded once, to the same bits on any number of threads. Call it as moelab::linear: by its
-// arguments alone at::linear would fit as well.
+// x (…, K) times the transpose of weight (N, K): (…, N), all of one dtype. Computes, saves and differentiates
+// what at::linear does. On the CPU, with kRowBlock rows or more and where has_blocked_product, it uses
+// blocked products (kernels/cpu/blocked_product.h): summed in fp32, rounded once, with the same bits on any
+// number of threads. Call it as moelab::linear: an unqualified call also finds at::linear.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_NK);
 
 }  // namespace moelab

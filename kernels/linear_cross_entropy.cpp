@@ -24,8 +24,8 @@
 
 // Axes: T tokens, R tokens of a chunk, D width, V vocabulary, P parts of the vocabulary.
 //
-// A chunk's logits are kept transposed, (V, R): the product for dW then reads them as they lie, a range of
-// the vocabulary is one piece of memory, and softmax runs along the vocabulary with one token a vector lane.
+// A chunk's logits are kept transposed, (V, R): the product for dW then reads them in place, a range of the
+// vocabulary is contiguous, and softmax runs along the vocabulary with one token per vector lane.
 namespace moelab {
 namespace {
 
@@ -34,19 +34,19 @@ using cuda::ceil_div;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Beside a chunk of logits; together below 64 MiB.
+// Size of the slab; a chunk of logits and the slab together stay below 64 MiB.
 constexpr int64_t kSlabBytes = int64_t{4} << 20, kGpuSlabBytes = int64_t{12} << 20;
 
-// The operator's: loss, dx, dw, dw_lower and divergence of the buffers.
+// What the operator returns: loss, dx, dw, dw_lower and divergence of the buffers.
 using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// All that the forward allocates, by one function for the CPU, CUDA and meta.
+// All that forward allocates, in one function for the CPU, CUDA and meta.
 struct Buffers {
   int64_t T, D, V, chunk, parts;
   Tensor loss;           // () fp32
   Tensor dx;             // (T, D) as x; undefined when not wanted
   Tensor dw;             // (V, D) as the weight; undefined when not wanted
-  Tensor dw_lower;       // (V, D) likewise; where defined, the lower halves of fp32 sums whose upper are dw's
+  Tensor dw_lower;       // (V, D) likewise; if defined: the lower halves of fp32 sums, upper ones in dw
   Tensor logits;         // (V * R) as x: the logits of a chunk, then their gradient
   Tensor slab;           // (rows, D) as x: a part of one chunk's dW; undefined where products go into dw
   Tensor partial_max;    // (P, R) fp32
@@ -57,7 +57,7 @@ struct Buffers {
   Tensor row_loss;       // (T) fp64
   Tensor inverse_count;  // () fp64: one over the number of targets
 
-  // With a reference alone.
+  // Only with a reference.
   Tensor other_logits;    // (V * R) as x
   Tensor other_partial;   // (2, P, R) fp32
   Tensor other_token;     // (4, R) fp32
@@ -121,7 +121,7 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& targets,
       "linear_cross_entropy: the gradient's scale must be () fp64 where x is");
 }
 
-// The reference as the operator takes it.
+// The reference as operator arguments.
 struct Reference {
   const std::optional<Tensor>& x;
   const std::optional<Tensor>& weight;
@@ -172,7 +172,7 @@ ReferenceChunk reference_chunk_of(const Buffers& b, const Tensor& logits_VR, int
           .row_divergence = b.row_divergence.data_ptr<double>() + first};
 }
 
-// Of two tensors of 16-bit elements.
+// From two tensors of 16-bit elements.
 SplitFloats split_floats(const Tensor& upper, const Tensor& lower) {
   return {static_cast<uint16_t*>(upper.data_ptr()), static_cast<uint16_t*>(lower.data_ptr())};
 }
@@ -205,7 +205,7 @@ struct CpuBackend {
 };
 
 // dW += (gradient of the logits) x, for one chunk. In 16 bits the product has to be rounded before it is
-// added, and goes through a slab: a whole (V, D) temporary would defeat the chunks.
+// added, so it goes through a slab: a whole (V, D) temporary would defeat the chunks.
 template <class Backend>
 void add_weight_gradient(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool first) {
   Tensor dw = b.dw;
@@ -264,7 +264,7 @@ struct MetaBackend {
   static void accumulate(const SplitFloats&, const Tensor&, bool) {}
 };
 
-// What the products of forward's first chunk, the largest, allocate and free.
+// Allocates and frees what the products of forward's first chunk do, which is the largest.
 void count_products(const Buffers& b, const Tensor& x, const Tensor& weight, const Reference& reference) {
   const int64_t R = std::min(b.chunk, b.T);
   const Tensor x_RD = x.narrow(0, 0, R), logits_VR = b.logits.narrow(0, 0, b.V * R).view({b.V, R});
@@ -296,7 +296,7 @@ void scale_elements(T* p, int64_t n, float factor) {
   });
 }
 
-// gradient *= factor; with `lower`, as Buffers has it, the product of the fp32 sum is what is rounded.
+// gradient *= factor. With `lower` (see Buffers) the fp32 sums are multiplied, and rounded once.
 void scale_cpu(Tensor gradient, const Tensor& lower, const Tensor& factor) {
   const float f = *factor.data_ptr<float>();
   if (lower.defined()) {
@@ -369,13 +369,13 @@ void call_scale(const Tensor& gradient, const Tensor& lower, const Tensor& facto
 
 class LinearCrossEntropy : public Differentiable<LinearCrossEntropy> {
  public:
-  // {loss}, with a reference {objective, cross entropy, divergence}.
+  // Returns {loss}, with a reference {objective, cross entropy, divergence}.
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                                const Tensor& targets, const std::optional<Tensor>& gradient_scale,
                                const ReferenceHead* reference) {
     auto [loss, dx, dw, dw_lower, divergence] = call_forward(
         x, weight, targets, x.requires_grad(), weight.requires_grad(), gradient_scale, reference);
-    // Not save_for_backward: these are gradients, no activation policy is to pack them.
+    // Not save_for_backward: these are gradients, which no activation policy should pack.
     ctx->saved_data["dx"] = std::move(dx);
     ctx->saved_data["dw"] = std::move(dw);
     ctx->saved_data["dw_lower"] = std::move(dw_lower);

@@ -4,8 +4,9 @@
 
 #include "kernels/cuda/cross_entropy.h"
 
-// R tokens of the chunk, V vocabulary, P parts of it. A block covers one part and 32 tokens, the tokens along
-// x so that a warp reads neighbouring addresses of the transposed logits. Nothing is added atomically.
+// R tokens of the chunk, V vocabulary, P parts of it. A block covers one part and 32 tokens, with the tokens
+// along x so that a warp reads neighbouring addresses of the transposed logits. There are no atomic
+// additions.
 namespace moelab::cuda {
 namespace {
 
@@ -20,10 +21,10 @@ __device__ void put(float* p, float x) { *p = x; }
 __device__ void put(__nv_bfloat16* p, float x) { *p = __float2bfloat16_rn(x); }
 __device__ void put(__half* p, float x) { *p = __float2half_rn(x); }
 
-// The larger; a NaN stays, on either side.
+// The larger of a and b; NaN if either is NaN.
 __device__ float larger(float a, float b) { return a != a || a >= b ? a : b; }
 
-// exp(a - b), 0 for an empty part or a logit of -inf even where both are -inf.
+// exp(a - b); 0 for an empty part or a logit of -inf, even if both are -inf.
 __device__ float exp_difference(float a, float b) { return a == -CUDART_INF_F ? 0.0f : expf(a - b); }
 
 __device__ int64_t part_end(const CrossEntropyChunk& c) {
@@ -31,7 +32,7 @@ __device__ int64_t part_end(const CrossEntropyChunk& c) {
   return end < c.vocabulary ? end : c.vocabulary;
 }
 
-// Of each part its maximum and the sum of exp(logit - maximum).
+// For each part its maximum and the sum of exp(logit - maximum).
 template <class T>
 __global__ void partial_kernel(CrossEntropyChunk c, const T* logits, float* maxima, float* sums) {
   __shared__ float shared_max[kRows][kTokens], shared_sum[kRows][kTokens];
@@ -95,7 +96,8 @@ __global__ void join_kernel(CrossEntropyChunk c, int64_t parts) {
   r.token_shift[token] = float(double(p.top) - q.top + log(p.sum) - log(q.sum));
 }
 
-// Of each part its share of KL(p || q), into the reference's partial maxima, which have been used.
+// For each part its share of KL(p || q). Overwrites the reference's partial maxima, which are no longer
+// needed.
 template <class T>
 __global__ void divergence_kernel(CrossEntropyChunk c) {
   __shared__ float shared_sum[kRows][kTokens];
@@ -157,7 +159,7 @@ __global__ void gradient_kernel(CrossEntropyChunk c) {
   }
 }
 
-// Of `count` numbers those of a thread, in the strides of the grid.
+// Calls f for this thread's share of `count` numbers, in the strides of the grid.
 template <class F>
 __device__ void for_elements(int64_t count, const F& f) {
   const int64_t stride = int64_t(gridDim.x) * kThreads;

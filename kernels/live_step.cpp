@@ -78,7 +78,7 @@ LiveStep live_step(const OptimizerStep& numbers, double loss_scale) {
 }
 
 void write_live_step(const Tensor& live, const LiveStep& numbers) {
-  // the driver has taken memory of the host that is not pinned by the time that the call returns
+  // host memory that is not pinned has been copied by the driver when the call returns
   if (live.is_meta()) return;
   live.copy_(at::from_blob(const_cast<LiveStep*>(&numbers), {kBytes}, at::kByte), /*non_blocking=*/true);
 }

@@ -3,7 +3,7 @@
 namespace moelab::cuda {
 namespace {
 
-// One thread: the sum has the host's order, over one number a parameter.
+// One thread, so that the sum has the host's order; there is one number per parameter.
 __global__ void settle_kernel(LiveStep* live, const double* squares, int64_t count, const double* loss,
                               double clip) {
   settle(*live, squares, count, *loss, clip);

@@ -7,27 +7,27 @@
 
 namespace moelab {
 
-// A LiveStep on a device: (sizeof(LiveStep)) uint8. OptimizerStep::live takes it.
+// A LiveStep in device memory: (sizeof(LiveStep)) uint8, for OptimizerStep::live.
 at::Tensor make_live_step(c10::Device device);
 
-// What the host writes: of a step with these numbers, whose weight decay is that of the parameters that
-// decay.
+// The part of a LiveStep that the host writes, for a step with these numbers. Their weight decay is that of
+// the parameters that decay.
 LiveStep live_step(const OptimizerStep& numbers, double loss_scale);
-// On CUDA behind what is queued on the current stream; nothing waits.
+// On CUDA queued on the current stream; the host does not wait.
 void write_live_step(const at::Tensor& live, const LiveStep& numbers);
-// On CUDA it waits for what is queued. On meta, a new one.
+// On CUDA the host waits for what is queued. On meta returns a default LiveStep.
 LiveStep read_live_step(const at::Tensor& live);
 
-// Its loss scale, () fp64, a view.
+// A view of its loss scale, () fp64.
 at::Tensor live_loss_scale(const at::Tensor& live);
 
-// Whether the step is skipped, (1) int32, a view.
+// A view of its `skipped`, (1) int32.
 at::Tensor skipped_step(const at::Tensor& live);
 
-// squared_norm(x) as a tensor, () fp64 on x's device, with the same bits; nothing waits.
+// squared_norm(x) as a tensor, () fp64 on x's device, with the same bits. The host does not wait.
 at::Tensor squared_norm_tensor(const at::Tensor& x);
 
-// settle() where `live` is: squares (n) and loss () fp64 on its device. Nothing waits.
+// settle() on the device of `live`, where squares (n) and loss () are fp64. The host does not wait.
 void settle_step_(const at::Tensor& live, const at::Tensor& squares, const at::Tensor& loss, double clip);
 
 }  // namespace moelab

@@ -5,8 +5,8 @@
 
 namespace moelab {
 
-// The first `count` gradient elements at p as an update rule works with them: times `scale`, and at most
-// kLargestGradient. An element that is not finite becomes NaN.
+// The first `count` gradient elements at p as update rules use them: times `scale`, with magnitudes of at
+// most kLargestGradient. An element that is not finite becomes NaN.
 template <class Gradient>
 Vec load_gradient(const Gradient* p, int64_t count, float scale) {
   const Vec stored = load_float(p, count), zero_or_nan = stored - stored;

@@ -7,7 +7,7 @@
 
 namespace moelab {
 
-// The two rules that keep one moment, g = gradient_scale * gradient, bounded as adamw_ bounds it:
+// The two rules with one moment. g = gradient_scale * gradient, bounded as in adamw_:
 //   lion  (Chen et al., arXiv 2302.06675): u = sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g
 //   sgd   with momentum beta1, as in PyTorch:  m = beta1 m + g;  u = m
 // and then master -= lr * (u + weight_decay * master). eps, step and, for sgd, beta2 are not read.

@@ -21,8 +21,8 @@ constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr int kRounds = 5;
 constexpr double kNormFloor = 1e-7;
 
-// Each matrix by each. On the CPU one product after the other, so that a matrix's bits do not depend on its
-// group.
+// Multiplies each matrix of a by that of b. On the CPU one product after the other, so that a matrix's bits
+// do not depend on its group.
 void multiply(const Tensor& out, const Tensor& a, const Tensor& b) {
   if (on_cuda(out)) {
     Tensor to = out;
@@ -32,7 +32,7 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b) {
   for (int64_t i = 0; i < out.size(0); ++i) product_out(out[i], a[i], b[i]);
 }
 
-// Each matrix of u over its norm.
+// Divides each matrix of u by its norm.
 void normalise(const Tensor& u_GRC) {
   if (on_cuda(u_GRC)) {
     u_GRC.div_(at::linalg_vector_norm(u_GRC, 2, at::IntArrayRef{-2, -1}, true).add_(kNormFloor));
@@ -42,7 +42,7 @@ void normalise(const Tensor& u_GRC) {
     u_GRC[i].mul_(1 / (std::sqrt(squared_norm(u_GRC[i])) + kNormFloor));
 }
 
-// The matrices of x made nearly orthogonal, in place. A wide matrix is multiplied from the left and a tall
+// Makes the matrices of x nearly orthogonal, in place. A wide matrix is multiplied from the left and a tall
 // one from the right, so that A has the smaller side.
 void orthogonalise(Tensor x_GRC) {
   const bool tall = x_GRC.size(-2) > x_GRC.size(-1);
@@ -69,7 +69,7 @@ struct Group {
   }
 };
 
-// Steps one group's momentum; the direction of its Nesterov step, scratch for the caller to write to.
+// Updates one group's momentum. Returns the direction of its Nesterov step, which the caller may overwrite.
 Tensor nesterov(const Tensor& gradient, const Tensor& m, double scale) {
   const Tensor u = at::empty(m.sizes(), m.options());
   u.copy_(gradient).mul_(scale);
@@ -88,7 +88,7 @@ void muon_(const Tensor& weights, const Tensor& gradient, const Tensor& m,
   const at::NoGradGuard no_grad;
   const int64_t R = weights.size(-2), C = weights.size(-1), matrices = weights.numel() / (R * C);
   const std::vector<int64_t> shape = {matrices, R, C};
-  OptimizerStep numbers = step;  // of an SGD step without momentum
+  OptimizerStep numbers = step;  // for an SGD step without momentum
   numbers.lr =
       step.lr * kMuonRate * std::sqrt(std::max(1.0, static_cast<double>(R) / static_cast<double>(C)));
   numbers.weight_decay = numbers.lr > 0 ? step.weight_decay * step.lr / numbers.lr : 0;

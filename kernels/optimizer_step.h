@@ -17,10 +17,10 @@ struct OptimizerStep {
   double weight_decay = 0;    // decoupled: the weight shrinks by lr * weight_decay
   int64_t step = 1;           // counted from 1, for the bias correction
   double gradient_scale = 1;  // multiplies the gradient first: clipping, loss scale, mean over micro-batches
-  int64_t stream = 0;         // of random numbers, one a parameter, where the rule rounds stochastically
-  int64_t first_element = 0;  // where a part of a parameter begins: it draws what the whole would draw there
-  // A LiveStep on the weights' device (kernels/live_step.h); defined, its lr, step and gradient scale stand
-  // in for those above when the step runs, and it says whether to skip it.
+  int64_t stream = 0;         // of random numbers, one per parameter, for rules that round stochastically
+  int64_t first_element = 0;  // a part's offset in its parameter, so that it draws the whole's numbers
+  // A LiveStep on the weights' device (kernels/live_step.h). If defined, its lr, step and gradient scale
+  // replace those above when the step runs, and it decides whether the step is skipped.
   at::Tensor live = {};
 };
 
@@ -29,7 +29,7 @@ inline float factored_beta(const OptimizerStep& s) {
   return static_cast<float>(1 - std::pow(static_cast<double>(s.step), -0.8));
 }
 
-// As operators take them: "float[] numbers, int[] counters, Tensor? live".
+// The step as operator arguments: "float[] numbers, int[] counters, Tensor? live".
 struct StepArguments {
   explicit StepArguments(const OptimizerStep& s)
       : numbers{s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale},
@@ -54,12 +54,12 @@ inline OptimizerStep step_from(at::ArrayRef<double> n, at::IntArrayRef c) {
           .first_element = c[2]};
 }
 
-// The step that an operator takes on the CPU, with what `live` says; none: it is skipped.
+// The step that an operator takes on the CPU, with the numbers of `live` if given; nothing: it is skipped.
 std::optional<OptimizerStep> step_now(at::ArrayRef<double> numbers, at::IntArrayRef counters,
                                       const std::optional<at::Tensor>& live);
 
 // Throws c10::Error unless the tensors are contiguous, of one size and of these types: weights fp32, or bf16
-// and then without copy; gradient fp32, bf16 or fp16; the copy that the model computes with bf16 or fp16.
+// without a compute copy; gradient fp32, bf16 or fp16; compute copy bf16 or fp16.
 void check_step(const char* rule, const at::Tensor& weights, const at::Tensor& gradient,
                 const std::optional<at::Tensor>& compute_copy);
 // Throws c10::Error unless `state` is contiguous, of this type and of `elements`.

@@ -42,7 +42,7 @@ Tensor allocate(const Tensor& x, const Layout& layout) {
   return at::empty({layout.bytes()}, x.options().dtype(at::kByte));
 }
 
-// f(i, buffer) for each block i; the buffer is of one block, a task's own.
+// Calls f(i, buffer) for each block i; the buffer has room for one block and is the task's own.
 template <class F>
 void for_blocks(const Layout& layout, const F& f) {
   const int64_t grain = std::max<int64_t>(1, kElementGrain / layout.block);

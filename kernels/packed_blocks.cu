@@ -12,7 +12,7 @@ __device__ float top_of(BlockCode code) {
   return code == BlockCode::e4m3 ? kE4m3Max : code == BlockCode::e5m2 ? kE5m2Max : 1.0f;
 }
 
-// y: an element over its block's magnitude, times the format's largest.
+// y: an element divided by its block's magnitude, times the format's largest number.
 __device__ uint8_t encode(BlockCode code, float y) {
   if (code == BlockCode::e4m3) return encode_float8<3, 7>(y);
   if (code == BlockCode::e5m2) return encode_float8<2, 15>(y);

@@ -20,18 +20,18 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kDepth = 256, kColumns = 256,
-                  kRows = 64;       // of a block: the right operand's stays in the cache
-constexpr int64_t kMostRows = 512;  // for which a block of the right operand is laid out once
-constexpr int64_t kFewRows = 4;     // up to which dot products cost less than laying out
+                  kRows = 64;       // of a block, so that the right operand's block stays in the cache
+constexpr int64_t kMostRows = 512;  // most rows for which a packed block of the right operand is used
+constexpr int64_t kFewRows = 4;     // up to this many rows, dot products cost less than packing
 
-// A matrix of 16-bit elements, rows or columns of which are contiguous.
+// A matrix of 16-bit elements whose rows or columns are contiguous.
 template <class T>
 struct Matrix {
   const T* at;
   int64_t row_stride, column_stride;
   explicit Matrix(const Tensor& t)
       : at(t.const_data_ptr<T>()), row_stride(t.stride(0)), column_stride(t.stride(1)) {
-    // a stride over one element is of no account
+    // the stride of an axis of one element does not matter
     if (t.size(1) == 1) column_stride = 1;
     if (column_stride != 1 && t.size(0) == 1) row_stride = 1;
     TORCH_CHECK(column_stride == 1 || row_stride == 1,
@@ -41,7 +41,7 @@ struct Matrix {
     return at + row * row_stride + column * column_stride;
   }
 
-  // to (rows, columns) = the block at (row, column), as floats.
+  // Copies the block (rows, columns) at (row, column) to `to`, as floats.
   void copy_block(int64_t row, int64_t column, int64_t rows, int64_t columns, float* to,
                   int64_t to_stride) const {
     if (column_stride == 1) {
@@ -62,7 +62,7 @@ struct Matrix {
   }
 };
 
-// How a product is cut into tasks, and what a core computes one in.
+// How a product is split into tasks.
 struct Tasks {
   int64_t M, K, N, rows, columns;
   Tasks(int64_t M, int64_t K, int64_t N)
@@ -121,7 +121,7 @@ float dot(const T* a, const T* b, int64_t n) {
   return horizontal_sum(sum);
 }
 
-// Each element a dot product: of few rows, with b a transpose. Reads b once.
+// Computes each element as a dot product, for few rows and with b a transpose. Reads b once.
 template <class T>
 void multiply_few(const Tensor& out, const Tensor& a, const Tensor& b) {
   const int64_t M = a.size(0), K = a.size(1), N = b.size(1), stride = out.stride(0);

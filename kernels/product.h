@@ -1,26 +1,26 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-// Matrix products for CPUs without 16-bit ones (-march of the build decides, for fp16 all CPUs), where
-// LibTorch's are scalar loops two hundred times slower than its fp32 ones. Operands keep their 16 bits in
-// memory; blocks are converted as they are laid out, multiplied in fp32, and the result is rounded once.
-// Elsewhere these functions are LibTorch's. Axes: M rows, K terms, N columns.
+// Matrix products for CPUs without 16-bit products (the build's -march decides; for fp16 all CPUs), where
+// LibTorch's are scalar loops, two hundred times slower than its fp32 products. Operands stay 16-bit in
+// memory: blocks are converted as they are packed and multiplied in fp32, and the result is rounded once.
+// Elsewhere these functions call LibTorch. Axes: M rows, K terms, N columns.
 namespace moelab {
 
-// Whether products of x's type run in fp32 where x is: 16 bits on a CPU, or on meta while that stands for
-// one, that has no products of them.
+// Whether products of x's type run in fp32 on x's device: 16-bit types on a CPU without such products, or on
+// meta while that stands for one.
 bool multiplies_as_fp32(const at::Tensor& x);
 
-// The bytes that a product in fp32 computes in: a block of each operand and of the result for each core. They
-// grow with each size.
+// Bytes of scratch for a product in fp32: for each core a block of each operand and of the result. They grow
+// with each dimension.
 int64_t product_bytes(int64_t M, int64_t K, int64_t N);
 
-// out (M, N) = a (M, K) by b (K, N), all of one dtype; a and b contiguous or transposes of contiguous
-// matrices, `out` contiguous rows. `memory`: product_bytes or more, uint8; undefined: allocated here.
+// out (M, N) = a (M, K) times b (K, N), all of one dtype; a and b contiguous or transposes of contiguous
+// matrices, `out` contiguous rows. `memory`: at least product_bytes of uint8; undefined: allocated here.
 void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& memory = {});
 
-// a (…, M, K) by b (…, K, N) of the same leading dimensions: (…, M, N). Differentiable; saves a and b as they
-// are.
+// a (…, M, K) times b (…, K, N) with the same leading dimensions: (…, M, N). Differentiable; saves a and b
+// unconverted.
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace moelab

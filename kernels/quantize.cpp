@@ -12,7 +12,7 @@
 namespace moelab {
 namespace {
 
-// 0, the decades' midpoints, 1.
+// All magnitudes: 0, the decades' midpoints, 1.
 std::vector<double> magnitudes(bool is_signed) {
   std::vector<double> all{0};
   for (int decade = 0; decade < 7; ++decade) {
@@ -25,8 +25,8 @@ std::vector<double> magnitudes(bool is_signed) {
   return all;
 }
 
-// What the map holds for the bin of these upper bits; boundary[k] lies above the magnitude k. Only one can
-// lie in a bin, whose lower bits are never above 0xFFFF.
+// The map's entry for the bin with these upper bits. boundary[k] lies above the magnitude k. A bin holds at
+// most one boundary; its lower bits are never above 0xFFFF.
 int32_t bin_entry(int32_t upper, const std::vector<float>& boundary) {
   const auto past = std::lower_bound(boundary.begin(), boundary.end(), std::bit_cast<float>(upper << 16));
   const auto number = static_cast<int32_t>(past - boundary.begin());
@@ -78,7 +78,7 @@ void encode_map(const DynamicMap& map, const float* x, int64_t count, float scal
     const int64_t n = std::min(count, kQuantBlock);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) bins[i] = magnitude_bin(x[i] * scale);
-    // apart from the rest: one at a time they are looked up faster than by the gather instructions
+    // a loop of its own: looking up one at a time is faster than the gather instructions
     for (int64_t i = 0; i < n; ++i) bins[i] = map.bin[bins[i]];
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
@@ -114,7 +114,7 @@ const DynamicMap& unsigned_dynamic_map() {
 }
 
 float block_absmax(const float* x, int64_t count) {
-  Vec largest(0), probe(0);  // probe: 0 times each, NaN when one is not finite
+  Vec largest(0), probe(0);  // probe: sum of 0 * x, NaN if an element is not finite
   for_each_vector(count, [&](int64_t i, int64_t lanes) {
     const Vec v = load_float(x + i, lanes);
     largest = at::vec::maximum(largest, v.abs());

@@ -38,7 +38,7 @@ void rotate_head(const T* from, T* to, const float* cosine, const float* sine, i
   });
 }
 
-// `to` may be `from`; the heads behind the rotated ones are copied when it is not.
+// `to` may be `from`; if it is not, the heads after the rotated ones are copied.
 void rotate(const Tensor& from, Tensor& to, int64_t rotated_heads, const Tensor& table, float sign) {
   const int64_t hd = from.size(3), width = from.size(2) * hd, half = hd / 2, places = table.size(0);
   const float* angles = table.const_data_ptr<float>();

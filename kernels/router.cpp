@@ -21,8 +21,9 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using namespace router_detail;
 
-// As choose_for_experts_cuda: scores, and what LibTorch's stable sort makes of them. Beyond 4096 tokens it
-// sorts a copy in which each expert's lie side by side; CUB's scratch is in bytes a score.
+// Allocates what choose_for_experts_cuda does: scores, and the buffers of LibTorch's stable sort. Beyond 4096
+// tokens it sorts a copy in which each expert's scores are contiguous. scratch_bytes: CUB's scratch per
+// score.
 void choose_for_experts_cuda_meta(const Tensor& logits, const Shape& s) {
   const auto like_logits = [&](at::ScalarType type) { return at::empty_like(logits, type); };
   const Tensor scores = like_logits(at::kFloat), values = like_logits(at::kFloat),
@@ -30,7 +31,7 @@ void choose_for_experts_cuda_meta(const Tensor& logits, const Shape& s) {
   if (s.S <= 4096) return;
   const Tensor copy = like_logits(at::kFloat), sorted = like_logits(at::kFloat),
                places = like_logits(at::kLong);
-  const int64_t scratch_bytes = s.B * s.E < 128 ? 32 : 20;  // all experts' in one sort, or each expert's
+  const int64_t scratch_bytes = s.B * s.E < 128 ? 32 : 20;  // one sort for all experts, or one for each
   at::empty({scratch_bytes, logits.numel()}, logits.options().dtype(at::kByte));
 }
 
@@ -56,7 +57,7 @@ Gradients backward_meta(const BackwardCall& call) {
   return {dx, dw};
 }
 
-// The operators as the dispatcher calls them; `side` does the work.
+// The operators as the dispatcher calls them; `side` is a device's implementation.
 template <Forward (*side)(const ForwardCall&)>
 Forward forward_operator(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
                          const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,

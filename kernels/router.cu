@@ -5,7 +5,8 @@
 #include "kernels/cuda/router.h"
 #include "kernels/cuda/router_rule.h"
 
-// Axes: T tokens (B sequences of S), E experts, K choices a token. A warp takes a token, but for the balance.
+// Axes: T tokens (B sequences of S), E experts, K choices a token. A warp takes a token, except for the
+// balance loss.
 namespace moelab::cuda {
 namespace {
 
@@ -17,13 +18,13 @@ __device__ bool is_padding(const RouterScores& s, int64_t t) {
 __device__ int64_t first_token() { return (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32; }
 __device__ int64_t token_stride() { return int64_t(gridDim.x) * kWarps; }
 
-// The scratch.
+// The sums in the scratch.
 struct Sums {
   double *scores, *routes;                // (chunks of all sequences, E): normalised scores, routes
   double *z, *tokens;                     // (chunks of all sequences): lse^2, tokens that are not padding
   double *balance_of, *z_of, *tokens_of;  // (B)
   float* total;                           // (T): the sum of a token's scores
-  unsigned* done;                         // (B + 1): of each sequence its chunks, then the sequences
+  unsigned* done;                         // (B + 1): chunks done of each sequence; sequences done
   int64_t sequences, chunks;              // chunks of a sequence
 };
 
@@ -44,14 +45,14 @@ Sums sums_in(double* scratch, const RouterShape& s) {
   return sums;
 }
 
-// Takes the K best of what the lanes hold, scores[j] of expert lane + 32 j and NaN where there is none, and
-// leaves the k-th in ids[k] by the lane k % 32.
+// Takes the K best experts. Lane l holds in scores[j] the score of expert l + 32 j, NaN if there is none.
+// Lane k % 32 writes the k-th best to ids[k].
 template <int kMine>
 __device__ void choose(float (&scores)[kMine], int64_t K, bool padding, int32_t* ids) {
   const int lane = threadIdx.x % 32;
   for (int64_t k = 0; k < K; ++k) {
     float best = -INFINITY;
-    int32_t expert = INT32_MAX;  // and so it stays where scores are no numbers
+    int32_t expert = INT32_MAX;  // stays so if all scores are NaN
     const auto take = [&](float score, int32_t other) {
       if (!comes_first(score, other, best, expert)) return;
       best = score;
@@ -69,7 +70,7 @@ __device__ void choose(float (&scores)[kMine], int64_t K, bool padding, int32_t*
   }
 }
 
-// A lane takes the choices lane + 32 i, which it has written itself where they are new.
+// Lane l takes the choices l + 32 i; if they are new, it has written them itself.
 __device__ void weigh(const float* logits, float lse, bool sigmoid, int64_t K, bool normalise,
                       const int32_t* ids, float* weights) {
   const int lane = threadIdx.x % 32;
@@ -83,7 +84,7 @@ __device__ void weigh(const float* logits, float lse, bool sigmoid, int64_t K, b
   for (int64_t k = lane; k < K; k += 32) weights[k] /= sum;
 }
 
-// All of a token but the balance; a lane holds up to kMine experts.
+// Everything for a token except the balance loss; a lane holds up to kMine experts.
 template <int kMine>
 __global__ void token_kernel(RouterScores s, RouterShape shape, const float* bias, bool ids_given,
                              bool normalise, Sums sums, RouterOutputs out) {
@@ -121,7 +122,7 @@ __global__ void token_kernel(RouterScores s, RouterShape shape, const float* bia
   }
 }
 
-// Calls f with how many of E experts a lane holds, as a constant, so that they lie in registers.
+// Calls f with the number of experts per lane, as a constant, so that they stay in registers.
 template <int kMine = 1, class F>
 void with_experts_a_lane(int64_t E, const F& f) {
   if constexpr (32 * kMine < kMostExperts) {
@@ -130,7 +131,7 @@ void with_experts_a_lane(int64_t E, const F& f) {
   f(std::integral_constant<int, kMine>());
 }
 
-// What a chunk of sequence b's tokens adds, a thread an expert at a time.
+// Sums a chunk of sequence b's tokens; a thread takes one expert at a time.
 __device__ void sum_chunk(const RouterScores& s, const RouterShape& shape, const float* lse,
                           const int32_t* ids, const Sums& sums, int64_t chunk, int64_t b) {
   __shared__ int32_t routes[kMostExperts];
@@ -144,7 +145,7 @@ __device__ void sum_chunk(const RouterScores& s, const RouterShape& shape, const
     z += static_cast<double>(lse[t]) * lse[t];
     tokens += 1;
     for (int64_t k = t * shape.K; k < (t + 1) * shape.K; ++k) {
-      if (ids[k] >= 0) atomicAdd(&routes[ids[k]], 1);  // whole numbers: in any order the same
+      if (ids[k] >= 0) atomicAdd(&routes[ids[k]], 1);  // integers: the same in any order
     }
   }
   z = block_sum(z);
@@ -172,7 +173,7 @@ __device__ double sum_of_chunks(const double* values, int64_t b, int64_t chunks,
   return sum;
 }
 
-// The sums of routes stay in the sequence's first chunk.
+// Leaves the sums of routes in the sequence's first chunk.
 __device__ void sum_sequence(const RouterShape& shape, const Sums& sums, int64_t b, float* fraction) {
   const int64_t E = shape.E;
   const double tokens = sum_of_chunks(sums.tokens, b, sums.chunks, 1, 0);
@@ -211,8 +212,8 @@ __device__ void sum_all(const RouterShape& shape, const Sums& sums, const Router
   *out.z = tokens == 0 ? 0 : static_cast<float>(z / tokens);
 }
 
-// Whether the block is the last of `count` to come here. Its threads then see all that the others wrote
-// before.
+// Whether this block is the last of `count` blocks to get here. If it is, its threads see all that the others
+// wrote before.
 __device__ bool comes_last(unsigned* done, int64_t count) {
   __shared__ bool last;
   __syncthreads();
@@ -225,7 +226,8 @@ __device__ bool comes_last(unsigned* done, int64_t count) {
   return last;
 }
 
-// A block of threads a chunk; the last of a sequence's goes on with its sums, the last of all with theirs.
+// One block of threads per chunk. The last one of a sequence also sums the sequence, the last of all
+// everything.
 __global__ void __launch_bounds__(kThreads, 4)
     balance_kernel(RouterScores s, RouterShape shape, Sums sums, RouterOutputs out) {
   for (int64_t chunk = blockIdx.x; chunk < sums.sequences * sums.chunks; chunk += gridDim.x) {
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
-// The gradient of a token's scores, an expert at a time.
+// The gradient of a token's scores, computed for one expert at a time.
 struct ScoreGradient {
   const int32_t* ids;
   const float *dweights, *fraction;

@@ -18,11 +18,11 @@ struct RouterOptions {
   RouterChoice choice = RouterChoice::token;
   int64_t top_k = 2;
   bool normalise = true;  // the chosen weights of a token sum to 1
-  int64_t sequence = 1;   // S; balance is counted a sequence at a time and averaged
-  int64_t capacity = 0;   // of expert choice, tokens an expert and sequence
-  // (B, S) int32 where x is, or undefined: tokens where it is negative are padding, sent to no expert (ids
-  // -1) and counted in neither loss nor load, of which a sequence then has a share by its other tokens. Not
-  // with expert choice.
+  int64_t sequence = 1;   // S; the balance loss is taken per sequence and averaged
+  int64_t capacity = 0;   // for expert choice: tokens per expert and sequence
+  // (B, S) int32 on x's device, or undefined. Tokens where it is negative are padding: sent to no expert (ids
+  // -1) and counted in neither losses nor load. In the losses a sequence weighs by its other tokens. Not with
+  // expert choice.
   at::Tensor documents = {};
 };
 
@@ -36,10 +36,10 @@ struct RouterOutput {
   at::Tensor load_E;  // fp32, routes sent to each expert before any drop
 };
 
-// x_TD fp32 or bf16; w_ED fp32 (logits are computed in fp32 in any case), both contiguous; bias_E fp32 is
-// added to the scores for the choice only (DeepSeek-V3, section 2.1.2). With `replay_TK` (int32) the choice
-// is that one: recompute passes the ids of the first forward, because a near tie may fall the other way.
-// Backward keeps x, w, the logits (T, E) and lse (T).
+// x_TD fp32, bf16 or fp16; w_ED fp32 (logits are computed in fp32 in any case); both contiguous. bias_E fp32
+// is added to the scores for the choice only (DeepSeek-V3, section 2.1.2). With `replay_TK` (int32) the
+// choice is taken from there: recomputation passes the ids of the first forward, because a near tie may fall
+// the other way. Saved for backward: x, w, the logits (T, E), lse (T), the ids and the shares of routes.
 RouterOutput route(const at::Tensor& x_TD, const at::Tensor& w_ED, const std::optional<at::Tensor>& bias_E,
                    const std::optional<at::Tensor>& replay_TK, const RouterOptions& options);
 

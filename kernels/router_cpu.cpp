@@ -27,7 +27,7 @@ class Padding {
   explicit Padding(const OptionalTensor& documents)
       : documents_(documents ? documents->const_data_ptr<int32_t>() : nullptr) {}
   bool operator()(int64_t t) const { return documents_ && documents_[t] < 0; }
-  // Tokens of [begin, end) that are none.
+  // Number of tokens in [begin, end) that are not padding.
   int64_t others(int64_t begin, int64_t end) const {
     if (!documents_) return end - begin;
     return std::count_if(documents_ + begin, documents_ + end, [](int32_t start) { return start >= 0; });
@@ -37,8 +37,8 @@ class Padding {
   const int32_t* documents_;
 };
 
-// Sums over the tokens of a sequence that lie in one chunk, of all that the losses need, so that any number
-// of cores adds up the same.
+// All sums that the losses need, separately for the tokens of each sequence in each chunk, so that the
+// results do not depend on the number of cores.
 class Sums {
  public:
   Sums(const Tensor& x, const Shape& s)
@@ -48,11 +48,11 @@ class Sums {
   struct Part {
     double *score_E, *routes_E, *z;  // normalised scores, routes, and logsumexp squared
   };
-  // Of the sequence and the chunk of token t.
+  // The sums for the sequence and the chunk of token t.
   Part part(int64_t t) const { return at(index(t)); }
   void clear(int64_t t) const { std::fill_n(at(index(t)).score_E, 2 * s_.E + 1, 0.0); }
 
-  // All of sequence b.
+  // Adds all of sequence b up, in its first part.
   Part add_up(int64_t b) const {
     const int64_t first = index(b * s_.S), last = index((b + 1) * s_.S - 1);
     const Part all = at(first);
@@ -95,14 +95,14 @@ void choose_for_experts(const float* logits, const float* lse, const float* bias
   });
 }
 
-// Choice, weights and sums that follow from the logits of some tokens.
+// Choice, weights and sums of some tokens, from their logits.
 struct TokenRouting {
   const Shape& s;
   const Padding& padding;
   const Sums& sums;
   const float *logits, *lse, *bias;
   bool sigmoid, normalise;
-  bool chosen;  // the ids are there
+  bool chosen;  // the ids are given
   int32_t* ids;
   float* weights;
 
@@ -161,8 +161,9 @@ void finish_losses(const Shape& s, const Padding& padding, const Sums& sums, flo
   *z = sequences == 0 ? 0 : static_cast<float>(z_sum / tokens);
 }
 
-// Parts of the tokens, of whole chunks, for each of which a core sums the weight's gradient by itself: four,
-// and more where all their sums are no larger than the gradient of all logits would be.
+// Number of parts that the chunks are divided into. For each part one core sums the weight's gradient by
+// itself: four parts, and more as long as all their sums are no larger than the gradient of all logits would
+// be.
 int64_t parts(const Shape& s) {
   constexpr int64_t kFewest = 4, kMost = 64;
   return std::min(chunks(s.T), std::clamp(s.T / std::max<int64_t>(s.D, 1), kFewest, kMost));

@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/router_parts.h"
 
-// The CPU side of the operators of kernels/router.h; on meta nothing is computed.
+// The CPU side of the operators of kernels/router.h. On meta it only allocates.
 namespace moelab {
 
 router_detail::Forward router_forward_cpu(const router_detail::ForwardCall& call);

@@ -20,7 +20,7 @@ cuda::RouterScores cuda_scores(const Tensor& logits, const OptionalTensor& docum
           sigmoid};
 }
 
-// LibTorch's stable sort leaves the earlier of two equal tokens before the other.
+// LibTorch's stable sort keeps equal tokens in order.
 void choose_for_experts_cuda(const Tensor& logits, const OptionalTensor& bias, bool sigmoid, int64_t capacity,
                              const Shape& s, const Tensor& ids) {
   Tensor scores = sigmoid ? logits.sigmoid() : logits.softmax(1);

@@ -66,7 +66,7 @@ struct BackwardCall {
 // dx_TD, dw_ED
 using Gradients = std::tuple<at::Tensor, at::Tensor>;
 
-// Empty, but for the ids of a replayed choice.
+// Not filled, except the ids of a replayed choice.
 inline Forward allocate_outputs(const at::Tensor& x, const Shape& s,
                                 const std::optional<at::Tensor>& replay) {
   const auto f32 = x.options().dtype(at::kFloat);
@@ -80,15 +80,15 @@ inline Forward allocate_outputs(const at::Tensor& x, const Shape& s,
           at::empty({}, f32),         at::empty({s.E}, f32)};
 }
 
-// The rest is CUDA's, here for its meta side too.
+// The rest is for CUDA; it is here because CUDA's Meta side needs it too.
 
 inline cuda::RouterShape cuda_shape(const Shape& s) {
   TORCH_CHECK(s.E <= cuda::kMostExperts, "router: ", s.E, " experts; on CUDA up to ", cuda::kMostExperts);
   return {s.T, s.S, s.E, s.K};
 }
 
-// Rows that it converts to fp32 at a time, so that no fp32 copy of x exists whole: 64 MiB of them, for each
-// chunk has launches of its own, which are to fill the device.
+// Rows of x that are converted to fp32 at a time, so that no fp32 copy of x exists whole: 64 MiB of them,
+// because each chunk has its own launches, which should fill the device.
 inline int64_t chunk_rows(const at::Tensor& x) {
   constexpr int64_t kRows = 1024, kBytes = 64 << 20;
   return std::max(kRows, kBytes / (4 * std::max<int64_t>(x.size(1), 1)));
@@ -98,7 +98,7 @@ inline at::Tensor fp32_chunk(const at::Tensor& x) {
   return at::empty({std::min(x.size(0), chunk_rows(x)), x.size(1)}, x.options().dtype(at::kFloat));
 }
 
-// What cuda::router_forward sums in.
+// Scratch of cuda::router_forward.
 inline at::Tensor cuda_scratch(const at::Tensor& x, const Shape& s) {
   return at::empty({cuda::router_scratch(cuda_shape(s))}, x.options().dtype(at::kDouble));
 }

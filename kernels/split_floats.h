@@ -5,13 +5,13 @@
 
 namespace moelab {
 
-// fp32 numbers whose bits lie in two arrays, the upper and the lower halves: the upper one's memory can take
+// fp32 numbers whose bits lie in two arrays, the upper and the lower halves, so that the upper array can take
 // the numbers rounded to 16 bits.
 struct SplitFloats {
   uint16_t* upper;
   uint16_t* lower;
 
-  // Those from number i on.
+  // The numbers from i on.
   MOELAB_HOST_DEVICE SplitFloats from(int64_t i) const { return {upper + i, lower + i}; }
   MOELAB_HOST_DEVICE float get(int64_t i) const {
     return bits_as<float>(static_cast<uint32_t>(upper[i]) << 16 | lower[i]);

@@ -25,8 +25,8 @@ void check(const Tensor& x) {
               x.strides());
 }
 
-// Sixteen sums side by side: one chain of double additions would run at its latency. Squares are taken in
-// double, those of fp32 over- and underflow from 1e19 and 1e-19 on.
+// Sixteen parallel sums: a single chain of double additions would run at its latency. Squares are taken in
+// double, because fp32 ones overflow from 1e19 and underflow below 1e-19.
 template <class T>
 double block_sum(const T* p, int64_t n) {
   constexpr int64_t kSums = 16;
@@ -64,7 +64,8 @@ double squared_norm_cpu(const Tensor& x) {
   return sum;
 }
 
-// LibTorch copies a 16-bit or fp32 tensor whole to fp64 before it takes the norm in that; so in parts.
+// Elements per part. LibTorch copies a whole 16-bit or fp32 tensor to fp64 for a norm in fp64, so it gets
+// parts.
 constexpr int64_t kCudaElements = int64_t{1} << 22;
 
 double squared_norm_meta(const Tensor& x) {

@@ -12,7 +12,7 @@
 
 namespace moelab {
 
-// 32 random bits a lane, those of (key, element); `element` is the first lane's.
+// 32 random bits for each lane; `element` is the first lane's.
 using RandomLanes = std::array<uint32_t, kLanes>;
 inline RandomLanes random_lanes(uint64_t key, int64_t element) {
   RandomLanes bits;
@@ -21,7 +21,7 @@ inline RandomLanes random_lanes(uint64_t key, int64_t element) {
   return bits;
 }
 
-// The first `count` lanes of x at `to`, each rounded stochastically with `half` (0 or 1) of its random bits.
+// Stores the first `count` lanes of x, rounded stochastically with half (0 or 1) of each lane's random bits.
 inline void store_stochastic(at::BFloat16* to, const Vec& x, int64_t count, const RandomLanes& random,
                              int half) {
   std::array<float, kLanes> values;
@@ -32,10 +32,10 @@ inline void store_stochastic(at::BFloat16* to, const Vec& x, int64_t count, cons
   std::memcpy(to, rounded.data(), static_cast<size_t>(count) * sizeof *to);
 }
 
-// What an update rule reads and writes as fp32, however it is stored: fp32 weights, beside them perhaps the
-// bf16 or fp16 copy that the model computes with (rounded to nearest), or bf16 weights alone, which are
-// rounded stochastically: to nearest, steps below half of a weight's last place would all be lost. Its
-// tensors must have passed check_step.
+// Weights as update rules read and write them, in fp32, however they are stored. Either fp32 weights, perhaps
+// with the bf16 or fp16 copy that the model computes with (rounded to nearest), or bf16 weights alone,
+// rounded stochastically: rounded to nearest, steps below half of a weight's last place would all be lost.
+// The tensors must have passed check_step.
 class SteppedWeights {
  public:
   SteppedWeights(const at::Tensor& weights, const std::optional<at::Tensor>& copy, const OptimizerStep& step)

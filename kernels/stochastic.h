@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/host_device.h"
 
-// Random numbers that are functions of a counter: what is drawn depends on (stream, step, element) alone, not
-// on threads or on what was drawn before, so that a resumed run draws the same.
+// Counter-based random numbers: what is drawn depends on (stream, step, element) alone, not on threads or on
+// earlier draws, so that a resumed run draws the same.
 namespace moelab {
 
 // SplitMix64's finaliser (Steele et al., OOPSLA 2014).
@@ -14,7 +14,7 @@ MOELAB_HOST_DEVICE inline uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// One key for a step of a stream.
+// The key for one step of a stream.
 MOELAB_HOST_DEVICE inline uint64_t random_key(int64_t stream, int64_t step) {
   return mix64(mix64(static_cast<uint64_t>(stream)) + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(step));
 }
@@ -24,13 +24,13 @@ MOELAB_HOST_DEVICE inline uint64_t skip_elements(uint64_t key, int64_t count) {
   return key + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(count);
 }
 
-// 32 random bits for an element.
+// 32 random bits for one element.
 MOELAB_HOST_DEVICE inline uint32_t random_bits(uint64_t key, int64_t element) {
   return static_cast<uint32_t>(mix64(skip_elements(key, element)) >> 32);
 }
 
-// The bits of one of x's two bf16 neighbours, the nearer one the more often, so that the mean is x. Uses the
-// lower 16 of `random`. What is not finite stays.
+// The bits of one of x's two bf16 neighbours, chosen at random so that the mean is x. Uses the lower 16 bits
+// of `random`. What is not finite stays.
 MOELAB_HOST_DEVICE inline uint16_t stochastic_bf16(float x, uint32_t random) {
   const auto bits = bits_as<uint32_t>(x);
   const bool finite = (bits & 0x7F800000u) != 0x7F800000u;

@@ -17,8 +17,8 @@
 #include "kernels/cuda/update_pointers.h"
 #endif
 
-// The torch operator of an update rule: registered and called in one way for all of them. A rule is a struct
-// of static functions:
+// The torch operator of an update rule, registered and called in the same way for all rules. A rule is a
+// struct of static functions:
 //   name                            "adamw_": the operator is moelab::adamw_
 //   check(tensors)                  throws c10::Error on tensors that the rule does not step
 //   on_cpu(tensors, step)           steps; not called for a step that is to be skipped
@@ -26,7 +26,7 @@
 //   on_meta(tensors)                allocates what a step allocates; only where it allocates anything
 namespace moelab {
 
-// What a rule steps.
+// What a rule updates.
 struct UpdateTensors {
   const at::Tensor &weights, &gradient;
   at::TensorList state;                           // as the rule lays it out

@@ -123,7 +123,7 @@ inline HalfRegister narrowed(c10::BFloat16, const Vec& v) {
 
 }  // namespace detail
 
-// The first `count` (1..kLanes) elements at p as floats, zeros behind them. T: float, BFloat16, Half.
+// The first `count` (1..kLanes) elements at p as floats; the other lanes are zeros. T: float, BFloat16, Half.
 template <class T>
 inline Vec load_float(const T* p, int64_t count = kLanes) {
   if constexpr (std::is_same_v<T, float>) {
@@ -149,7 +149,7 @@ inline float horizontal_sum(const Vec& v) {
   return at::vec::vec_reduce_all<float>([](const Vec& a, const Vec& b) { return a + b; }, v);
 }
 
-// Calls f(column, count) for the columns 0..n in steps of a vector; the last count may be smaller.
+// Calls f(column, count) for the columns 0..n, a vector at a time; the last count may be smaller.
 template <class F>
 inline void for_each_vector(int64_t n, const F& f) {
   int64_t column = 0;

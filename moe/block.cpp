@@ -13,7 +13,7 @@
 namespace moelab {
 namespace {
 
-// RMSNorm of queries and keys, by head or over the full width; the packed tensor is written anew.
+// RMSNorm of queries and keys, by head or over the full width; returns a new packed tensor.
 at::Tensor normalise_qk(const at::Tensor& qkv_BSNd, const BlockWeights& w, const ModelSettings& m) {
   const auto parts = qkv_BSNd.split_with_sizes({m.heads, m.kv(), m.kv()}, 2);
   const auto norm = [&](const at::Tensor& part, const at::Tensor& weight) {
@@ -41,7 +41,7 @@ at::Tensor attend_cached(const at::Tensor& qkv_BSNd, const ModelSettings& m, Att
   return attended.size() == 1 ? attended[0] : at::cat(attended, 1);
 }
 
-// x's tokens are of one text each, and `cache` has all their keys and values.
+// x has one token of each text, and `cache` the keys and values of all texts.
 at::Tensor attend_placed(const at::Tensor& qkv_1BNd, const ModelSettings& m, AttentionSpan span,
                          LayerCache& cache, const at::Tensor& position_B) {
   const at::Tensor rows_B1Nd = qkv_1BNd.transpose(0, 1);
@@ -55,10 +55,10 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const BlockCon
   const Places& places = context.places;
   const AttentionSpan span = context.attention.span();
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
-  // no view to autograd, or the in-place rotation would cost a copy of the gradient
+  // not a view to autograd, or the in-place rotation would cost a copy of the gradient
   at::Tensor qkv = at::_unsafe_view(project(x_BSD, w.qkv_WD, w), {B, S, N, m.head()});
   if (m.qk_norm != QkNorm::none) qkv = normalise_qk(qkv, w, m);
-  // after the norm, as OLMoE has it
+  // after the norm, as in OLMoE
   if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   qkv = rope_(qkv, m.heads + m.kv(), places.rope);
   if (places.position_B.defined())
@@ -91,7 +91,7 @@ BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const MoeCo
   return {moe.y_TD.view(x_BSD.sizes()).add_(x_BSD), moe.balance_loss, moe.z_loss};
 }
 
-// What a half is recomputed with, long after this call: without what lives for the call alone.
+// The context for recomputing a half long after this call: without what lives for the call alone.
 BlockContext kept(BlockContext context) {
   context.texts = {};
   context.pieces = nullptr;
@@ -119,7 +119,7 @@ BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const 
                  .keep_hidden = !recomputes(pieces, Piece::expert_hidden),
                  .documents = context.places.documents};
   if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, moe, routing, pieces);
-  moe.keep_hidden = true;  // all of the half is computed anew
+  moe.keep_hidden = true;  // the whole half is recomputed
   const auto half = [&w, moe](const at::Tensor& in, RoutingState& replayed) {
     return moe_half(in, w, moe, replayed, nullptr);
   };

@@ -18,18 +18,18 @@ struct BlockWeights {
   at::Tensor q_norm, k_norm;    // (d) or (heads*d), (kv*d) fp32; undefined without qk_norm
   at::Tensor out_DW;            // (D, heads*d) compute
   at::Tensor moe_norm_D;        // (D) fp32
-  MoeWeights moe;               // its fp8 holds for the projections here too
+  MoeWeights moe;               // its fp8 also applies to the projections here
 };
 
-// Where the tokens of x stand.
+// The positions of x's tokens.
 struct Places {
-  at::Tensor rope;             // rope_table's rows for them: S, or one for each of B * S
-  at::Tensor position_B = {};  // of a token each of B texts, as Transformer::next_logits'
+  at::Tensor rope;             // rows of rope_table: S of them, or one for each of B * S tokens
+  at::Tensor position_B = {};  // for one token of each of B texts, see Transformer::next_logits
   at::Tensor documents = {};   // as ForwardContext's, on x's device
   int64_t longest_document = std::numeric_limits<int64_t>::max();
 };
 
-// What a block takes beside its input and its weights.
+// What a block takes besides its input and its weights.
 struct BlockContext {
   const ModelSettings& model;
   const AttentionSettings& attention;
@@ -39,10 +39,10 @@ struct BlockContext {
   // Decoding: x concatenates these texts along S. Each attends to what its cache holds and to itself, and is
   // appended to its cache. With places.position_B all texts share one cache. Excludes places.documents.
   std::span<const CachedRows> texts = {};
-  BlockPieces* pieces = nullptr;  // what of the block is recomputed; null: nothing
+  BlockPieces* pieces = nullptr;  // recomputes parts of the block in backward; null: keep all
 };
 
-// x + attention(norm(x)), then x + moe(norm(x)). `routing` as moe_layer's.
+// x + attention(norm(x)), then x + moe(norm(x)). `routing` as for moe_layer.
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const BlockContext& context,
                           RoutingState& routing);
 

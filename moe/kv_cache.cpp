@@ -33,7 +33,7 @@ KvCache::KvCache(const ModelSettings& model, int64_t batch, int64_t positions, c
   KindScope kind(Kind::kv_cache);
   const auto options = at::TensorOptions().device(device).dtype(compute);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
-    // zeros: what a mask hides is multiplied with 0, which has to stay 0
+    // zeros, because what a mask hides is multiplied by 0, and the product must be 0
     layers_.push_back({at::zeros({batch, positions, 2 * model.kv(), model.head()}, options)});
   }
 }

@@ -16,21 +16,21 @@ struct LayerCache {
   at::Tensor kv_BPGd;  // (B, P, 2G, d) compute: rotated keys, then values, packed as in the block's qkv
   int64_t length = 0;  // T
 
-  // Writes (B, S, 2G, d) behind the filled positions and returns all that are filled then, (B, T + S, 2G, d),
-  // a view.
+  // Writes (B, S, 2G, d) after the filled positions; returns a view of all that are filled then, (B, T + S,
+  // 2G, d).
   at::Tensor append(const at::Tensor& kv_BSGd);
 
-  // Writes (B, 1, 2G, d) to the positions (B) int64, which the device alone reads, and returns all P;
-  // `length` stays.
+  // Writes (B, 1, 2G, d) at the positions (B) int64, which only the device reads; returns all P positions.
+  // `length` does not change.
   at::Tensor put(const at::Tensor& kv_B1Gd, const at::Tensor& position_B);
 };
 
 // The keys and values of every position that a model has seen, so that the next position costs one position's
-// work (Transformer::next_logits). All of it is allocated at once, in the ledger as Kind::kv_cache.
+// work (Transformer::next_logits). Allocated all at once, in the ledger as Kind::kv_cache.
 class KvCache {
  public:
-  // `compute` is the model's. Throws UserError for expert choice, where later tokens decide what becomes of
-  // earlier ones, so that nothing can be kept.
+  // `compute`: the model's. Throws UserError for expert choice: there later tokens decide what becomes of
+  // earlier ones, so nothing can be kept.
   KvCache(const ModelSettings& model, int64_t batch, int64_t positions, c10::ScalarType compute,
           c10::Device device);
 
@@ -42,12 +42,12 @@ class KvCache {
   int64_t length() const { return layers_.back().length; }
   LayerCache& layer(int64_t index) { return layers_[index]; }
 
-  // That of one sequence, of batch 1, in the same memory; its length is its own, 0 at first.
+  // A cache of batch 1 for one sequence, in the same memory. Its length is its own, 0 at first.
   KvCache sequence(int64_t index) const;
-  // Counts positions that put() has filled in all layers.
+  // Adds positions that put() has filled to every layer's length.
   void grow(int64_t positions);
 
-  // Forgets all but the first `length` positions, also where a forward pass broke off between two layers.
+  // Forgets all but the first `length` positions, even if a forward pass broke off between two layers.
   void truncate(int64_t length);
 
  private:
@@ -56,12 +56,13 @@ class KvCache {
   std::vector<LayerCache> layers_;
 };
 
-// A text's part of a forward pass over several: so many tokens, which stand behind what its cache holds.
+// One text's part of a forward pass over several texts: its cache, and the number of its new tokens, which
+// follow what the cache holds.
 struct CachedText {
   KvCache* cache;
   int64_t tokens;
 };
-// The same for one layer.
+// As CachedText, for one layer.
 struct CachedRows {
   LayerCache* cache;
   int64_t tokens;

@@ -6,8 +6,8 @@
 #include "kernels/product.h"
 
 // Axes: B sequences of S tokens (T = B*S), D width, K choices a token, E experts, C capacity, G = E*C, F
-// expert width. Products are bmm over contiguous operands: einsum's strides make LibTorch copy an operand in
-// 16 bits.
+// expert width. Products are bmm over contiguous operands: with einsum's strides LibTorch would copy an
+// operand in 16 bits.
 namespace moelab {
 
 at::Tensor onehot_experts(const at::Tensor& x_TD, const at::Tensor& weights_TK, const Routes& routes,

@@ -9,12 +9,12 @@ namespace moelab {
 struct Parameter {
   std::string name;
   at::Tensor value;        // the leaf that the model computes with, fp32, bf16 or fp16
-  at::Tensor master;       // fp32: `value` itself, or what a 16-bit `value` is the rounded copy of
+  at::Tensor master;       // fp32: `value` itself, or the values that a 16-bit `value` is rounded from
   at::Tensor accumulated;  // fp32 gradient summed over micro-batches; undefined: value.grad() holds it
   bool decays = false;     // weight decay applies: a matrix, not a norm or bias
   bool expert = false;
-  int64_t heads = 0;      // its first rows are so many query and key heads, …
-  int64_t head_rows = 0;  // … of so many rows each
+  int64_t heads = 0;      // number of query and key heads in its first rows
+  int64_t head_rows = 0;  // rows of each of those heads
   bool hidden = false;    // a block's matrix between hidden states: neither embedding, head nor router
 
   // The gradient to step with; undefined when there is none.

@@ -15,32 +15,33 @@ struct BlockOutput {
   at::Tensor z_loss;        // () fp32
 };
 
-// One block, or one half of it, as a function of its input; the attention half has no losses. Called a second
-// time with the same RoutingState, it replays the routing. It stays valid until the model is gone.
+// One block, or one half of it, as a function of its input; the attention half has no losses. Called again
+// with the same RoutingState, it replays the routing. Valid as long as the model lives.
 using BlockFunction = std::function<BlockOutput(const at::Tensor& x_BSD, RoutingState& routing)>;
 
 using TensorFunction = std::function<at::Tensor(const at::Tensor&)>;
 
-// The seam inside a block: its pieces that are computed anew in backward. Asked in a forward with
-// gradients alone; the functions that it is given are for later too, and stay valid until the model is gone.
+// Selective recomputation inside a block: some of its parts ("pieces") are recomputed in backward. Used only
+// in a forward with gradients. The functions given to it are called later too; they are valid as long as the
+// model lives.
 class BlockPieces {
  public:
   virtual ~BlockPieces() = default;
   virtual bool recomputes(Piece piece) const = 0;
-  // half(x_BSD, routing), of which x_BSD and the routing are kept; half runs again in backward.
+  // Runs half(x_BSD, routing) and keeps only x_BSD and the routing; half runs again in backward.
   virtual BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing,
                                 const BlockFunction& half) = 0;
-  // f(x), saved by none of those who compute with it: in backward each of them gets f of the saved x.
+  // f(x), which no operator that reads it saves: in backward each of them gets f of the saved x.
   virtual at::Tensor recompute_for_readers(const at::Tensor& x, const TensorFunction& f) = 0;
 };
 
-// The seam around each block that training fills: recompute, gather, prefetch, release. One that runs blocks
-// by another hands on that one's pieces, or pieces that do theirs around it.
+// The hook around each block, for training to fill: recompute, gather, prefetch, release. A runner that wraps
+// another passes the other's pieces on, or wraps them too.
 class BlockRunner {
  public:
   virtual ~BlockRunner() = default;
   virtual BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) = 0;
-  // Of a block that is kept in part; null for one that is kept, or recomputed, whole. Lives as long as this.
+  // For a block that is recomputed in part; null if it is kept, or recomputed, whole. Lives as long as this.
   virtual BlockPieces* pieces(int64_t layer) = 0;
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kDeviation = 0.02;
 
-// Of a weight's first values: they depend on nothing that was made before it.
+// The seed of a weight's first values, which depend on nothing that was made before.
 uint64_t seed_of(uint64_t seed, const std::string& name) {
   return name_hash(name, seed * 0x9E3779B97F4A7C15ull);
 }
@@ -143,7 +143,7 @@ at::Tensor Transformer::cached_rope(std::span<const CachedText> texts) const {
   return tables.size() == 1 ? tables[0] : at::cat(tables);
 }
 
-// A row of the table for each token, by its place in its document; for padding any.
+// The table's row for each token, by its position in its document; for padding any row.
 at::Tensor Transformer::rope_in(const at::Tensor& documents_BS) {
   const at::Tensor in_row = at::arange(documents_BS.size(1), documents_BS.options());
   const at::Tensor place = (in_row - documents_BS.clamp_min(0)).flatten();

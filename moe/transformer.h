@@ -21,10 +21,10 @@ struct TransformerOptions {
   c10::Device device = c10::kCPU;
   c10::ScalarType compute = c10::kFloat;  // fp32, or bf16 or fp16 with fp32 norms and routers
   bool masters = true;                    // keep the fp32 values behind 16-bit weights (training does)
-  bool fp8 = false;                       // products inside the blocks in fp8, but routers' and attention's
+  bool fp8 = false;  // products inside the blocks in fp8, except the router's and attention's
   uint64_t seed = 1;
-  int64_t longest_document = std::numeric_limits<int64_t>::max();  // tokens, of those that share a row
-  // Called with each parameter once it has its values, before the next is made; it may take its memory away.
+  int64_t longest_document = std::numeric_limits<int64_t>::max();  // tokens; of documents that share a row
+  // Called with each parameter once it has its values, before the next one is made; it may free their memory.
   std::function<void(Parameter&)> made = {};
 };
 
@@ -32,19 +32,19 @@ struct LossParts {
   at::Tensor cross_entropy;  // () fp32, mean over the batch, nats
   at::Tensor balance_loss;   // () fp32, mean over the layers, unweighted
   at::Tensor z_loss;         // () fp32, likewise
-  at::Tensor head;           // () fp32: what is differentiated of the head; cross_entropy without a reference
+  at::Tensor head;           // () fp32: the head's part of the objective; cross_entropy without a reference
   at::Tensor reference_kl;   // () fp32, unweighted, mean over the batch, nats; undefined without a reference
 };
 
-// What a forward pass takes beside its batch.
+// What a forward pass takes besides its batch.
 struct ForwardContext {
-  // What backward multiplies the loss with, for linear_cross_entropy, which wants it as its gradient_scale;
-  // the losses are unscaled.
+  // The factor that backward multiplies the loss with, which linear_cross_entropy takes as gradient_scale.
+  // The losses returned are unscaled.
   std::optional<at::Tensor> loss_scale = {};
-  const ReferenceHead* reference = nullptr;  // another model's of the same tokens; null: none
-  // (B, S) int32: where in its row the token's document begins, -1 for padding. Documents that share a row
-  // have positions of their own and see only themselves; padding wants a target of -1 and is counted nowhere.
-  // Undefined where each row is one document.
+  const ReferenceHead* reference = nullptr;  // another model's head for the same tokens; null: none
+  // (B, S) int32: where in its row the token's document begins; -1: padding. Documents that share a row have
+  // their own positions and see only themselves. Padding needs a target of -1 and is counted nowhere.
+  // Undefined: each row is one document.
   at::Tensor documents = {};
 };
 
@@ -58,34 +58,34 @@ class Transformer {
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training the settings' dispatch
-  // is used and routing is counted; otherwise the model is dropless.
+  // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training, dispatch is as the
+  // settings say and routing is counted; otherwise the model is dropless.
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
                     BlockRunner& runner, const ForwardContext& context = {});
 
-  // This model as a reference for another, of tokens (B, S), by the settings' dispatch; without gradients.
+  // This model's side of a comparison, for tokens (B, S), with the settings' dispatch and without gradients.
   ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
                           const at::Tensor& documents = {});
 
-  // Logits (B, S, V) in the compute type, for short texts: the whole tensor is made.
+  // Logits (B, S, V) in the compute type, for short texts: the whole tensor is allocated.
   at::Tensor logits(const at::Tensor& tokens_BS, BlockRunner& runner);
 
-  // Logits (B, V) in the compute type for the token after the last of tokens (B, S), which stand behind the
-  // positions that the cache holds and are added to it: a prompt, whole or in pieces, then a token at a time.
-  // Dropless, so that no token's fate depends on the others'; without gradients.
+  // Decoding: logits (B, V) in the compute type for the token after the last of tokens (B, S). The tokens
+  // follow the positions that the cache holds and are added to it: a prompt, whole or in pieces, then one
+  // token at a time. Dropless, so that no token's fate depends on the others; without gradients.
   at::Tensor next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner);
 
-  // The same for several texts at once, each with a cache of batch 1: tokens (1, S) are theirs one behind
-  // another, logits (texts, V) those after the last of each. Texts see nothing of one another.
+  // As above for several texts at once, each with a cache of batch 1. tokens (1, S) concatenates the texts'
+  // tokens; logits (texts, V) are those after the last token of each text. Texts do not see one another.
   at::Tensor next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts, BlockRunner& runner);
 
-  // The same for a token each of B texts, `cache` having all of them: tokens (B) at places.position_B (B),
-  // both int64 and on the device, with their rows of the rope table in places.rope. What it does depends on
-  // shapes alone, so that a CUDA graph may hold it; the cache's lengths are neither read nor changed.
+  // As above for one token of each of B texts, which share `cache`: tokens (B) at places.position_B (B), both
+  // int64 on the device, with their rows of the rope table in places.rope. What it does depends on shapes
+  // alone, so that a CUDA graph may capture it; the cache's lengths are neither read nor changed.
   at::Tensor next_logits(const at::Tensor& tokens_B, const Places& places, KvCache& cache,
                          BlockRunner& runner);
 
-  // balance_loss and z_loss with the settings' weights added to the head's: what training minimises.
+  // What training minimises: the head's loss plus balance_loss and z_loss with the settings' weights.
   at::Tensor objective(const LossParts& parts) const;
 
   std::vector<Parameter>& parameters() { return parameters_; }
@@ -97,12 +97,12 @@ class Transformer {
   };
   const std::vector<Buffer>& buffers() const { return buffers_; }
 
-  // Routing since the last reset, one entry a layer (empty tensors in a dense model).
+  // Routing since the last reset, one entry per layer (empty tensors in a dense model).
   const std::vector<RoutingStats>& routing_stats() const { return stats_; }
   void reset_routing_stats();
   // The sigmoid router's biases, moved by the loads counted since the last reset; empty for other routers.
   std::vector<at::Tensor> next_router_biases() const;
-  // Takes them. Nothing is allocated, so that an update which has begun comes to its end.
+  // Sets them. Nothing is allocated, so that an update that has begun can finish.
   void set_router_biases(const std::vector<at::Tensor>& biases);
 
   const ModelSettings& settings() const { return model_; }

@@ -46,7 +46,7 @@ double gemm_rate(c10::Device device, at::ScalarType dtype) {
 }
 
 double copy_rate(c10::Device device, double bytes) {
-  // by the power of two below the largest copy
+  // keyed by the number of halvings of the largest copy
   static std::map<std::pair<c10::DeviceType, int>, double> measured;
   const int below = std::clamp(static_cast<int>(std::lround(std::log2(kLargestCopy / (bytes / 2)))), 0, 16);
   const auto [rate, fresh] = measured.try_emplace({device.type(), below});

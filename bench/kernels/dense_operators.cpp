@@ -25,7 +25,7 @@ Operation rms_norm_operation(const test::RmsNormCase& c) {
 Operation rope_operation(const test::RopeCase& c) {
   auto in = test::make_input(c);
   const Tensor leaf = in.qkv.requires_grad_(), table = rope_table(c.S, c.hd, 10000, c.device);
-  // What is rotated in place may be no leaf; this shares its memory. Rotating it again and again is harmless.
+  // rope_ refuses a leaf; this tensor shares the leaf's memory. Rotating it repeatedly is harmless.
   return {[=] { return Tensors{rope_(at::_unsafe_view(leaf, leaf.sizes()), c.rotated, table)}; },
           {in.grad},
           {leaf}};
@@ -47,7 +47,7 @@ Operation embedding_operation(const test::EmbeddingCase& c) {
 Operation linear_cross_entropy_operation(const test::LinearCrossEntropyCase& c) {
   auto in = test::make_input(c);
   const Tensor x = in.x.requires_grad_(), weight = in.weight.requires_grad_(), targets = in.targets;
-  // half, as with two micro-batches: a backward by 1 would not even scale
+  // 0.5, as with two micro-batches: with 1 backward would have nothing to scale
   return {[=] { return Tensors{linear_cross_entropy(x, weight, targets)}; },
           {at::scalar_tensor(0.5, c.device)},
           {x, weight}};

@@ -1,5 +1,6 @@
-// bench_kernels: the time and peak memory of each operator on the tests' own cases, as a share of what the
-// machine reaches in a product or a copy, measured in the same run. Google Benchmark's options choose:
+// bench_kernels: the time and peak memory of each operator on the tests' own cases, with times as shares of
+// the rates that the machine reaches in a product or a copy in the same run. Google Benchmark's options
+// choose:
 //
 //   bench_kernels [--device cpu|cuda] [--deterministic] --benchmark_filter=expert_block
 //                 --benchmark_out=kernels.json
@@ -28,7 +29,7 @@
 namespace moelab::bench {
 namespace {
 
-// Google Benchmark's own table has no column for memory, and one for the time of everything untimed.
+// Google Benchmark's own table has no memory column, and a time column that includes everything untimed.
 class Table final : public benchmark::BenchmarkReporter {
  public:
   explicit Table(c10::Device device) : gpu_(device.is_cuda()) {}
@@ -87,7 +88,7 @@ void add_context(c10::Device device) {
                               fmt::format("{:.1f}", 1e-9 * copy_rate(device, 2 * kLargestCopy)));
 }
 
-// Takes "--device NAME" out of the arguments, which Google Benchmark does not know.
+// Removes "--device NAME" from the arguments, since Google Benchmark does not know it.
 c10::Device take_device(int& argc, char** argv) {
   char** const end = argv + argc;
   char** const option = std::find(argv, end, std::string("--device"));
@@ -101,7 +102,7 @@ c10::Device take_device(int& argc, char** argv) {
   return c10::Device(c10::kCUDA, 0);
 }
 
-// Takes "--deterministic" out of the arguments, which is run.deterministic: what it costs is the difference.
+// Removes "--deterministic" (run.deterministic) from the arguments. Its cost is the difference of two runs.
 void take_deterministic(int& argc, char** argv) {
   char** const end = std::remove(argv, argv + argc, std::string("--deterministic"));
   at::globalContext().setDeterministicAlgorithms(end != argv + argc, false);

@@ -36,7 +36,7 @@ Operation dispatch_operation(const test::DispatchCase& c) {
 }
 
 #ifdef MOELAB_WITH_CUDA
-// The same rows by the library's sort; what disagrees with ours is not timed.
+// The same rows by the library's sort. If they differ from ours, it throws instead of being timed.
 Operation sorted_dispatch_operation(const test::DispatchCase& c) {
   const Tensor ids = test::make_input(c);
   const auto bytes = static_cast<int64_t>(sorted_routes_scratch(ids.numel(), c.E));

@@ -32,9 +32,9 @@ const Operation& prepared(const std::string& case_path, c10::Device device, cons
   static std::string current;
   static std::optional<Operation> operation;
   if (current != case_path) {
-    operation.reset();  // never two cases' inputs at a time
+    operation.reset();  // never two cases' inputs at once
     operation = make();
-    // generates code, loads it
+    // a first run generates code and loads it
     run_once(*operation, device, operation->gradients.empty() ? Pass::forward : Pass::backward);
     current = case_path;
   }
@@ -60,7 +60,7 @@ void report(benchmark::State& state, c10::Device device, std::vector<double> sec
 
 std::vector<double> time_calls(benchmark::State& state, const Operation& operation, c10::Device device,
                                Pass pass) {
-  drop_gradients(operation);  // of the calls before, which are no inputs
+  drop_gradients(operation);  // of earlier calls; they are not inputs
   const PeakMemory::Window window(device);
   std::vector<double> seconds;
   for (auto _ : state) {
@@ -80,7 +80,7 @@ void add_benchmark(const std::string& case_path, c10::Device device, Pass pass, 
   };
   auto* const added = benchmark::RegisterBenchmark((case_path + suffix).c_str(), run)->UseManualTime();
   added->Unit(benchmark::kMicrosecond);
-  // a call on a GPU takes far less than what clears the cache before it: not as many as fill a time
+  // on a GPU a call takes far less time than clearing the cache before it, so the number of calls is fixed
   if (device.is_cuda()) added->Iterations(kGpuCalls);
 }
 

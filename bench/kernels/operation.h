@@ -9,27 +9,27 @@
 
 namespace moelab::bench {
 
-// An operator with its inputs, to be called again and again.
+// An operator with its inputs, ready to be called repeatedly.
 struct Operation {
-  // One call. What it returns, a backward starts from; an operator without one returns nothing.
+  // One call. Returns the tensors that backward starts from; empty for an operator without backward.
   std::function<std::vector<at::Tensor>()> forward;
-  std::vector<at::Tensor> gradients = {};  // of what forward returns
-  std::vector<at::Tensor> leaves = {};     // get gradients, which are dropped between calls
+  std::vector<at::Tensor> gradients = {};  // with respect to what forward returns
+  std::vector<at::Tensor> leaves = {};     // tensors that receive gradients; those are dropped between calls
 };
 using MakeOperation = std::function<Operation()>;
 
 enum class Pass { forward, backward };
 
-// Registers a benchmark "CASE/PASS" ("CASE" for an operator without backward). Timed is one pass alone, with
-// nothing of it in the caches that seconds_of (timing.h) clears; inputs are made once for the consecutive
-// benchmarks of a case. Counters: median_us, and of it GB/s and, where `work` has products, GFLOP/s; of_copy
-// and of_gemm, their shares of the machine's rates (ceilings.h; the copy's is copy_GB/s); from five calls on
-// spread, (p90 - p10) / median.
+// Registers a benchmark "CASE/PASS" ("CASE" for an operator without backward). Only that pass is timed, with
+// none of its data in the caches that seconds_of (timing.h) clears. Consecutive benchmarks of a case share
+// their inputs. Counters: median_us; at the median GB/s and, where `work` has products, GFLOP/s; of_copy and
+// of_gemm, their shares of the machine's rates (ceilings.h), and copy_GB/s, the copy's rate; from five calls
+// on spread, (p90 - p10) / median.
 void add_benchmark(const std::string& case_path, c10::Device device, Pass pass, bool has_backward,
                    const test::Work& work, const MakeOperation& make);
 
-// All cases of an operator that are for benchmarks, on a GPU with those for it alone: "NAME/CASE/DTYPE", by
-// forward_work(case) and, where there is one, backward_work(case).
+// Registers all benchmark cases of an operator, on a GPU also the GPU-only ones, as "NAME/CASE/DTYPE". The
+// work is forward_work(case) and, if the operator has it, backward_work(case).
 template <class Case>
 void add_operator(const std::string& name, const std::vector<Case>& cases, c10::Device device,
                   Operation (*make)(const Case&)) {

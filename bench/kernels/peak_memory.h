@@ -6,13 +6,14 @@
 
 namespace moelab::bench {
 
-// Peak memory for Google Benchmark ("max_bytes_used"): what is held at the peak beside the inputs, on the CPU
-// from the memory ledger and exact in requested bytes, on CUDA what the caching allocator has given out. Of a
-// forward that is its result, what it keeps for backward and its scratch; of a backward the same over the
-// forward and itself. The ledger counts bytes, not blocks, so "allocs_per_iter" says 0.
+// Peak memory for Google Benchmark ("max_bytes_used"): bytes held at the peak in addition to the inputs. On
+// the CPU they come from the memory ledger, exact in requested bytes; on CUDA they are what the caching
+// allocator has given out. For a forward pass: its result, what it keeps for backward, and its scratch. For a
+// backward pass: the peak over forward and backward together. The ledger counts bytes, not blocks, so
+// "allocs_per_iter" says 0.
 class PeakMemory final : public benchmark::MemoryManager {
  public:
-  // Lives as long as a benchmark's loop; its inputs were made before.
+  // Measures while it lives: create it after the inputs, keep it for the benchmark's loop.
   class Window {
    public:
     explicit Window(c10::Device device);

@@ -6,13 +6,13 @@
 
 namespace moelab::bench {
 
-// Seconds that f() takes where nothing of it is in a cache. On the CPU that is the cores' own cache; the
-// shared one is left as it is: in a training step, too, the operands were just written. On CUDA it is the
-// second-level cache, and the seconds are the device's between two events: f() is queued behind a pause, so
-// that launching it is not counted.
+// Seconds that f() takes with cold caches. On the CPU only the cores' private caches are cleared: the shared
+// one is left as it is, because in a training step, too, the operands were just written. On CUDA the L2 cache
+// is cleared and the time is the device's, between two events; f() is queued behind a pause, so that
+// launching it is not counted.
 double seconds_of(c10::Device device, const std::function<void()>& f);
 
-// The value that a share q of `sorted`, at least one, does not pass.
+// The q-quantile of `sorted`, which must not be empty: the element at the nearest rank.
 double quantile(const std::vector<double>& sorted, double q);
 
 }  // namespace moelab::bench

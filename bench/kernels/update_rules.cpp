@@ -5,8 +5,8 @@
 #include "kernels/compact_format.h"
 #include "kernels/packed_blocks.h"
 
-// The steps of the update rules and the codes of stored activations, on the weights of moe-micro's experts in
-// one layer. "fp32": weights and gradient; "bf16": gradient, and a bf16 copy beside the weights.
+// The update rules' steps and the codes of stored activations, on the expert weights of one layer of
+// moe-micro. "fp32": weights and gradient; "bf16": the gradient, and a bf16 copy of the weights.
 namespace moelab::bench {
 namespace {
 
@@ -18,7 +18,7 @@ struct Size {
   int64_t rows, columns;
 };
 constexpr Size kSizes[] = {{"small", 131, 533}, {"moe_micro_experts", 4 * 3 * 1024, 384}};
-constexpr Size kGpuSize = {"64_of_1024", 64 * 3 * 1024, 2048};  // so that no cache holds it
+constexpr Size kGpuSize = {"64_of_1024", 64 * 3 * 1024, 2048};  // too large for any cache
 
 const OptimizerStep kNumbers{.lr = 1e-4, .weight_decay = 0.1, .step = 1000};
 

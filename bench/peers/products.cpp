@@ -1,11 +1,11 @@
-// The rate of our fp32 product beside LibTorch's, at the shapes of moe-micro's experts: the C++ half of r in
-// hf_mixtral.py.
+// Times our fp32 product and LibTorch's at the shapes of moe-micro's experts. It is the C++ half of
+// hf_mixtral.py's r, the ratio of the two rates.
 //
 //   bench_products
 //
-// Each product is computed by moelab::linear and by at::mm in turns. `backward` are the two products towards
-// the input and the weight. Prints one line of JSON: {"w13 forward": {"moelab": [ms, …], "library": [ms, …]},
-// …}. Results that differ are an error, not a time.
+// moelab::linear and at::mm compute each product in turns. `backward` is the two products towards the input
+// and the weight. Prints one line of JSON: {"w13 forward": {"moelab": [ms, …], "library": [ms, …]}, …}.
+// Results that differ are an error, not a time.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 

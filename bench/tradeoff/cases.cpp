@@ -32,8 +32,8 @@ Settings resolved_settings(const Case& one) {
   return resolved;
 }
 
-// The case's settings, resolved. Under a limit the run must stay the one that is measured: one that does not
-// fit ends instead of going on in smaller batches, unless memory.recover is given.
+// The case's settings, resolved. Under a limit the run must stay the one that is measured: if it does not
+// fit, it ends instead of going on in smaller batches, unless memory.recover is given.
 Settings settle(Case& one) {
   Settings resolved = resolved_settings(one);
   const auto is_recover = [](const auto& pair) { return pair.first == "memory.recover"; };
@@ -122,7 +122,7 @@ class Builder {
     }
   }
 
-  // A preset is a way to train by itself, so the table's baseline is not under it.
+  // A preset is a complete way to train, so the part's techniques and baseline do not apply to it.
   void fit(const std::string& preset, const std::string& model) {
     Case one{preset, "fit", {}, "", model, {{"run.preset", preset}}, {}};
     for (const std::string& text : common_) {
@@ -136,7 +136,7 @@ class Builder {
   const PlanPart& part_;
   std::vector<std::string> common_;
   std::vector<Case> cases_;
-  int64_t tokens_ = 0;  // a step of the baseline
+  int64_t tokens_ = 0;  // per step of the baseline
 };
 
 }  // namespace

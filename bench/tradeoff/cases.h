@@ -13,24 +13,25 @@ struct Case {
   std::string name;                     // unique in its part
   std::string family;                   // single, leave_one_out, ladder, pair, fit, crossover
   std::vector<std::string> techniques;  // the single techniques in it; empty: the baseline, or a preset
-  std::string against;                  // the case that it is held against; empty: none
+  std::string against;                  // the case that it is compared with; empty: none
   std::string model;                    // a named model or a YAML file
-  Overrides settings;                   // what the command line of the run changes in the model's settings
-  std::string hash;                     // of all settings, resolved: 16 hexadecimal digits of XXH3
+  Overrides settings;                   // command-line changes to the model's settings
+  std::string hash;                     // XXH3 of all resolved settings, 16 hexadecimal digits
 };
 
-// The baseline first, then the part's families; a case comes after the one that it is held against. But
-// presets to fit have a model each and neither baseline nor techniques. `overrides` (key=value) come after
-// the part's settings and before a technique's own. Under memory.limit cases have memory.recover=false: what
-// does not fit ends, and is not trained in other batches. Throws UserError for settings that are refused,
-// without data.path, and when a case sees more or fewer tokens a step than the baseline, which could not be
-// compared.
+// The cases of a part: the baseline first, then the part's families; a case comes after the one that it is
+// compared with. Presets (`fit`) differ: each has its own model, and neither baseline nor techniques.
+// `overrides` (key=value) apply after the part's settings and before a technique's own. Under memory.limit
+// cases get memory.recover=false unless it is given, so that a run that does not fit ends instead of training
+// in smaller batches. Throws UserError for invalid settings, for a missing data.path, and for a case whose
+// tokens per step differ from the baseline's, since the two could not be compared.
 std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string>& overrides);
 
-// Those named, what they are held against, and the baseline; empty when none of them is.
+// The cases with these names, the cases that they are compared with, and the baseline; empty if no case has
+// such a name.
 std::vector<Case> selected(const std::vector<Case>& cases, const std::vector<std::string>& names);
 
-// The settings that the cases of a part share, key=value: what a prediction for it starts from.
+// The settings (key=value) that all cases of a part share; predictions for the part start from them.
 std::vector<std::string> common_settings(const PlanPart& part, const std::vector<std::string>& overrides);
 
 }  // namespace moelab::tradeoff

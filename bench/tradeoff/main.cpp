@@ -1,7 +1,7 @@
-// Measures what each technique costs in speed and saves in memory: trains the same model in every way of the
-// table of techniques, or of a plan, each run a process of its own, in rounds, and appends a record a run to
-// a file. Exit codes as moelab's: 0, also when runs failed, for that is a result; 2 for a mistake of the
-// user's; 128 + N when signal N stopped it.
+// Measures what each technique costs in speed and saves in memory: trains the same model in every way that
+// the table of techniques, or a plan, lists. Each run is its own process; runs come in rounds, and each
+// appends a record to a file. Exit codes as moelab's: 0 even if runs failed, since that is a result; 2 for a
+// user's mistake; 128 + N when signal N stopped it.
 #include <unistd.h>
 
 #include <CLI/App.hpp>
@@ -33,7 +33,7 @@ struct Options {
   fs::path out;
 };
 
-// As seen from here, for a command that can be repeated in another copy of the checkout.
+// Relative to the current folder, so that a command can be repeated in another copy of the checkout.
 fs::path beside_this_program(const char* name) {
   std::error_code none;
   const fs::path path = fs::proximate(fs::read_symlink("/proc/self/exe", none).parent_path() / name, none);
@@ -114,7 +114,7 @@ void check_names(const std::vector<std::string>& only, const std::vector<SweepPa
       throw UserError("--only: unknown case " + name + did_you_mean(name, names));
 }
 
-// The parts with the cases that are wanted.
+// The plan's parts, with the wanted cases.
 std::vector<SweepPart> parts_of(const SweepPlan& plan, const Options& options) {
   std::vector<SweepPart> parts;
   for (const PlanPart& part : plan.parts)
@@ -126,8 +126,8 @@ std::vector<SweepPart> parts_of(const SweepPlan& plan, const Options& options) {
   return parts;
 }
 
-// Asks moelab what pairs would hold and what fits, writes the answers beside the records, and chooses the
-// pairs of the plan. False when a signal came first.
+// Asks moelab for the peaks of pairs and for what fits, writes the answers next to the records, and chooses
+// the plan's pairs. False if a signal came first.
 bool predict(SweepPlan& plan, const Options& options, const Provenance& from) {
   const fs::path folder = options.out.has_parent_path() ? options.out.parent_path() : ".";
   const fs::path scratch = options.sweep.work / "log";

@@ -9,7 +9,7 @@ namespace moelab::tradeoff {
 namespace fs = std::filesystem;
 namespace {
 
-// Null for what is no JSON object.
+// Null if the text is not a JSON object.
 Json parse_object(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   return json.is_object() ? json : Json(nullptr);

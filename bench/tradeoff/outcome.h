@@ -7,20 +7,20 @@
 
 namespace moelab::tradeoff {
 
-// What a run came to, from how its process ended and the files that it left.
+// The result of a run, from how its process ended and from the files that it left.
 struct Outcome {
   std::string status;          // ok, oom (exit code 3), error (another one), crash (a signal), timeout
   std::string message;         // the last line of its output, or why it was killed; empty when ok
-  Json summary = nullptr;      // its summary.json; null: it left none
+  Json summary = nullptr;      // its summary.json; null if missing
   Json steps = Json::array();  // [step, tokens, loss, step_ms] of each line of metrics.jsonl
-  Json gradient_norms = Json::array();  // of each of those lines
-  Json memory = Json::object();         // of the last step: {phase: {kind: bytes}} at each phase's peak
+  Json gradient_norms = Json::array();  // one for each of those lines
+  Json memory = Json::object();         // at the last step: {phase: {kind: bytes}} at each phase's peak
 };
 
-// `run`: the folder of the run, `log`: its output. Files that are missing or damaged count as not left.
+// `run`: the run's folder; `log`: its output. Missing or damaged files count as absent.
 Outcome read_outcome(const Exit& exit, const std::filesystem::path& run, const std::filesystem::path& log);
 
-// Why a process did not end well: the signal or the time that ended it, or the last line of its output.
+// Why a process failed: the signal or timeout that ended it, or the last line of its output.
 std::string message_of(const Exit& exit, const std::filesystem::path& log);
 
 // The text of a file; empty when it can't be read.

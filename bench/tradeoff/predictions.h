@@ -9,17 +9,17 @@
 
 namespace moelab::tradeoff {
 
-// What a call of moelab prints, a JSON object of schema 1, with where it is from: schema, command, commit,
-// machine, then the call's own. Nothing when a signal came first. `scratch`: a file for its output. Needs
-// HeldSignals. Throws UserError with the call's last line when it fails.
+// Runs a moelab command that prints a JSON object of schema 1. Returns that object with its provenance in
+// front: schema, command, commit, machine. Nothing if a stop signal came first. `scratch`: a file for the
+// command's output. Needs HeldSignals. Throws UserError with the command's last line when it fails.
 std::optional<Json> ask(const std::vector<std::string>& command, const Provenance& from,
                         const std::filesystem::path& scratch);
 
-// Writes the file whole, in place of one that is there, or leaves that alone and throws IoError.
+// Replaces the file as a whole or, on failure, leaves the old one alone and throws IoError.
 void write_json(const std::filesystem::path& path, const Json& json);
 
-// Of `moelab techniques --pairs --json`: the pairs that leave the smallest peaks, as the names of their two
-// techniques, at most `count`, the largest saving first.
+// From the output of `moelab techniques --pairs --json`: the pairs with the smallest predicted peaks, at most
+// `count`, smallest peak first. Each pair is the names of its two techniques.
 std::vector<std::vector<std::string>> largest_savings(const Json& predictions, int64_t count);
 
 }  // namespace moelab::tradeoff

@@ -25,15 +25,15 @@ sigset_t stop_signals() {
   return set;
 }
 
-// Held as well, so that one wait serves for the child's end and for these.
+// Also blocks SIGCHLD, so that one wait serves for the child's end and for the stop signals.
 sigset_t awaited_signals() {
   sigset_t set = stop_signals();
   sigaddset(&set, SIGCHLD);
   return set;
 }
 
-// The child's part of starting a program: output to the log, its own group, no signal held back, and killed
-// when this process dies, however that dies. Returns, with errno, only when it fails.
+// Runs in the child: output to the log, its own process group, no blocked signals, and killed when this
+// process dies, in whatever way. Returns, with errno, only when it fails.
 void become(char* const* command, const char* log, pid_t parent) {
   ::setpgid(0, 0);
   sigset_t none;
@@ -45,7 +45,8 @@ void become(char* const* command, const char* log, pid_t parent) {
   ::execvp(command[0], command);
 }
 
-// posix_spawn cannot ask for the signal at the parent's death. A pipe that exec closes tells of a failure.
+// Forks, because posix_spawn cannot ask for a signal at the parent's death. A pipe that exec closes reports a
+// failure.
 pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -78,7 +79,7 @@ std::optional<int> ended(pid_t pid, int options) {
   }
 }
 
-// Why the wait was over before the child was; nothing while it should go on.
+// Why the wait ended before the child did; nothing: keep waiting.
 std::optional<Exit::Why> wait_for_signal(double seconds) {
   const sigset_t set = awaited_signals();
   timespec patience{};
@@ -87,7 +88,7 @@ std::optional<Exit::Why> wait_for_signal(double seconds) {
   const int signal = ::sigtimedwait(&set, nullptr, &patience);
   if (signal == SIGCHLD || (signal < 0 && errno == EINTR)) return std::nullopt;
   if (signal < 0) return Exit::Why::timeout;
-  ::raise(signal);  // it stays to be seen by held_signal
+  ::raise(signal);  // stays pending, for held_signal
   return Exit::Why::stopped;
 }
 

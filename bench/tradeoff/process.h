@@ -5,8 +5,8 @@
 
 namespace moelab::tradeoff {
 
-// Holds SIGINT, SIGTERM and SIGHUP back for as long as it lives, so that they stop a sweep where it can be
-// stopped. Make it before any thread.
+// While one lives, SIGINT, SIGTERM and SIGHUP are blocked, so that a sweep handles them where it can stop.
+// Create it before any thread.
 class HeldSignals {
  public:
   HeldSignals();
@@ -24,16 +24,16 @@ struct Exit {
     stopped   // one of the held signals came and it was killed
   };
   Why why = Why::exited;
-  int code = 0;  // exit code; 128 + signal where one ended it, as shells have it
+  int code = 0;  // exit code; 128 + signal if a signal ended it, as in shells
   double seconds = 0;
 };
 
-// The held signal that has come by now (SIGINT, …), 0: none.
+// The blocked signal that is pending (SIGINT, …); 0: none.
 int held_signal();
 
-// Runs a program, in a process group of its own and with `log` for its output, until it ends. Whatever kills
-// it here kills its children too; when this process is killed, the program is as well. Needs HeldSignals.
-// Throws UserError when it cannot be started.
+// Runs a program to its end, in its own process group, with its output in `log`. Killing it (timeout, signal)
+// kills its children too; if this process dies, the program is killed as well. Needs HeldSignals. Throws
+// UserError when it cannot be started.
 Exit run_process(const std::vector<std::string>& command, const std::filesystem::path& log,
                  double timeout_seconds);
 

@@ -15,7 +15,7 @@ namespace {
 constexpr double kPatience = 60;  // seconds
 
 Json machine() {
-  // In whole GiB: what the kernel keeps for itself differs from boot to boot, and the machine is the same.
+  // In whole GiB: the kernel's own share differs from boot to boot, but the machine is the same.
   constexpr int64_t gib = int64_t{1} << 30;
   const int64_t usable = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const int64_t memory = (usable + gib / 2) / gib * gib;

@@ -13,13 +13,13 @@ using Json = nlohmann::ordered_json;
 
 inline constexpr int kRecordSchema = 1;
 
-// Median milliseconds of the record's steps after the warm-up (its first three, or the first third of fewer);
-// nothing where it did not end well or timed none.
+// Median milliseconds per step without the warm-up (the first three steps, or the first third if that is
+// fewer). Nothing if the run did not end well or timed no step.
 std::optional<double> step_ms(const Json& record);
 
-// What makes two records ones of the same run: done once, it isn't repeated.
+// Identifies a run: one whose key is recorded is not repeated.
 struct RunKey {
-  std::string sweep;  // the part of a plan; empty: of none
+  std::string sweep;  // the part of a plan; empty: no plan
   std::string case_name;
   int64_t round = 0;
   std::string settings_hash;
@@ -28,24 +28,23 @@ struct RunKey {
   auto operator<=>(const RunKey&) const = default;
 };
 
-// A file of records, one JSON object a line, only ever appended to. A crash may tear its last line, nothing
-// else.
+// A file of records, one JSON object a line, append-only. A crash may truncate its last line, nothing else.
 class RecordStore {
  public:
-  // Creates the file, with its folders, if need be, and cuts a torn last line off. Throws UserError, and
-  // changes nothing, when the file holds anything but records of this schema or when another sweep is writing
-  // it.
+  // Opens the file, creating it and its folders if needed, and removes a truncated last line. Throws
+  // UserError, and changes nothing, when the file holds anything but records of this schema or when another
+  // sweep is writing it.
   explicit RecordStore(const std::filesystem::path& path);
 
   // Durable on return.
   void append(const Json& record);
 
-  // True once a record of that run is there, however it ended; but not for one that a mistake in its settings
-  // or data ended (exit code 2), which is repeated.
+  // Whether the run is recorded, however it ended. Runs that failed by a mistake in settings or data (exit
+  // code 2) don't count: they are repeated.
   bool has(const RunKey& key) const { return done_.contains(key); }
-  // step_ms of the newest such run.
+  // step_ms of the newest record with this key.
   std::optional<double> step_ms(const RunKey& key) const;
-  // What the newest such run took, whatever its round; nothing when there is none.
+  // Seconds that the newest run of this case and settings took, in whatever round; nothing if there is none.
   std::optional<double> seconds(const std::string& case_name, const std::string& settings_hash) const;
 
   size_t size() const { return size_; }
@@ -56,7 +55,7 @@ class RecordStore {
 
   std::filesystem::path path_;
   FileDescriptor fd_;
-  std::map<RunKey, std::optional<double>> done_;  // step_ms of each
+  std::map<RunKey, std::optional<double>> done_;  // to its step_ms
   std::map<std::pair<std::string, std::string>, double> seconds_;
   size_t size_ = 0;
 };

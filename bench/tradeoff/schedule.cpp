@@ -6,7 +6,7 @@
 namespace moelab::tradeoff {
 namespace {
 
-// With the reference of each, and that one's, in the order of the cases.
+// Adds the reference of each case, and the reference's own; in the order of the cases.
 std::vector<size_t> with_references(const std::vector<size_t>& members, const std::vector<size_t>& against) {
   std::set<size_t> all;
   for (size_t i : members)

@@ -41,7 +41,7 @@ Json settings_json(const Overrides& settings) {
   return json;
 }
 
-// What a person wants to know of a run at once.
+// The outcome in one line, for a person.
 std::string outcome_text(const Json& record) {
   if (record["status"] != "ok")
     return record["status"].get<std::string>() + " (" + record["message"].get<std::string>() + ")";
@@ -105,7 +105,7 @@ void Sweep::announce() {
   progress_ << done_ << " of " << planned_ << " runs done before" << std::endl;
 }
 
-// False when a signal cut it short; what the time does not allow is left for another call.
+// False if a signal interrupted it. What the time budget does not allow is left for another call.
 bool Sweep::run_part(const SweepPart& part) {
   for (int64_t pass = 1; pass <= part.rounds + options_.extra_rounds; ++pass) {
     const std::vector<Slot> slots = pending(part, pass);
@@ -120,7 +120,7 @@ bool Sweep::run_part(const SweepPart& part) {
   return true;
 }
 
-// What is left to run of a pass.
+// The runs of a pass that are not recorded yet.
 std::vector<Slot> Sweep::pending(const SweepPart& part, int64_t pass) const {
   std::vector<Slot> slots = pass > part.rounds ? slots_of_noisy(part, pass) : schedule(part.groups, pass);
   std::erase_if(slots, [&](const Slot& slot) {
@@ -129,13 +129,13 @@ std::vector<Slot> Sweep::pending(const SweepPart& part, int64_t pass) const {
   return slots;
 }
 
-// The cases that spread too far by this pass, each after what it is held against, in one round.
+// One extra round: the cases that spread too far before this pass, each after its reference.
 std::vector<Slot> Sweep::slots_of_noisy(const SweepPart& part, int64_t pass) const {
   std::set<std::string> wanted;
   for (const Case& one : part.cases)
     if (relative_spread(ratios(part, one, pass - 1)) > options_.spread)
       wanted.insert({one.name, one.against});
-  // what a stack is held against is held against the baseline in turn
+  // a stack that is a reference is itself compared with the baseline
   if (!wanted.empty()) wanted.insert(part.cases.front().name);
   const int64_t round = (pass - 1) * static_cast<int64_t>(part.groups.size()) + 1;
   std::vector<Slot> slots;
@@ -145,7 +145,7 @@ std::vector<Slot> Sweep::slots_of_noisy(const SweepPart& part, int64_t pass) con
   return slots;
 }
 
-// The step time of what the case is held against, over its own, in each of the rounds that have both.
+// The step time of the case's reference divided by its own, for each round that has both.
 std::vector<double> Sweep::ratios(const SweepPart& part, const Case& one, int64_t passes) const {
   const auto against = std::find_if(part.cases.begin(), part.cases.end(),
                                     [&](const Case& other) { return other.name == one.against; });
@@ -160,7 +160,7 @@ std::vector<double> Sweep::ratios(const SweepPart& part, const Case& one, int64_
   return ratios;
 }
 
-// Whether the last of the extra rounds, with this record, ends as it began.
+// Whether the case still spreads too far after the last extra round, which has this record.
 bool Sweep::stays_noisy(const SweepPart& part, const Case& one, int64_t round, const Json& record) const {
   const int64_t pass = (round - 1) / static_cast<int64_t>(part.groups.size()) + 1;
   if (pass <= part.rounds || pass < part.rounds + options_.extra_rounds || one.against.empty()) return false;
@@ -186,7 +186,7 @@ std::vector<std::string> Sweep::command(const Case& one) const {
   return words;
 }
 
-// What is known of a run before it is made.
+// The part of a record that is known before the run.
 Json Sweep::record_of(const SweepPart& part, const Slot& slot) const {
   const Case& one = part.cases[slot.case_index];
   Json record = {{"schema", kRecordSchema},
@@ -207,7 +207,7 @@ Json Sweep::record_of(const SweepPart& part, const Slot& slot) const {
   return record;
 }
 
-// False when a signal cut it off.
+// False if a signal interrupted it.
 bool Sweep::measure(const SweepPart& part, const Slot& slot) {
   const Case& one = part.cases[slot.case_index];
   const fs::path log = options_.work / "log";
@@ -242,7 +242,7 @@ void Sweep::print(const Json& record) {
             << clock_text(seconds_left()) << " left" << std::endl;
 }
 
-// A run that was never made is taken for an average one of its part, or else of this sweep.
+// A run that was never made is assumed to take the average of its part's runs, or else of this sweep's.
 double Sweep::seconds_of(const SweepPart& part, const std::vector<Slot>& slots) const {
   double known = 0, others = ran_ > 0 ? spent_ / static_cast<double>(ran_) : 0;
   int64_t count = 0;

@@ -13,33 +13,34 @@ namespace moelab::tradeoff {
 
 struct SweepOptions {
   std::filesystem::path program;  // moelab
-  double timeout_seconds = 0;     // of one run
-  // No round but the first is begun that would end later than this, and no run at all; 0: no such limit.
+  double timeout_seconds = 0;     // per run
+  // Time budget; 0: none. No run starts after it. No pass starts that is expected to exceed it, unless it is
+  // the first of this sweep.
   double budget_seconds = 0;
-  std::filesystem::path work;  // a folder for the run at hand
-  // A case whose relative_spread passes `spread` is run in `extra_rounds` more at most, with what it is held
-  // against. Where the last one ends no better, its record has "noisy": true.
+  std::filesystem::path work;  // folder for the files of the current run
+  // A case whose relative_spread exceeds `spread` is run again, with its reference, in up to `extra_rounds`
+  // more rounds. If it still exceeds `spread` after the last one, that record gets "noisy": true.
   double spread = 0;
   int64_t extra_rounds = 0;
 };
 
-// Cases that are run side by side.
+// Cases that are measured together.
 struct SweepPart {
   std::string name;  // as PlanPart
   int64_t rounds = 0;
   std::vector<Case> cases;
-  std::vector<std::vector<size_t>> groups = {};  // groups_of() the cases; a Sweep makes them
+  std::vector<std::vector<size_t>> groups = {};  // groups_of() the cases; filled by Sweep
 };
 
-// Part after part, runs every case as often as it has rounds, each in a process of its own, but for runs that
-// `store` has already. How a run ends is recorded, whatever it is.
+// Runs the parts in order: every case once per round, each run in its own process, except runs that `store`
+// already has. Every run is recorded, however it ends.
 class Sweep {
  public:
   Sweep(const SweepOptions& options, std::vector<SweepPart> parts, const Provenance& provenance,
         RecordStore& store, std::ostream& progress);
 
-  // The signal that stopped it, 0 when none did. Needs HeldSignals. The run that a signal cuts off leaves no
-  // record.
+  // Returns the signal that stopped the sweep, or 0. A run that a signal cuts short leaves no record. Needs
+  // HeldSignals.
   int run();
 
  private:
@@ -66,7 +67,7 @@ class Sweep {
   RecordStore& store_;
   std::ostream& progress_;
   size_t planned_ = 0, done_ = 0;  // runs
-  double spent_ = 0;               // seconds of runs of this sweep
+  double spent_ = 0;               // seconds, over the runs of this sweep
   size_t ran_ = 0;
 };
 

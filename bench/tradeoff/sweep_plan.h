@@ -6,38 +6,38 @@
 
 namespace moelab::tradeoff {
 
-// Some ways to train one model, measured side by side.
+// Ways to train one model that are measured together.
 struct PlanPart {
-  std::string name;   // `sweep` of its records; empty: of no plan, and they have none
+  std::string name;   // `sweep` in its records; empty: no plan, and records without `sweep`
   std::string model;  // a named model or a YAML file; empty: the command line's
   int64_t rounds = 0, steps = 0;
-  std::vector<std::string> settings = {};          // key=value, for all its cases
-  std::vector<std::string> singles = {};           // rows of the table of techniques
-  std::string leave_one_out = {};                  // a row of several: it, and it without each of them
-  std::vector<std::string> ladder = {};            // single techniques, each on top of those before it
-  std::vector<std::string> crossover = {};         // rows, whose gain is to be followed from part to part
-  int64_t pairs = 0;                               // how many: those with the largest predicted saving
-  std::vector<std::vector<std::string>> two = {};  // which they are, once predicted
+  std::vector<std::string> settings = {};  // key=value, for all its cases
+  std::vector<std::string> singles = {};   // rows of the table of techniques
+  std::string leave_one_out = {};  // a row that combines techniques: measured whole, and without each in turn
+  std::vector<std::string> ladder = {};            // single techniques, each added to those before it
+  std::vector<std::string> crossover = {};         // rows whose gain is followed from part to part
+  int64_t pairs = 0;                               // number of pairs: those with the largest predicted saving
+  std::vector<std::vector<std::string>> two = {};  // those pairs, filled in once predicted
   std::vector<std::pair<std::string, std::string>> fit = {};  // preset, and the model to train under it
 };
 
-// What a sweep measures, the parts that are worth most first.
+// What a sweep measures, the most valuable parts first.
 struct SweepPlan {
-  double minutes = 0;  // no run is begun later; 0: no such limit
-  std::string fits;    // the named model whose fits are predicted beside it; empty: none
-  std::string model;   // of parts that name none, where nothing else is asked for; empty: none
+  double minutes = 0;  // time budget: no run starts after it; 0: none
+  std::string fits;    // the named model to run `moelab fits` for as well; empty: none
+  std::string model;   // for parts that name none, unless --model is given; empty: none
   std::vector<PlanPart> parts;
 };
 
-// Every row of the table of techniques in one part without a name.
+// A plan of one part without a name: every row of the table of techniques.
 SweepPlan plan_of_all_rows(int64_t rounds, int64_t steps);
 
-// "quick", "full" (the files of this folder as they were when the program was built), or a file. Throws
-// UserError with FILE:LINE, and the nearest name, for what is no plan, and for keys, techniques, settings and
-// presets that don't exist.
+// `name`: "quick" or "full" (this folder's files at the time of the build), or a file. Throws UserError with
+// FILE:LINE for text that is no plan, and for unknown keys, techniques, settings and presets, with the
+// nearest known name.
 SweepPlan load_plan(const std::string& name);
 
-// The same from text; `where` stands for the file in messages.
+// As load_plan, from text; `where` names the file in messages.
 SweepPlan parse_plan(const std::string& text, const std::string& where);
 
 extern const char* const kQuickPlan;

@@ -6,7 +6,7 @@
 
 namespace moelab {
 
-// Hands out aligned pieces of one allocation; without a base it only counts.
+// Hands out aligned pieces of one allocation. Without a base it only counts bytes.
 class Arena {
  public:
   explicit Arena(std::byte* base) : base_(base) {}

@@ -4,38 +4,39 @@
 
 #include <algorithm>
 
-// One expert's SwiGLU, forward and backward, by blocked products with the activation's arithmetic between
-// them. Axes: n rows, D width, F expert width.
+// One expert's SwiGLU, forward and backward: blocked products with the activation computed between them.
+// Axes: n rows, D width, F expert width.
 namespace moelab {
 
-// The memory an expert is computed in. Row counts are rounded up to kRowBlock.
+// The buffers that one expert is computed in. Row counts are rounded up to kRowBlock.
 template <class T>
 struct BlockedExpert {
   int64_t D, F;
   Term<T>* rows;    // (n, D)
-  Term<T>* act;     // (n, F); in backward words
+  Term<T>* act;     // (n, F); in backward as words
   Term<T>* across;  // backward: (D, n + kTile), or words (n / kInWord, D)
   float* dscale;    // backward: (panels of F, n)
   BlockedProducts<T> products;
 
-  // h (n, 2F) = rows by w13 (2F, D) transposed, and act = swiglu(h). `read`: when h is, again.
+  // h (n, 2F) = rows times the transpose of w13 (2F, D), and act = swiglu(h). `read`: when h will be read
+  // again.
   void hidden(int64_t n, const T* w13, T* h, Read read) const;
-  // rows = act by w2 (D, F) transposed.
+  // rows = act times the transpose of w2 (D, F).
   void output(int64_t n, const T* w2) const;
-  // From rows, the output's gradient, unweighted: h becomes its gradient, act the scaled activation, the
-  // first row of dscale the gradient of the scales.
+  // Expects the output's gradient, without router weights, in rows. h becomes its own gradient, act the
+  // scaled activation, and the first row of dscale the gradient of the scales.
   void hidden_backward(int64_t n, const T* w2, const float* scale, T* h) const;
-  // dw2 (D, F) = rows transposed by act.
+  // dw2 (D, F) = the transpose of rows times act.
   void output_weights(int64_t n, T* dw2) const;
-  // dw13 (2F, D) = dh transposed by rows, now the input.
+  // dw13 (2F, D) = the transpose of dh times rows, which now hold the input.
   void hidden_weights(int64_t n, const T* dh, T* dw13) const;
-  // rows = dh by w13: the gradient of the input.
+  // rows = dh times w13: the gradient of the input.
   void input(int64_t n, const T* w13, const T* dh) const;
 
  private:
   using Worker = typename BlockedProducts<T>::Worker;
 
-  static int64_t padded(int64_t n) { return round_up(n, kTile); }  // rows as the terms of a product
+  static int64_t padded(int64_t n) { return round_up(n, kTile); }  // rows where a product sums over them
   PackedRight<T> act_words(int64_t n) const { return {reinterpret_cast<int32_t*>(act), padded(n), F}; }
 };
 
@@ -51,7 +52,7 @@ C10_ALWAYS_INLINE void store_terms(Term<T>* to, const Line<T>& line) {
   }
 }
 
-// Rows of [gate | up] of `pair` features as fp32 -> h, rounded, and its activation.
+// Stores fp32 rows [gate | up] of `pair` features in h, rounded, and their activation in act.
 template <class T>
 void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, Read read, Term<T>* act) {
   for (int64_t i = 0; i < n; ++i, c += 2 * pair, h += 2 * F, act += F) {
@@ -69,7 +70,7 @@ void swiglu_block(const float* c, int64_t n, int64_t pair, int64_t F, T* h, Read
   }
 }
 
-// Of the `rows` rows that a word of the activation has terms of; where it has room for more, they are zeros.
+// Takes the `rows` rows whose terms share words of the activation; unused terms of a word are zeros.
 template <int64_t rows, class T>
 C10_ALWAYS_INLINE void swiglu_backward_word(const float* c, int64_t width, int64_t F, const float* scale,
                                             T* h, int32_t* words, float* dscale) {
@@ -118,7 +119,7 @@ void swiglu_backward_block(const float* c, int64_t n, int64_t width, int64_t F, 
 
 template <class T>
 void BlockedExpert<T>::hidden(int64_t n, const T* w13, T* h, Read read) const {
-  // a panel has gates, then the ups of the same features
+  // a panel holds gates, then the ups of the same features
   const auto half = [&](int64_t first, int64_t, int64_t up) { return w13 + (up * F + first / 2) * D; };
   const auto store = [&](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
     detail::swiglu_block(c, count, width / 2, F, h + i * 2 * F + first / 2, read, act + i * F + first / 2);

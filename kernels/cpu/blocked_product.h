@@ -11,16 +11,16 @@
 #include <atomic>
 #include <cstdint>
 
-// Products of matrices of bf16 or fp32 block by block, so that what follows a product works on a block of
-// fp32 that is still in the cache, and a weight is laid out just before it is multiplied by. On AMX twice as
-// fast as LibTorch's matmul. All dimensions but the number of rows are multiples of kTile.
+// Matrix products, block by block: what follows a product works on an fp32 block that is still in the cache,
+// and a weight is packed just before it is used. On AMX twice as fast as LibTorch's matmul. All dimensions
+// but the number of rows are multiples of kTile.
 namespace moelab {
 
-inline constexpr int64_t kRowBlock = 64;  // rows of a block of the result, of all but the last
+inline constexpr int64_t kRowBlock = 64;  // rows of a block of the result; the last block may have fewer
 inline constexpr int64_t kPanel = 128;    // columns of a block of the result
 inline constexpr int64_t kDepth = 512;    // terms summed at a time: both operands' blocks stay in the cache
 
-// Whether products of these widths can go block by block here.
+// Whether products of these widths can be computed block by block here.
 template <class T>
 bool has_blocked_product(int64_t width, int64_t other = kTile) {
   return width % kTile == 0 && other % kTile == 0 && has_word_product<T>();
@@ -32,7 +32,7 @@ inline bool has_blocked_product(at::ScalarType type, int64_t width, int64_t othe
                                   has_blocked_product<at::BFloat16>(width, other);
 }
 
-// The right operand (K, N) of a product, in panels of columns one behind the other, each as words (K /
+// The right operand (K, N) of a product: panels of columns, stored one after another, each as words (K /
 // kInWord, columns of the panel).
 template <class T>
 struct PackedRight {
@@ -43,14 +43,15 @@ struct PackedRight {
   int32_t* panel(int64_t first) const { return words + first * (K / kInWord<T>); }
 };
 
-// Rows of a block as products take them: where the library compiles a kernel for each shape, few shapes.
+// Number of rows that a block of n rows is computed with. On AMX LibTorch compiles a kernel per shape, so n
+// is rounded up to a few shapes.
 template <class T>
 int64_t block_rows(int64_t n) {
   return uses_matrix_unit<T>() ? std::min(round_up(n, 16), kRowBlock) : n;
 }
 
-// c (M, columns of the panel at `first`), fp32, = a (M, depth) by the rows [from, from + depth) of `right`,
-// or that added to c.
+// c (M, columns of the panel at `first`), fp32, = a (M, depth) times rows [from, from + depth) of `right`;
+// with `add` it is added to c.
 template <class T>
 void multiply_block(int64_t M, const Term<T>* a, int64_t stride, const PackedRight<T>& right, int64_t first,
                     int64_t from, int64_t depth, bool add, float* c) {
@@ -58,7 +59,8 @@ void multiply_block(int64_t M, const Term<T>* a, int64_t stride, const PackedRig
   multiply_words(M, N, depth, add, a, stride, right.panel(first) + from / kInWord<T> * N, c);
 }
 
-// to (n, width) from a block (M >= n, width) of fp32. Read late, rows begin at cache lines.
+// Stores the first n rows of a block (M >= n, width) of fp32 in `to` (n, width). With Read::late, rows must
+// begin at cache lines.
 template <class T>
 void store_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride, Read read = Read::soon) {
   for (int64_t i = 0; i < n; ++i) {
@@ -68,15 +70,16 @@ void store_block(const float* c, int64_t n, int64_t width, T* to, int64_t stride
   }
 }
 
-// What becomes of a product: store(c, i, count, first, width) is given the results of rows i, … and columns
-// first, …, fp32 (count, width), once each; prefetch(i, count, first, width) asks for what that will touch.
+// Where a product's result goes. store(c, i, count, first, width) receives each part of the result once: fp32
+// (count, width), the rows from i and the columns from `first` on. prefetch(i, count, first, width)
+// prefetches what that store will touch.
 template <class Store, class Prefetch>
 struct Results {
   Store store;
   Prefetch prefetch;
 };
 
-// Results that are rows of `stride`.
+// Stores results as rows with this stride.
 template <class T>
 auto store_rows(T* to, int64_t stride) {
   return Results{[=](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
@@ -87,7 +90,7 @@ auto store_rows(T* to, int64_t stride) {
                  }};
 }
 
-// A store of rows that are read late.
+// A store function for rows that are read late.
 template <class T>
 auto stream_rows(T* to, int64_t stride) {
   return [=](const float* c, int64_t i, int64_t count, int64_t first, int64_t width) {
@@ -101,43 +104,43 @@ auto columns_of(const T* matrix, int64_t K, int64_t N) {
   return
       [=](int64_t first, int64_t width, int32_t* words) { pack_rows(matrix + first, N, K, K, width, words); };
 }
-// A matrix (N, K) as that of BlockedProducts::multiply_by_transpose.
+// A matrix (N, K) as the right operand of BlockedProducts::multiply_by_transpose.
 template <class T>
 auto halves_of(const T* matrix, int64_t K) {
   return [=](int64_t first, int64_t width, int64_t i) { return matrix + (first + i * width / 2) * K; };
 }
 
-// Runs products on all cores, or, made within a parallel region, on the one that it is called on.
+// Runs products on all cores or, if created within a parallel region, on the calling core alone.
 template <class T>
 class BlockedProducts {
  public:
-  // What one core needs: blocks of results, one of a left operand, panels of a right one.
+  // Buffers of one core: blocks of results, a block of a left operand, panels of a right one.
   struct Worker {
-    float* c;        // (kPanel, widest), and two panels of kPanel rows at least
+    float* c;        // (kPanel, widest), at least two panels of kPanel rows
     Term<T>* left;   // (kPanel, kDepth)
-    int32_t* words;  // kPanelBytes, or kFewPanels of the deepest
+    int32_t* words;  // kPanelBytes, or kFewPanels panels of the deepest product if that is more
   };
-  // `widest`: columns of the widest transposed product; `deepest`: the most terms of a product by a
-  // transpose, half of those of another.
+  // `widest`: columns of the widest transposed product. `deepest`: the largest of the terms of products by a
+  // transpose and half the terms of other products.
   static int64_t worker_bytes(int64_t widest, int64_t deepest) {
     return results_bytes(widest) + kPanel * kDepth * sizeof(Term<T>) +
            std::max(kPanelBytes, kFewPanels * panel_bytes(deepest));
   }
 
-  // That for each core, (cores, bytes), where `like` is.
+  // The buffers of all cores, (cores, worker_bytes), on the device of `like`.
   static at::Tensor make_workers(const at::Tensor& like, int64_t widest, int64_t deepest) {
     return at::empty({at::get_num_threads(), worker_bytes(widest, deepest)}, like.options().dtype(at::kByte));
   }
 
-  // `workers`: make_workers', or its rows from one on where that one's core works alone.
+  // `workers`: from make_workers; for one core that works alone, the slice that begins with its row.
   BlockedProducts(const at::Tensor& workers, int64_t widest)
       : memory_(static_cast<std::byte*>(workers.mutable_data_ptr())),
         results_bytes_(results_bytes(widest)),
         worker_bytes_(workers.stride(0)),
         cores_(at::in_parallel_region() ? 1 : at::get_num_threads()) {}
 
-  // run(worker, i) for the blocks that begin at 0, step, 2 step, … below n; cores take them as they come,
-  // each after prepare(worker).
+  // Calls run(worker, i) for i = 0, step, 2 step, … below n. Each core calls prepare(worker) once, then takes
+  // blocks as it becomes free.
   template <class Run, class Prepare>
   void for_blocks(int64_t n, int64_t step, const Run& run, const Prepare& prepare) const {
     std::atomic<int64_t> next{0};
@@ -155,7 +158,7 @@ class BlockedProducts {
     for_blocks(n, step, run, [](const Worker&) {});
   }
 
-  // right = rows (count, N), zeros up to K. Here and below, A: T, or the type of its terms.
+  // right = rows (count, N), padded with zeros up to K. Here and below, A is T or the type of its terms.
   template <class A>
   void pack(const PackedRight<T>& right, const A* rows, int64_t count) const {
     for_blocks(right.N, kPanel, [&](const Worker&, int64_t c) {
@@ -163,7 +166,7 @@ class BlockedProducts {
     });
   }
 
-  // a (n, K) by (K, N), a core some panels of columns; pack(first, width, words) lays out the columns from
+  // a (n, K) times (K, N); a task is some panels of columns. pack(first, width, words) packs the columns from
   // `first` on.
   template <class A, class Pack, class Results>
   void multiply(int64_t n, const A* a, int64_t K, int64_t N, const Pack& pack, const Results& results) const {
@@ -193,8 +196,9 @@ class BlockedProducts {
     });
   }
 
-  // The same by the transpose of a matrix (N, K): the columns first, …, first + width of the right operand
-  // are half(first, width, 0), width / 2 rows of K, and half(first, width, 1), as many more.
+  // As multiply(), with the right operand given as its transpose (N, K). Its columns [first, first + width)
+  // come as two halves (gates and ups, say): half(first, width, 0) and half(first, width, 1), each width / 2
+  // rows of K.
   template <class A, class Half, class Results>
   void multiply_by_transpose(int64_t n, const A* a, int64_t K, int64_t N, const Half& half,
                              const Results& results) const {
@@ -207,7 +211,7 @@ class BlockedProducts {
     multiply(n, a, K, N, pack, results);
   }
 
-  // a (n, width) transposed by right (K, N), n <= K, to store as that of Results.
+  // The transpose of a (n, width) times right (K, N), n <= K. `store` is called as Results::store.
   template <class A, class Store>
   void multiply_transpose(int64_t n, const A* a, int64_t width, const PackedRight<T>& right,
                           const Store& store) const {
@@ -229,7 +233,7 @@ class BlockedProducts {
  private:
   static constexpr int64_t kPanelBytes = int64_t{512} << 10;  // half a second-level cache
   static constexpr int64_t kMostPanels = 2, kFewPanels = 2;
-  static constexpr int64_t kTaskRows = 512;  // laying out a panel again for so many costs little
+  static constexpr int64_t kTaskRows = 512;  // packing a panel again for this many rows costs little
 
   static constexpr int64_t panel_bytes(int64_t K) {
     return kPanel * K * static_cast<int64_t>(sizeof(Term<T>));
@@ -239,10 +243,11 @@ class BlockedProducts {
     return 4 * kPanel * std::max(widest, 2 * kPanel);
   }
 
-  // So few that the results are transposed in less time than the matrix.
+  // Up to this many rows, transposing the results takes less time than transposing the matrix.
   static int64_t few_rows(int64_t K) { return std::min(kFewPanels * kPanel, K / 4); }
 
-  // As multiply_by_transpose: the matrix is the left operand, as it lies, and a the right one, laid out once.
+  // As multiply_by_transpose with the operands swapped: the matrix is the left operand, as it lies, and a the
+  // right one, packed once.
   template <class A, class Half, class Results>
   void multiply_few(int64_t n, const A* a, int64_t K, int64_t N, const Half& half,
                     const Results& results) const {
@@ -254,7 +259,7 @@ class BlockedProducts {
       }
     };
     static_assert(!kConverts<T> ||
-                  kPanel / 2 * kPanelBytes <= kPanel * kDepth * panel_bytes(1));  // converted, it has room
+                  kPanel / 2 * kPanelBytes <= kPanel * kDepth * panel_bytes(1));  // room once converted
     const auto run = [&](const Worker& w, int64_t first) {
       const int64_t width = std::min(kPanel, N - first), deep = kPanelBytes / panel_bytes(1);
       float *const c = w.c, *const transposed = c + kPanel * kPanel;
@@ -281,8 +286,8 @@ class BlockedProducts {
     const Term<T>* rows;
     int64_t stride;
   };
-  // `count` rows of `depth` elements as the left operand of a block of M rows: where they lie, or in `copy`
-  // when they have to be converted or the block has rows that a need not have.
+  // `count` rows of `depth` elements as the left operand of a block of M rows: used in place, or copied to
+  // `copy` if they have to be converted or if M > count, since a need not have those rows.
   template <class A>
   static Left left_block(const A* a, int64_t stride, int64_t count, int64_t M, int64_t depth, Term<T>* copy) {
     constexpr bool converts = !std::is_same_v<A, Term<T>>;
@@ -299,7 +304,7 @@ class BlockedProducts {
     return {copy, depth};
   }
 
-  // Of blocks that few cores share out: the width that leaves the busiest the least.
+  // The block width that leaves the busiest core the least work, where few cores share the blocks.
   int64_t even_step(int64_t n) const {
     const auto busiest = [&](int64_t step) { return (n + step * cores_ - 1) / (step * cores_) * step; };
     int64_t best = kPanel;

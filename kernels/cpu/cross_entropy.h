@@ -10,15 +10,15 @@
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/vec.h"
 
-// Softmax cross entropy over the transposed logits of a chunk, one token a vector lane. Axes: R tokens of the
+// Softmax cross entropy over a chunk's transposed logits, one token per vector lane. Axes: R tokens of the
 // chunk, V vocabulary.
 namespace moelab::cpu {
 
 constexpr int64_t kTokenBlock =
-    128;  // tokens of one task: with a split of the vocabulary they stay in the L2 cache
+    128;  // tokens of a task: with a part of the vocabulary they stay in the L2 cache
 
 // Every task covers fixed ranges of the vocabulary and of the tokens, and partial results are joined in
-// order, so the number of threads changes nothing.
+// order, so results do not depend on the number of threads.
 template <class T>
 class CrossEntropyTask {
  public:
@@ -45,7 +45,7 @@ class CrossEntropyTask {
   }
 
  private:
-  // f(part of the vocabulary, first token, tokens up to kLanes) over the whole chunk.
+  // Calls f(part of the vocabulary, first token, number of tokens up to kLanes) over the whole chunk.
   template <class F>
   void for_tiles(const F& f) {
     const int64_t blocks = (R_ + kTokenBlock - 1) / kTokenBlock;
@@ -60,7 +60,7 @@ class CrossEntropyTask {
 
   int64_t part_end(int64_t part) const { return std::min((part + 1) * kCrossEntropySplit, V_); }
 
-  // Of each part its maximum and the sum of exp(logit - maximum).
+  // For each part of the vocabulary its maximum and the sum of exp(logit - maximum).
   void add_up(const T* logits, float* maxima, float* sums) {
     for_tiles([=, this](int64_t part, int64_t token, int64_t count) {
       const int64_t begin = part * kCrossEntropySplit, end = part_end(part);

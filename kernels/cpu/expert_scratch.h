@@ -13,16 +13,16 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/product.h"
 
-// What the expert block computes in.
+// The expert block's buffers.
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows, M rows of the widest expert,
 // L lanes.
 namespace moelab::expert_block_detail {
 
 using at::Tensor;
-constexpr int64_t kMaxLanes = 4;  // each has scratch of its own
+constexpr int64_t kMaxLanes = 4;  // each lane has its own scratch
 
-// On a few cores most experts go side by side, a core each, and nothing waits inside of a product; on many
-// cores one after another, all cores in each, for which the first lane has room.
+// Number of lanes. On few cores most experts run concurrently, one core each, and no core waits inside a
+// product. On many cores experts run one after another on all cores, in the first lane's buffers.
 inline int64_t lane_count(int64_t experts) {
   const int64_t threads = at::get_num_threads();
   return threads <= std::min(kMaxLanes, experts) ? threads : 1;
@@ -44,7 +44,7 @@ struct Shape {
   }
 };
 
-// backward_recomputing finds no pre-activation kept.
+// backward_recomputing: the pre-activation was not kept.
 enum class Pass { forward, forward_without_backward, backward, backward_recomputing };
 inline bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_recomputing; }
 inline bool keeps_hidden(Pass pass) { return pass == Pass::forward || pass == Pass::backward; }
@@ -54,13 +54,13 @@ inline bool is_blocked(const Tensor& x, const Shape& s, bool fp8) {
   return !fp8 && has_blocked_product(x.scalar_type(), s.D, s.F);
 }
 
-// The buffers of a pass. One function makes them for every device, so that meta's bytes are the CPU's.
+// The buffers of a pass. One function makes them for every device, so that meta counts the CPU's bytes.
 struct Scratch {
   struct Lane {
     Tensor rows_MD, rows2_MD;  // gathered or produced rows
     Tensor act_MF;             // activation, or its gradient
     Tensor h_M2F;              // pre-activation that is not kept
-    Tensor tail_a, tail_b;     // the last block of rows of both factors of a product
+    Tensor tail_a, tail_b;     // the last block of rows of a product's two factors
     Tensor scale_M, dscale_M;  // router weights of the rows; their gradients, of blocked products (panels, M)
     Tensor weight;             // with fp8: room for the larger weight, rounded
     Tensor gradient_M2F;       // with fp8: room for the gradient of the pre-activation
@@ -69,7 +69,7 @@ struct Scratch {
 
     bool fp8 = false;
 
-    // The factors of a product; with fp8 rounded, rows where they lie.
+    // A product's factors, rounded with fp8; rows are rounded in place.
     void round(const Tensor& rows, Fp8Format format, Fp8Scale scale) const {
       if (fp8) fp8_round_out(rows, rows, format, scale);
     }
@@ -94,7 +94,7 @@ struct Scratch {
     KindScope scope(kind);
     return at::empty({rows, width}, x.options());
   }
-  // Rows as terms of a product: fp32 where the CPU has no products of 16 bits.
+  // Rows in the type that products multiply: fp32 where the CPU has no 16-bit products.
   static Tensor terms_buffer(const Tensor& x, int64_t rows, int64_t width, Kind kind) {
     KindScope scope(kind);
     return at::empty({rows, width}, x.options().dtype(term_type(x.scalar_type())));
@@ -151,7 +151,7 @@ struct Scratch {
     if (gradients > 0) lane.dscale_M = at::empty({gradients, widest}, f32);
   }
 
-  // All cores work from the first lane's on.
+  // Buffers for all cores; the first lane's slice holds all of them.
   static Tensor make_workers(const Tensor& x, const Shape& s) {
     Tensor workers;
     with_element_type(x.scalar_type(), [&](auto zero) {

@@ -9,15 +9,16 @@
 
 namespace moelab {
 
-// A cache line of T in registers, as floats. Half of one takes as long to store where it is not at hand.
+// A cache line of T in registers, as floats. Storing half a line takes as long if the line is not in the
+// cache.
 template <class T>
 struct Line {
   static constexpr int64_t kSize = 64 / static_cast<int64_t>(sizeof(T)), kVecs = kSize / kLanes;
   Vec v[kVecs];
 };
 
-// When what is stored is read again: late, it goes past the caches, and memory is not read first to be
-// written to. That wants whole lines of memory; other threads see it after flush_stores.
+// When stored data will be read again. late: streaming stores bypass the caches, so that memory is not read
+// before it is written. They need whole cache lines, and other threads see them after flush_stores.
 enum class Read { soon, late };
 
 namespace detail {
@@ -54,7 +55,7 @@ C10_ALWAYS_INLINE Line<T> load_line(const T* from) {
   return line;
 }
 
-// What will be a line of T, of results in fp32.
+// Loads fp32 results that will be stored as a line of T.
 template <class T>
 C10_ALWAYS_INLINE Line<T> line_of(const float* from) {
   Line<T> line;
@@ -63,7 +64,7 @@ C10_ALWAYS_INLINE Line<T> line_of(const float* from) {
   return line;
 }
 
-// As T holds it, with no way through memory, where a load right behind a store waits for it.
+// The values as T holds them, rounded in registers: through memory, a load right after a store would wait.
 template <class T>
 C10_ALWAYS_INLINE Line<T> rounded(const Line<T>& line) {
 #ifdef MOELAB_NATIVE_BF16

@@ -8,29 +8,29 @@
 
 #include "kernels/vec.h"
 
-// The router's products, fp32, a chunk of tokens at a time: by blocked products where those win, else by
-// LibTorch's. Axes: T tokens, n tokens of a chunk, D width, E experts.
+// The router's products, in fp32, a chunk of tokens at a time: blocked products where those are faster,
+// otherwise LibTorch's. Axes: T tokens, n tokens of a chunk, D width, E experts.
 namespace moelab::router_detail {
 
 constexpr int64_t kChunk = 256;  // tokens of a chunk: they and their logits stay in a core's cache
 inline int64_t chunks(int64_t T) { return at::divup(T, kChunk); }
 
-// f(first, count) for the tokens of each of the chunks begin, …, end - 1.
+// Calls f(first token, count) for each of the chunks begin, …, end - 1.
 template <class F>
 void for_chunks(int64_t begin, int64_t end, int64_t T, const F& f) {
   for (int64_t i = begin; i < end; ++i) f(i * kChunk, std::min(kChunk, T - i * kChunk));
 }
 
-// What the products compute in: the weight, and a row of the others for each core.
+// The products' buffers: the weight, and for each core one row of each of the others.
 struct RouterScratch {
-  bool blocked;          // with few experts most of a tile were zeros
-  int64_t E, padded_E;   // of blocked products whole tiles
-  at::Tensor weight_ED;  // w, of blocked products with zeros up to padded_E
-  at::Tensor tokens;     // (cores, kChunk * D) fp32: a chunk's, or in a backward pass what takes their place
-  at::Tensor gradient;   // (cores, kChunk * padded_E): of the logits, in a backward pass
+  bool blocked;          // false for few experts, which would leave most of a tile zeros
+  int64_t E, padded_E;   // padded_E: with blocked products whole tiles
+  at::Tensor weight_ED;  // w; with blocked products followed by zeros up to padded_E
+  at::Tensor tokens;     // (cores, kChunk * D) fp32: a chunk's tokens; backward also reuses it
+  at::Tensor gradient;   // (cores, kChunk * padded_E): gradient of the logits, in backward
   at::Tensor workers;    // of blocked products
 
-  // For `tasks` side by side. One alone has all cores in each of its products.
+  // For `tasks` concurrent tasks. A single task has all cores in each of its products.
   RouterScratch(const at::Tensor& x, const at::Tensor& w, int64_t tasks, bool backward)
       : blocked(has_blocked_product<float>(w.size(1)) && 2 * w.size(0) >= kTile),
         E(w.size(0)),
@@ -52,7 +52,7 @@ struct RouterScratch {
 
 class ChunkProducts {
  public:
-  // By the thread that goes on to use it.
+  // To be made by the thread that uses it.
   explicit ChunkProducts(const RouterScratch& scratch)
       : scratch_(scratch),
         core_(at::get_thread_num()),
@@ -80,7 +80,7 @@ class ChunkProducts {
                                      Results{store, [](auto...) {}});
   }
 
-  // Of gradient(): dx (n, D), and what x adds to dw (E, D).
+  // From gradient(): sets dx (n, D) and adds these tokens' part to dw (E, D).
   void backward(const at::Tensor& x, at::Tensor dx, at::Tensor dw) const {
     if (scratch_.blocked) {
       return with_element_type(x.scalar_type(), [&](auto zero) {
@@ -103,7 +103,7 @@ class ChunkProducts {
   }
   BlockedProducts<float> products() const { return {workers_, 0}; }
 
-  // A chunk's terms of the weight's gradient are summed in one block of results.
+  // One block of results sums all of a chunk's terms of the weight's gradient.
   static_assert(kChunk <= kDepth);
 
   template <class T>

@@ -31,7 +31,7 @@ inline float dot(const float* a, const float* b, int64_t n) {
   return horizontal_sum(sum);
 }
 
-// Scores, and their sum (1 for softmax): dividing by it normalises them for the balance loss.
+// Writes the scores and returns their sum (1 for softmax), by which the balance loss normalises them.
 inline float scores_of_row(const float* logits, float lse, bool sigmoid, int64_t E, float* scores) {
   const Vec one(1.0f);
   Vec sum(0.0f);
@@ -44,7 +44,7 @@ inline float scores_of_row(const float* logits, float lse, bool sigmoid, int64_t
   return sigmoid ? horizontal_sum(sum) : 1.0f;
 }
 
-// The K best, best first, with their scores; of equal ones the lower expert; NaN counts as minus infinity.
+// The K best experts, best first, with their scores. Ties: the lower expert. NaN counts as minus infinity.
 inline void choose_best(const float* scores, int64_t E, int64_t K, float* best, int32_t* ids) {
   int64_t chosen = 0;
   const auto try_expert = [&](int64_t e) {
@@ -66,7 +66,8 @@ inline void choose_best(const float* scores, int64_t E, int64_t K, float* best, 
   });
 }
 
-// Weights of the experts that were chosen, their scores; 0 where none was.
+// Weights of the chosen experts: their scores, with `normalise` divided by their sum; 0 where no expert was
+// chosen.
 inline void weigh_choices(const float* scores, const int32_t* ids, bool normalise, int64_t K,
                           float* weights) {
   float sum = 0;
@@ -74,11 +75,11 @@ inline void weigh_choices(const float* scores, const int32_t* ids, bool normalis
   for (int64_t k = 0; normalise && !(sum <= 0) && k < K; ++k) weights[k] /= sum;
 }
 
-// The gradient of the logits.
+// The gradient of one token's logits.
 struct RowGradient {
   int64_t E, K;
   bool sigmoid, normalise;
-  float balance_scale, z_scale;  // incoming gradients over the number of terms
+  float balance_scale, z_scale;  // incoming gradients divided by the number of terms
 
   // `scores` is scratch of E.
   void operator()(const float* logits, float lse, const int32_t* ids, const float* dweights,

@@ -6,12 +6,12 @@
 // Products of matrices whose number of rows differs from call to call.
 namespace moelab {
 
-// oneDNN compiles a kernel for each shape that it meets, and each takes half a megabyte. The rows of an
-// expert differ at every step, so bf16 products come in whole blocks of rows and one last block, or half of
-// one: few shapes. Without that, half of a step of moe-micro went into compiling.
+// oneDNN compiles a kernel for each shape that it meets, and each takes half a megabyte. An expert's row
+// count differs at every step, so bf16 products use few shapes: whole blocks of rows, then one last block or
+// half block. Without that, half of a step of moe-micro went into compiling.
 struct RowBlocks {
   static constexpr int64_t kBlock = 128, kHalf = kBlock / 2;
-  int64_t whole, tail = 0;  // rows in whole blocks, and of the last product, which holds those behind
+  int64_t whole, tail = 0;  // rows in whole blocks; rows of the last product, which covers the others
 
   explicit RowBlocks(const at::Tensor& rows) : whole(rows.size(0)) {
     const int64_t n = whole;
@@ -21,8 +21,8 @@ struct RowBlocks {
   }
 };
 
-// out (n, B) = rows (n, A) by weights (A, B). The last block overlaps the whole ones. `memory`:
-// product_out's.
+// out (n, B) = rows (n, A) times weights (A, B). The last block overlaps the whole ones. `memory` as for
+// product_out.
 inline void multiply_rows(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights,
                           const at::Tensor& memory) {
   const RowBlocks blocks(rows);
@@ -34,7 +34,7 @@ inline void multiply_rows(at::Tensor out, const at::Tensor& rows, const at::Tens
   if (blocks.tail > 0) multiply(rows.size(0) - blocks.tail, blocks.tail);
 }
 
-// The rows from `first` on, and zeros, `n` in all, in `scratch`.
+// The rows from `first` on, followed by zeros, `n` rows in all, in `scratch`.
 inline at::Tensor padded_rows(const at::Tensor& rows, int64_t first, int64_t n, const at::Tensor& scratch) {
   const int64_t rest = rows.size(0) - first;
   at::Tensor block = scratch.narrow(0, 0, n * rows.size(1)).view({n, rows.size(1)});
@@ -43,7 +43,7 @@ inline at::Tensor padded_rows(const at::Tensor& rows, int64_t first, int64_t n, 
   return block;
 }
 
-// out (A, B) = a (n, A) transposed by b (n, B); scratch for a block of rows of each.
+// out (A, B) = the transpose of a (n, A) times b (n, B). Each scratch has room for a block of rows.
 inline void multiply_transposed(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
                                 const at::Tensor& scratch_a, const at::Tensor& scratch_b,
                                 const at::Tensor& memory) {

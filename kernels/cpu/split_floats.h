@@ -14,7 +14,8 @@
 
 namespace moelab::cpu {
 
-// Calls f(first, count, x) for blocks of the n numbers, x an array for `count` of them in fp32.
+// Calls f(first, count, x) for the n numbers, block by block; x is an fp32 array with room for `count` of
+// them.
 template <class F>
 void for_split_blocks(int64_t n, const F& f) {
   constexpr int64_t kBlock = 512;
@@ -60,14 +61,15 @@ void round_split(const SplitFloats& split, int64_t n, float factor) {
   });
 }
 
-// sum += terms, or sum = terms for the first; `count` of them, bf16 or fp16.
+// sum += terms, or sum = terms if `first`; `count` terms in bf16 or fp16.
 inline void add_to_split(const SplitFloats& sum, const void* terms, cuda::Element element, int64_t count,
                          bool first) {
   element == cuda::Element::bf16 ? add_to_split(sum, static_cast<const c10::BFloat16*>(terms), count, first)
                                  : add_to_split(sum, static_cast<const c10::Half*>(terms), count, first);
 }
 
-// Writes `count` numbers times `factor` over their upper halves, rounded to nearest even to bf16 or fp16.
+// Multiplies `count` numbers by `factor` and writes them over their upper halves, rounded to nearest even to
+// bf16 or fp16.
 inline void round_split(const SplitFloats& from, cuda::Element element, int64_t count, float factor) {
   element == cuda::Element::bf16 ? round_split<c10::BFloat16>(from, count, factor)
                                  : round_split<c10::Half>(from, count, factor);

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-// SwiGLU on rows of [gate | up] of width 2F, in registers as fp32 whatever the rows' type.
+// SwiGLU on rows [gate | up] of width 2F, in fp32 registers whatever the rows' type.
 namespace moelab {
 
 inline constexpr int64_t kSwigluGrain = 16;  // rows a task
@@ -19,7 +19,7 @@ C10_ALWAYS_INLINE Vec sigmoid(const Vec& x) {
   return one / (one + x.neg().exp());
 }
 
-// Of kLanes features: the gradients of gate and up, the scaled activation, and its part of dscale.
+// For kLanes features: the gradients of gate and up, the scaled activation, and their part of dscale.
 template <class T>
 struct SwigluGradient {
   Vec gate, up, act, along;
@@ -47,9 +47,9 @@ void swiglu_rows(const T* h, T* a, int64_t n, int64_t F) {
   });
 }
 
-// In: h (n, 2F) the pre-activation, da (n, F) = W2^T dy, unweighted; scale (n) the router weights (null: all
-// 1). Out: h becomes dH, da becomes scale * activation (what dW2 needs), dscale (n) = <da, activation>
-// (unless null).
+// In: h (n, 2F), the pre-activation; da (n, F) = W2^T dy, without router weights; scale (n), the router
+// weights (null: all 1). Out: h becomes its gradient dH, da becomes scale * activation (what dW2 needs), and
+// dscale (n), unless null, <da, activation>.
 template <class T>
 void swiglu_backward_rows(T* h, T* da, const float* scale, float* dscale, int64_t n, int64_t F) {
   at::parallel_for(0, n, kSwigluGrain, [&](int64_t begin, int64_t end) {

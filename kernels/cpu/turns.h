@@ -4,8 +4,8 @@
 
 namespace moelab {
 
-// Pieces of work that run side by side come here to add to what all share: one after another in a fixed
-// order, whichever was done first.
+// Lets tasks that run concurrently add to a shared result one after another, in a fixed order, whichever is
+// done first.
 class Turns {
  public:
   class Turn {
@@ -13,7 +13,7 @@ class Turns {
     Turn(Turns& turns, int64_t place) : turns_(turns), place_(place) {}
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    ~Turn() {  // also when its work failed, or those after it would wait for ever
+    ~Turn() {  // also when its task failed, or the tasks after it would wait for ever
       await();
       turns_.now_.store(place_ + 1, std::memory_order_release);
       turns_.now_.notify_all();

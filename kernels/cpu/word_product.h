@@ -10,14 +10,14 @@
 #include <type_traits>
 #include <utility>
 
-// The product that all blocked ones are made of: rows of terms, bf16 or fp32, by words (kernels/cpu/words.h),
-// summed in fp32. Of bf16 on AMX it is LibTorch's, which compiles a kernel for each shape; elsewhere the one
-// below.
+// The product that all blocked products are made of: rows of bf16 or fp32 terms times words
+// (kernels/cpu/words.h), summed in fp32. For bf16 on AMX it is LibTorch's brgemm, which compiles a kernel for
+// each shape; elsewhere it is the kernel below.
 namespace moelab {
 
-// Whether the library multiplies bf16 block by block: on AMX alone.
+// Whether LibTorch multiplies bf16 block by block (brgemm): on AMX alone.
 inline bool has_matrix_unit() { return at::native::cpublas::could_pack(at::kBFloat16); }
-// Whether elements of T are multiplied by it.
+// Whether elements of T are multiplied by brgemm.
 template <class T>
 bool uses_matrix_unit() {
   return std::is_same_v<T, at::BFloat16> && !kConverts<T> && has_matrix_unit();
@@ -32,7 +32,7 @@ using Sum = __m512;
 using Sum = __m256;
 #endif
 
-// A register of words of the right operand, a word of the left one in all lanes, and sum + left · right.
+// A register of words of the right operand, a word of the left operand in all lanes, and sum + left · right.
 template <class Term>
 struct Terms;
 
@@ -61,8 +61,8 @@ struct Terms<at::BFloat16> {
 };
 #endif
 
-// Sums stay in registers: six rows of four vectors are 24 of AVX-512's 32, six of two 12 of AVX2's 16. Two
-// instructions a cycle want about ten under way.
+// Tile sizes that keep the sums in registers: six rows of four vectors take 24 of AVX-512's 32 registers, six
+// of two take 12 of AVX2's 16. Two instructions a cycle need about ten in flight.
 inline constexpr int64_t kTileRows = 6;
 #ifdef CPU_CAPABILITY_AVX512
 inline constexpr int kTileVectors = 4;
@@ -71,8 +71,8 @@ inline constexpr int kTileVectors = 2;
 #endif
 static_assert(kTile % (2 * kLanes) == 0);
 
-// c (rows, kLanes · vectors) = a (rows, K) by words (K / kInWord, kLanes · vectors), or that added to c. T:
-// of terms.
+// c (rows, kLanes · vectors) = a (rows, K) times words (K / kInWord, kLanes · vectors); with `add` it is
+// added to c. T is the type of the terms.
 template <class T, int rows, int vectors>
 void word_tile(int64_t K, bool add, const T* a, int64_t stride, const int32_t* words, int64_t N, float* c) {
   Sum sum[rows][vectors];
@@ -101,7 +101,7 @@ void word_tile(int64_t K, bool add, const T* a, int64_t stride, const int32_t* w
   }
 }
 
-// As word_tile, of any number of rows, in tiles that differ by a row at most.
+// As word_tile, for any number of rows, in tiles whose heights differ by one row at most.
 template <class T, int vectors, size_t... index>
 void word_columns(int64_t M, int64_t K, bool add, const T* a, int64_t stride, const int32_t* words, int64_t N,
                   float* c, std::index_sequence<index...>) {
@@ -113,7 +113,7 @@ void word_columns(int64_t M, int64_t K, bool add, const T* a, int64_t stride, co
   }
 }
 
-// As multiply_words, by the tiles of this file.
+// As multiply_words, with the tiles of this file.
 template <class T>
 void multiply_tiles(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
                     const int32_t* words, float* c) {
@@ -127,9 +127,9 @@ void multiply_tiles(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64
 
 }  // namespace detail
 
-// Whether products of T go by the tiles above rather than by LibTorch's matmul; a dry run counts the same.
-// 16-bit ones always do. fp32 ones do on AVX2, and on AVX-512 CPUs that are not Intel's: MKL leaves AVX-512
-// alone there and takes twice the time.
+// Whether products of T use the tiles above rather than LibTorch's matmul; a dry run decides alike. 16-bit
+// products always do. fp32 products do on AVX2, and on AVX-512 CPUs that are not Intel's: there MKL does not
+// use AVX-512 and takes twice the time.
 template <class T>
 bool has_word_product() {
   if constexpr (!std::is_same_v<T, float>) return true;
@@ -140,8 +140,9 @@ bool has_word_product() {
 #endif
 }
 
-// c (M, N) = a (M, K) by words (K / kInWord, N), or that added to c; N and K multiples of kTile. T: of terms.
-// `stride`: from a row of a to the next. Each element sums its terms in one order, whatever M and N.
+// c (M, N) = a (M, K) times words (K / kInWord, N); with `add` it is added to c. N and K are multiples of
+// kTile; T is the type of the terms; `stride` is the distance between rows of a. Each element sums its terms
+// in one order, whatever M and N.
 template <class T>
 void multiply_words(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64_t stride,
                     const int32_t* words, float* c) {
@@ -152,7 +153,7 @@ void multiply_words(int64_t M, int64_t N, int64_t K, bool add, const T* a, int64
   detail::multiply_tiles(M, N, K, add, a, stride, words, c);
 }
 
-// After a thread's last product: the library leaves a matrix unit set up.
+// Call it after a thread's last product: LibTorch leaves the matrix unit configured.
 inline void release_words() {
   if (has_matrix_unit()) at::native::cpublas::brgemm_release();
 }

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstring>
 
-// Operands as blocked products want them. The right operand is laid out in words of four bytes: floats, or
-// pairs of bf16 from rows 2r and 2r + 1, (rows / 2, columns). Widths are multiples of kTile.
+// Operands as blocked products need them. The right operand is packed as words of four bytes (the VNNI
+// layout): a word is one float, or a pair of bf16 from rows 2r and 2r + 1, so that the words are (rows / 2,
+// columns). Widths are multiples of kTile.
 namespace moelab {
 
-// The type in which elements of T are multiplied. A CPU without products of bf16 multiplies floats; products
-// of fp16 are floats everywhere. Elements are converted when an operand is laid out, and the result is
-// rounded once.
+// The type in which elements of T are multiplied: float for bf16 on a CPU without bf16 products, and for fp16
+// everywhere. Elements are converted when an operand is packed, and the result is rounded once.
 #ifdef MOELAB_NATIVE_BF16
 template <class T>
 using Term = std::conditional_t<std::is_same_v<T, at::BFloat16>, at::BFloat16, float>;
@@ -32,7 +32,7 @@ template <class T>
 inline constexpr int64_t kInWord = sizeof(int32_t) / sizeof(Term<T>);  // terms in a word
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Asks for rows that are read or written next, at strides that no hardware foresees.
+// Prefetches rows that are read or written next, at strides that the hardware does not predict.
 template <class T>
 inline void prefetch_rows(const T* rows, int64_t stride, int64_t n, int64_t width) {
   for (int64_t i = 0; i < n; ++i) {
@@ -46,7 +46,7 @@ inline void widen(const T* from, int64_t count, float* to) {
   for (int64_t i = 0; i < count; i += kLanes) store_float(to + i, load_float(from + i));
 }
 
-// words (rows / kInWord, width) of `count` rows of `width`, zeros up to `rows`.
+// words (rows / kInWord, width) from `count` rows of `width`, followed by zeros up to `rows`.
 template <class T>
 inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
                       int32_t* words) {
@@ -70,8 +70,8 @@ inline void pack_rows(const T* from, int64_t stride, int64_t count, int64_t rows
   }
 }
 
-// words (width / kInWord, rows) of the transpose of `count` rows of `width`, zeros up to `rows`: words stay
-// whole. `to_stride`: from a row of words to the next, `rows` at least.
+// words (width / kInWord, rows) from the transpose of `count` rows of `width`, followed by zeros up to
+// `rows`; words move whole. `to_stride`: the distance between rows of words, `rows` at least.
 template <class T>
 inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t rows, int64_t width,
                             int32_t* words, int64_t to_stride) {
@@ -93,7 +93,7 @@ inline void pack_transposed(const T* from, int64_t stride, int64_t count, int64_
   }
 }
 
-// to (width, padded), of S rows of `width`, zeros up to `padded`. To: the type of the terms.
+// to (width, padded) = the transpose of S rows of `width`, padded with zeros. To is the type of the terms.
 template <class T, class To>
 inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t padded, int64_t width, To* to,
                            int64_t to_stride) {
@@ -108,7 +108,7 @@ inline void transpose_rows(const T* from, int64_t stride, int64_t S, int64_t pad
   }
 }
 
-// to (count, width) = from (width, M) transposed, row r times factor(r); `rows` (M, width) is scratch.
+// to (count, width) = the transpose of from (width, M), row r times factor(r). `rows` (M, width) is scratch.
 template <class T, class F>
 inline void store_transposed(const float* from, int64_t M, int64_t count, int64_t width, float* rows,
                              const F& factor, T* to, int64_t stride) {
@@ -121,7 +121,8 @@ inline void store_transposed(const float* from, int64_t M, int64_t count, int64_
   }
 }
 
-// Lanes of the rows `even` and `odd` of a right operand: one row of pairs, or two of floats `width` apart.
+// Stores lanes of the rows `even` and `odd` of a right operand: as one row of pairs, or as two rows of
+// floats, `width` apart.
 template <class T>
 C10_ALWAYS_INLINE void store_words(int32_t* to, [[maybe_unused]] int64_t width, const Vec& even,
                                    const Vec& odd) {

@@ -3,7 +3,7 @@
 
 namespace moelab {
 
-// AdamW's step in the form that the kernels use, rounded from double once.
+// AdamW's factors for one step, computed in double and rounded once.
 struct AdamWFactors {
   float keep;       // 1 - lr * weight_decay
   float step_size;  // lr / (1 - beta1^step)

@@ -13,10 +13,10 @@ inline int64_t cross_entropy_parts(int64_t vocabulary) {
   return cuda::ceil_div(vocabulary, kCrossEntropySplit);
 }
 
-// Tokens of a block of threads, which covers one part.
+// Tokens of a block of threads. A block covers one part of the vocabulary.
 constexpr int64_t kCrossEntropyTokens = 32;
 
-// Blocks along x and y; a grid's bound allows 65,535 parts.
+// Blocks along x and y; CUDA's bound on y allows 65,535 parts.
 struct CrossEntropyGrid {
   unsigned tokens, parts;
 };
@@ -24,13 +24,14 @@ inline CrossEntropyGrid cross_entropy_grid(int64_t tokens, int64_t vocabulary) {
   return {cuda::blocks_of(tokens, kCrossEntropyTokens), cuda::blocks_of(cross_entropy_parts(vocabulary))};
 }
 
-// The target of a token that is left out.
+// The target of a token that is ignored.
 constexpr int64_t kIgnoredTarget = -1;
 
-// Another model's logits of the same tokens, q beside p of the logits at hand.
+// Another model's logits for the same tokens. They give q, which is compared with p of the chunk's own
+// logits.
 struct ReferenceChunk {
   const void* logits = nullptr;        // (V, R); null: no reference
-  double weight = 0;                   // of the divergence in what is differentiated
+  double weight = 0;                   // of the divergence in the differentiated loss
   float* partial_max = nullptr;        // (P, R) scratch; later the partial divergence
   float* partial_sum = nullptr;        // (P, R) scratch
   float* token_inverse_sum = nullptr;  // (R) scratch: exp(logit - maximum) times this is p
@@ -48,7 +49,7 @@ struct CrossEntropyChunk {
   bool gradient;
   int64_t vocabulary, tokens;
   const int64_t* targets;         // (R)
-  const double* gradient_factor;  // (): the loss scale over the number of targets of all chunks
+  const double* gradient_factor;  // (): the loss scale divided by the number of targets in all chunks
   float* partial_max;             // (P, R) scratch
   float* partial_sum;             // (P, R) scratch: sum of exp(logit - partial maximum)
   float* token_max;               // (R) scratch
@@ -68,11 +69,12 @@ namespace moelab::cuda {
 // Launches on `stream`; returns the first launch's error.
 cudaError_t cross_entropy_chunk(const CrossEntropyChunk& chunk, cudaStream_t stream);
 
-// sum += terms, or sum = terms for the first; `count` of them, bf16 or fp16.
+// sum += terms, or sum = terms if `first`; `count` terms in bf16 or fp16.
 cudaError_t add_to_split(const SplitFloats& sum, const void* terms, Element element, int64_t count,
                          bool first, cudaStream_t stream);
 
-// Writes `count` numbers times `factor` () over their upper halves, rounded to nearest even to bf16 or fp16.
+// Multiplies `count` numbers by `factor` () and writes them over their upper halves, rounded to nearest even
+// to bf16 or fp16.
 cudaError_t round_split(const SplitFloats& from, Element element, int64_t count, const float* factor,
                         cudaStream_t stream);
 

@@ -5,7 +5,7 @@
 
 namespace moelab::cuda {
 
-// Throws on types that the device code does not know.
+// Throws c10::Error for types that the device code does not support.
 inline Element element_of(const at::Tensor& x) {
   switch (x.scalar_type()) {
     case at::kFloat:

@@ -8,37 +8,37 @@
 
 namespace moelab {
 
-// A step of the rules with one moment, rounded from double once.
+// Factors for one step of the rules with one moment, computed in double and rounded once.
 struct MomentumFactors {
   float keep, lr, beta1, beta2, rest1, rest2, gradient_scale;
 };
-// Likewise of Adafactor.
+// Factors for one step of Adafactor.
 struct FactoredFactors {
   float beta, gradient_scale, keep, lr;
 };
 
-// All that differs from one step to the next, for steps that run without the host (CUDA graphs), where it
-// lies in the device's memory. The host writes the first part before each step; settle() the second, in the
-// middle of it, from the gradients.
+// All that differs from one step to the next, in device memory, for steps that run without the host (CUDA
+// graphs). The host writes the first part before each step; settle() writes the second part during the step,
+// from the gradients.
 struct LiveStep {
   double lr = 0;
   double loss_scale = 1;
   int64_t step = 1;  // counted from 1
-  // of AdamWFactors, MomentumFactors and FactoredFactors, rounded by the host as for a step without this
-  float keep = 1;  // of a parameter that decays
+  // of AdamWFactors, MomentumFactors and FactoredFactors, rounded by the host as in a step without a LiveStep
+  float keep = 1;  // for parameters that decay
   float rate = 0;
   float step_size = 0;
   float inverse_root = 1;
   float factored_beta = 0;
 
-  // of the StepDecision
+  // of the StepDecision, written by settle()
   int32_t skipped = 0;
   double gradient_norm = 0;
   double gradient_scale = 1;
 };
 
-// Decides about a step: `squares` are its gradients' sums of squares, in the order in which the host adds
-// them; 0 clips nothing.
+// Decides on a step. `squares`: its gradients' sums of squares, in the order in which the host adds them.
+// clip = 0: no clipping.
 MOELAB_HOST_DEVICE inline void settle(LiveStep& s, const double* squares, int64_t count, double loss,
                                       double clip) {
   double sum = 0;
@@ -53,7 +53,7 @@ inline StepDecision decision_of(const LiveStep& settled) {
   return {settled.skipped != 0, settled.gradient_norm, settled.gradient_scale};
 }
 
-// A call's factors as they are at that step; what does not change stays the call's.
+// A call's factors with the numbers of this step; factors that do not change stay the call's.
 MOELAB_HOST_DEVICE inline AdamWFactors at_step(AdamWFactors f, const LiveStep& s, bool decays) {
   f.keep = decays ? s.keep : 1;
   f.step_size = s.step_size;
@@ -75,7 +75,7 @@ MOELAB_HOST_DEVICE inline FactoredFactors at_step(FactoredFactors f, const LiveS
   return f;
 }
 
-// The keys of a step's random numbers for moments rounded stochastically, and for weights.
+// Keys of a step's random numbers: for moments that are rounded stochastically, and for weights.
 MOELAB_HOST_DEVICE inline uint64_t moment_key(int64_t stream, int64_t step, int64_t first_element) {
   return skip_elements(random_key(stream, step), first_element);
 }

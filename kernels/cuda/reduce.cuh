@@ -2,7 +2,7 @@
 #include <cstdint>
 
 // Sums and maxima over the threads of a block, in a fixed order; every thread gets the result. All threads of
-// the block call them, a multiple of 32, at most 1024.
+// the block must call them; their number is a multiple of 32, at most 1024.
 namespace moelab::cuda {
 
 template <class T, class Combine>
@@ -39,9 +39,9 @@ template <class T>
 __device__ inline T block_sum(T x) {
   return reduce_block(x, T(0), Sum());
 }
-// Largest of magnitudes, that is, of numbers that are no less than 0; NaN when one of them is not finite.
+// Largest of magnitudes (numbers that are not negative); NaN if one of them is not finite.
 __device__ inline float block_absmax(float magnitude) {
-  const int bits = reduce_block(__float_as_int(magnitude), 0, Max());  // they are in the order of their bits
+  const int bits = reduce_block(__float_as_int(magnitude), 0, Max());  // ordered as their bits are
   return bits >= 0x7F800000 ? __int_as_float(0x7FC00000) : __int_as_float(bits);
 }
 

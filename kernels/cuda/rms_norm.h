@@ -13,8 +13,8 @@ struct NormRows {
   int64_t rows, width, inner, inner_stride, outer_stride;
 };
 
-// How many partial sums of the weight's gradient the backward keeps, a block of threads each; it depends on
-// the shape alone.
+// Number of partial sums of the weight's gradient in backward, one per block of threads. It depends on the
+// shape alone.
 inline int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>(rows, 1024); }
 
 // y (rows, width) contiguous, rstd (rows) fp32.

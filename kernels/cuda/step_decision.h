@@ -5,22 +5,22 @@
 
 namespace moelab {
 
-// What to multiply gradients of this norm with so that it does not pass `clip`; 1 when clip is 0 (off). The
-// norm has to be finite.
+// The factor that keeps gradients of this norm from exceeding `clip`; 1 when clip is 0 (off). The norm must
+// be finite.
 MOELAB_HOST_DEVICE inline double clip_scale(double norm, double clip) {
   return clip > 0 && norm > clip ? clip / norm : 1;
 }
 
-// What becomes of a step's gradients.
+// What to do with a step's gradients.
 struct StepDecision {
   bool skipped = false;       // the loss or the norm is not finite: nothing is updated
   double gradient_norm = 0;   // before clipping, without the loss scale
   double gradient_scale = 1;  // multiplies the gradients: clips them and takes the loss scale out
 };
 
-// The one decision about a step, the same on the host and inside of a captured step. `squares` is the sum of
-// squares of all gradients, which still have the loss scale; `loss` is the step's. Both are sums, so that
-// whoever shares a step adds them up before and decides alike.
+// The decision about a step, the same on the host and inside a captured step. `squares`: the sum of squares
+// of all gradients, which still have the loss scale; `loss`: the step's loss. Both are sums, so that
+// processes that share a step can add theirs up first and decide alike.
 MOELAB_HOST_DEVICE inline StepDecision decide_step(double squares, double loss, double loss_scale,
                                                    double clip) {
   const double norm = sqrt(squares) / loss_scale;

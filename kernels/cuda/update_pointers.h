@@ -7,7 +7,7 @@
 #include "kernels/cuda/update_rules.h"
 #include "kernels/optimizer_step.h"
 
-// From an update rule's tensors, which must have passed check_step, to what its kernel takes.
+// Converts an update rule's tensors, which must have passed check_step, to its kernel's arguments.
 namespace moelab::cuda {
 
 // As on the CPU (kernels/stepped_weights.h).
@@ -30,7 +30,7 @@ inline WeightPointers weight_pointers(const at::Tensor& weights, const std::opti
   return pointers;
 }
 
-// `live` as OptimizerStep's.
+// `live`: as OptimizerStep::live.
 inline LiveCall live_call(const OptimizerStep& step, const std::optional<at::Tensor>& live) {
   if (!live) return {};
   TORCH_CHECK(live->is_cuda(), "optimizer step: its numbers are on ", live->device());

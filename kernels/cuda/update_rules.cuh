@@ -10,14 +10,14 @@ namespace moelab::cuda {
 
 __device__ inline __nv_bfloat16 bf16_of(uint16_t bits) { return __ushort_as_bfloat16(bits); }
 
-// As kernels/load_gradient.h, an element at a time.
+// As in kernels/load_gradient.h, for one element.
 template <class Gradient>
 __device__ inline float load_gradient(const Gradient* gradient, int64_t i, float scale) {
   const float stored = to_float(gradient[i]), zero_or_nan = stored - stored;
   return fminf(fmaxf(stored * scale, -kLargestGradient), kLargestGradient) + zero_or_nan;
 }
 
-// As SteppedWeights::load and store, an element at a time.
+// As SteppedWeights::load and store, for one element.
 __device__ inline float load_weight(const WeightPointers& w, int64_t i) {
   return w.fp32 != nullptr ? w.fp32[i] : to_float(static_cast<const __nv_bfloat16*>(w.bf16)[i]);
 }
@@ -32,7 +32,7 @@ __device__ inline void store_weight(const WeightPointers& w, int64_t i, float x)
   if (w.half != nullptr) static_cast<__half*>(w.half)[i] = __float2half_rn(x);
 }
 
-// Takes the numbers of a live step; false: it is skipped.
+// Takes the numbers of a live step, if there is one. False: the step is skipped.
 template <class Factors>
 __device__ inline bool begin_step(const LiveCall& live, Factors& factors) {
   if (live.step == nullptr) return true;
@@ -53,14 +53,14 @@ __device__ inline void adam_update(float& weight, float& m, float& v, float g, c
   weight = weight * f.keep - f.step_size * (m / denominator);
 }
 
-// The same where moments are coded: a gradient that is not finite zeroes them and leaves the weight.
+// As adam_update, for coded moments: a gradient that is not finite zeroes them and leaves the weight alone.
 __device__ inline void guarded_adam_update(float& weight, float& m, float& v, float g,
                                            const AdamWFactors& f) {
   if (isfinite(g)) return adam_update(weight, m, v, g, f);
   m = v = 0;
 }
 
-// Calls f(pointer to the gradient) on the host with its device type.
+// Calls f(the gradient pointer with its device type) on the host.
 template <class F>
 void with_gradient(const GradientPointer& gradient, const F& f) {
   with_element(gradient.element, [&](auto zero) { f(static_cast<const decltype(zero)*>(gradient.data)); });

@@ -7,12 +7,12 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/live_step.h"
 
-// The optimizers' steps on CUDA: what each computes is said where its operator is declared. Device pointers
-// to n elements unless said otherwise. None waits for the device.
+// The optimizers' steps on CUDA; what each computes is said where its operator is declared. Pointers are to n
+// elements in device memory unless said otherwise. The host does not wait for the device.
 namespace moelab::cuda {
 
-// Weights as SteppedWeights (kernels/stepped_weights.h) has them: fp32, perhaps with a 16-bit copy, or bf16
-// alone, rounded stochastically under `key`.
+// Weights as in SteppedWeights (kernels/stepped_weights.h): fp32, perhaps with a 16-bit copy, or bf16 alone,
+// rounded stochastically under `key`.
 struct WeightPointers {
   float* fp32 = nullptr;
   void *bf16 = nullptr, *half = nullptr;
@@ -24,35 +24,36 @@ struct GradientPointer {
   Element element;
 };
 
-// A call whose step is read from the device's memory when it runs.
+// For calls whose step is read from device memory when they run.
 struct LiveCall {
-  const LiveStep* step = nullptr;  // null: the call's own numbers hold
+  const LiveStep* step = nullptr;  // null: the call's own numbers apply
   bool decays = false;
   int64_t stream = 0, first_element = 0;  // of random numbers
 };
 
-// m and v fp32, or both bf16 and then rounded stochastically under `key`.
+// m and v: both fp32, or both bf16 and then rounded stochastically under `key`.
 void adamw(const WeightPointers& weights, const GradientPointer& gradient, void* m, void* v,
            bool bf16_moments, uint64_t key, int64_t n, const AdamWFactors& factors, const LiveCall& live,
            cudaStream_t stream);
 
-// A dynamic map in the device's memory: values (256) fp32, bins int32, as DynamicMap has them.
+// A DynamicMap in device memory: value (256) fp32, bin int32.
 struct MapPointers {
   const float* value;
   const int32_t* bin;
 };
 
-// m and v codes, a magnitude for each kQuantBlock of them.
+// m and v are codes, with one magnitude per kQuantBlock of them.
 void adam8bit(const WeightPointers& weights, const GradientPointer& gradient, uint8_t* m, float* m_absmax,
               uint8_t* v, float* v_absmax, const MapPointers& first, const MapPointers& second, int64_t n,
               const AdamWFactors& factors, const LiveCall& live, cudaStream_t stream);
 
-// bf16 weights with a correction each, or fp32 ones (`correction` null); a scale for each kCompactGroup.
+// Weights: bf16 with a correction each, or fp32 (`correction` null). One scale per kCompactGroup elements.
 void adamw_compact(void* weights, int8_t* correction, const GradientPointer& gradient, int8_t* m,
                    uint16_t* m_scale, uint8_t* v, uint16_t* v_scale, int64_t n, const AdamWFactors& factors,
                    const LiveCall& live, cudaStream_t stream);
 
-// `rows` of `width` elements; v: one for each of the first `heads` groups of head_rows rows, then one a row.
+// `rows` of `width` elements. v: one for each of the first `heads` groups of head_rows rows, then one per
+// row.
 struct MiniShape {
   int64_t rows, width, heads, head_rows;
 };
@@ -68,7 +69,7 @@ struct FactoredShape {
   int64_t experts, rows, columns;
   int64_t elements() const { return experts * rows * columns; }
   int64_t strips() const { return experts * ceil_div(columns, kFactoredStrip); }
-  // Doubles that a step takes as scratch.
+  // Doubles of scratch for one step.
   int64_t scratch() const { return experts * rows + 2 * experts; }
 };
 // row (experts, rows), column (experts, columns) fp32.
@@ -76,7 +77,7 @@ void adafactor(const WeightPointers& weights, const GradientPointer& gradient, f
                double* scratch, const FactoredShape& shape, const FactoredFactors& factors,
                const LiveCall& live, cudaStream_t stream);
 
-// settle() (kernels/cuda/live_step.h) on the device, whose memory all pointers are in.
+// settle() (kernels/cuda/live_step.h) on the device; all pointers are to device memory.
 void settle_step(LiveStep* live, const double* squares, int64_t count, const double* loss, double clip,
                  cudaStream_t stream);
 

@@ -20,7 +20,7 @@ void throw_refusal(const Ledger& ledger) {
 
 namespace {
 
-// Null when the allocators of this folder did not make it.
+// Null if the allocators of this folder did not make the block.
 BlockInfo* block_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const c10::DataPtr& data = tensor.storage().data_ptr();

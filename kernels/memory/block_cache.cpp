@@ -17,7 +17,7 @@ void* map_pages(void* at, size_t size, int flags) {
   return mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 }
 
-// Where a block holds whole huge pages, it asks for them: one fault for 2 MiB in place of 512.
+// A block that holds whole huge pages asks for them: one page fault per 2 MiB instead of 512.
 void* map(size_t size) {
   const size_t spare = size >= kHugePage ? kHugePage - kPage : 0;
   if (size > SIZE_MAX - spare) return nullptr;
@@ -28,7 +28,7 @@ void* map(size_t size) {
   const size_t before = -reinterpret_cast<uintptr_t>(first) % kHugePage;
   if (before > 0) munmap(first, before);
   if (before < spare) munmap(first + before + size, spare - before);
-  madvise(first + before, size, MADV_HUGEPAGE);  // a wish: without them all is as it was
+  madvise(first + before, size, MADV_HUGEPAGE);  // a hint: without huge pages nothing changes
   return first + before;
 }
 
@@ -93,18 +93,18 @@ void* BlockCache::take(size_t size) {
   return block;
 }
 
-// Until no more than `allowed` bytes are kept, whole huge pages of the longest unused become the first ones
-// of a new block: the system would zero others for it.
+// While more than `allowed` bytes are kept, moves whole huge pages of the blocks that were unused for longest
+// to the start of a new block; the system would have to zero other pages for it.
 void BlockCache::take_pages(std::byte* to, size_t size, size_t allowed) {
   std::byte* const end = to + size / kHugePage * kHugePage;
   while (kept_ > allowed && to < end) {
     Kept kept = *by_age_.begin();
     forget(by_age_.begin());
     const size_t before = kept.size;
-    // one at a time: each lies within one mapping of the system's, what they are moved to within several
+    // one at a time: each page lies within one of the system's mappings, a block of moved pages in several
     for (; kept_ + kept.size > allowed && to < end && kept.size >= kHugePage; to += kHugePage) {
       if (mremap(kept.block, kHugePage, kHugePage, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
-        map_pages(to, kHugePage, MAP_FIXED);  // what lay there may be gone
+        map_pages(to, kHugePage, MAP_FIXED);  // the failed call may have unmapped what lay there
         break;
       }
       kept = {kept.block + kHugePage, kept.size - kHugePage};
@@ -117,8 +117,9 @@ void BlockCache::take_pages(std::byte* to, size_t size, size_t allowed) {
   }
 }
 
-// Gives back of the longest unused, in huge pages, until no more than `allowed` bytes are kept: all of a
-// large block for the sake of a small one would be zeroed again when its size is asked for next.
+// Gives memory of the blocks that were unused for longest back, in huge pages, until no more than `allowed`
+// bytes are kept. It does not give back a whole large block for the sake of a small one: that would be zeroed
+// again at the next request of its size.
 void BlockCache::trim(size_t allowed) {
   while (kept_ > allowed) {
     const Kept kept = *by_age_.begin();

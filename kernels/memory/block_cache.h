@@ -6,17 +6,17 @@
 
 namespace moelab {
 
-// Large blocks of host memory, mapped one by one, with freed ones kept for the next request of their size.
-// malloc serves them badly: it either gives each back to the system at once (every step pays for page faults
-// and zeroing again) or keeps them in a heap that fragments, so that the process grows to twice what is
-// allocated.
+// Large blocks of host memory, each mapped by itself. Freed blocks are kept for the next request of their
+// size. malloc serves such blocks badly: either it gives each back to the system at once (every step pays for
+// page faults and zeroing again), or it keeps them in a heap that fragments, so that the process grows to
+// twice what is allocated.
 //
-// A block is kept only while blocks in use and blocks kept together stay within the most that was ever in use
-// plus `slack`: memory that a training step will need again anyway. Past that, pages of the longest unused go
-// to the block that is asked for, or back to the system.
+// A block is kept only while blocks in use and kept blocks together stay within the most that was ever in use
+// plus `slack`: memory that a training step will need again anyway. Beyond that, pages of the blocks that
+// were unused for longest go to the block that is being allocated, or back to the system.
 class BlockCache {
  public:
-  static constexpr size_t kSmallest = size_t{1} << 17;  // below, malloc does well
+  static constexpr size_t kSmallest = size_t{1} << 17;  // smaller requests are malloc's
   static constexpr size_t kSlack = size_t{128} << 20;
 
   explicit BlockCache(size_t slack = kSlack) : slack_(slack) {}
@@ -26,16 +26,16 @@ class BlockCache {
 
   // At least `bytes` bytes (>= 1), aligned to a page, contents undefined; null when the system has no more.
   void* allocate(size_t bytes);
-  // `bytes` as it was allocated with.
+  // `bytes`: as passed to allocate().
   void release(void* block, size_t bytes);
-  // Gives what is kept back to the system.
+  // Gives the kept blocks back to the system.
   void clear();
 
-  size_t used() const;    // bytes, sizes rounded as they are mapped
-  size_t mapped() const;  // used and kept
+  size_t used() const;    // bytes, in mapped sizes
+  size_t mapped() const;  // in use and kept
 
-  // The size that a request is mapped with: at most an eighth more, so that requests of nearly one size share
-  // blocks.
+  // The size that a request is mapped with: at most an eighth larger, so that requests of nearly the same
+  // size share blocks.
   static size_t mapped_size(size_t bytes);
 
  private:
@@ -58,7 +58,7 @@ class BlockCache {
   size_t used_ = 0, most_used_ = 0, kept_ = 0;
 };
 
-// The CPU allocator's, of all homes.
+// The CPU allocator's cache, shared by all homes.
 BlockCache& cpu_blocks();
 
 }  // namespace moelab

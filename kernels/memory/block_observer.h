@@ -3,18 +3,18 @@
 
 namespace moelab {
 
-// Is told of every block that the meta allocator makes on the device's ledger and takes back, in order.
+// Is told, in order, of every block that the meta allocator allocates and frees on the device's ledger.
 class BlockObserver {
  public:
   virtual ~BlockObserver() = default;
   virtual void allocated(const void* block, size_t bytes) = 0;
   virtual void freed(const void* block) = 0;
-  // A graph has captured what was made and taken back until now, and keeps the memory.
+  // A CUDA graph has captured all allocations until now, and keeps their memory.
   virtual void graph_captured() {}
 };
-// From now on, one at a time; null: nobody.
+// Sets the observer; there is one at a time. null: none.
 void observe_meta_blocks(BlockObserver* observer);
-// Tells the observer, if there is one.
+// Calls the observer's graph_captured(), if there is one.
 void note_captured_graph();
 
 }  // namespace moelab

@@ -7,10 +7,10 @@
 
 namespace moelab {
 
-// Copies between a device and the host, in their order, beside what the device computes. On CUDA they have a
-// stream of their own and it is the device that waits; the calling thread does in synchronize() alone. On the
-// CPU, whose budget plays the device, they are done at once, and there is nothing to wait for; on meta,
-// nothing is copied. Every member may be called from any thread.
+// Copies between a device and the host, in order, while the device computes. On CUDA they have their own
+// stream: the device waits for them, the calling thread only in synchronize(). On the CPU, where a memory
+// budget plays the device, copies are done at once and there is nothing to wait for. On meta nothing is
+// copied. Every member may be called from any thread.
 class CopyStream {
  public:
   explicit CopyStream(c10::Device device);
@@ -19,20 +19,20 @@ class CopyStream {
 
   c10::Device device() const { return device_; }
 
-  // Copies from now on begin once what is queued on the current stream is done.
+  // Later copies start once what is queued on the current stream now is done.
   void follow();
-  // Memory of the host is to be pinned (host_memory()), or the calling thread does wait.
+  // Host memory has to be pinned (host_memory()); otherwise the calling thread waits.
   void copy(void* to, const void* from, int64_t bytes);
-  // The same of tensors, whose types may differ.
+  // As above for tensors, whose types may differ.
   void copy(const at::Tensor& to, const at::Tensor& from);
-  // Memory of the device that the copies so far use: once freed, it is not used again before they are done.
+  // Keeps device memory that the copies so far use: if it is freed, it is not reused before they are done.
   void keep(const at::Tensor& tensor);
 
-  // A moment in the order of the copies: all that were started until then. Null but on CUDA.
+  // A point in the order of the copies, after all that were started before it. Null except on CUDA.
   struct Event;
   using Mark = std::shared_ptr<Event>;
   Mark mark();
-  // What is queued on the current stream from now on waits for that moment.
+  // What is queued on the current stream from now on waits for that point.
   void wait(const Mark& mark);
   void join() { wait(mark()); }
   // Returns once all copies are done.
@@ -41,7 +41,7 @@ class CopyStream {
  private:
   struct Stream;
   c10::Device device_;
-  std::unique_ptr<Stream> stream_;  // null but on CUDA
+  std::unique_ptr<Stream> stream_;  // null except on CUDA
 };
 
 }  // namespace moelab

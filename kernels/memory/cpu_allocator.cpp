@@ -14,17 +14,17 @@ namespace {
 
 constexpr size_t kAlign = 64;  // a cache line, and what vectorised kernels and oneDNN expect of data
 
-// Before each block. `site` is where allocate() was called from, see ScratchSites.
+// Precedes each block. `site`: where allocate() was called from, see ScratchSites.
 struct alignas(kAlign) Header {
   BlockInfo block;
   const void* site;
 };
 static_assert(sizeof(Header) == kAlign);
 
-// Allocator::raw_allocate is not virtual: it is inlined into its caller (in oneDNN's case one lambda of
-// libtorch) and reaches allocate() like a tensor does. raw_deallocate however asks for raw_deleter() right
-// before it frees, so a block freed that way came from raw_allocate, and so does every later one from the
-// same call site. The first block of a site is booked to the current kind instead of scratch.
+// Allocator::raw_allocate is not virtual: it is inlined into its caller (for oneDNN, one lambda of libtorch)
+// and reaches allocate() as a tensor does. But raw_deallocate asks for raw_deleter() right before it frees.
+// So a block that is freed that way came from raw_allocate, and so does every later block from the same call
+// site, which is booked to scratch. Only the first block of a site is booked to the current kind.
 class ScratchSites {
  public:
   bool known(const void* site) const {
@@ -47,7 +47,7 @@ class ScratchSites {
 ScratchSites scratch_sites;
 thread_local bool raw_free_next = false;  // raw_deleter() was just asked for on this thread
 
-// `bytes` count the header. Null when the system has no more.
+// `bytes` include the header. Null if the system is out of memory.
 void* system_allocate(size_t bytes) {
   if (bytes >= BlockCache::kSmallest) return cpu_blocks().allocate(bytes);
   void* memory = nullptr;
@@ -61,7 +61,7 @@ void system_free(void* memory, size_t bytes) {
 
 Header* header_of(void* data) { return static_cast<Header*>(data) - 1; }
 
-// LibTorch's profiler, while one records on this thread, sees the device's blocks come and go.
+// Reports the device's blocks to LibTorch's profiler, if one records on this thread.
 void tell_profiler(void* data, int64_t bytes, const Ledger& ledger) {
   if (!c10::memoryProfilingEnabled() || &ledger != &cpu_ledger()) return;
   const auto total = static_cast<size_t>(ledger.allocated());
@@ -81,8 +81,7 @@ void free_block(void* data) {
 }
 
 Kind kind_for(const void* site) {
-  // ATen's kernels make temporaries inside at::parallel_for; threads other than ours know no KindScope
-  // either.
+  // ATen's kernels make temporaries inside at::parallel_for, also in threads that have no KindScope.
   return c10::ParallelGuard::is_enabled() || scratch_sites.known(site) ? Kind::scratch : KindScope::current();
 }
 
@@ -124,8 +123,8 @@ void install_cpu_allocator() {
 BlockCache& cpu_blocks() {
   static BlockCache* cache = [] {
     auto* made = new BlockCache;  // blocks outlive main
-    // LibTorch's destructors touch nearly all of its pages: with what is kept, they would make the process's
-    // peak
+    // LibTorch's destructors touch nearly all of its pages; together with the kept blocks that would set the
+    // process's peak
     std::atexit([] { cpu_blocks().clear(); });
     return made;
   }();

@@ -27,10 +27,10 @@ Ledger& ledger_of(c10::Device device) {
 #ifdef MOELAB_WITH_CUDA
 namespace caching = c10::cuda::CUDACachingAllocator;
 
-// LibTorch makes the allocator with the first tensor; asked before, it throws.
+// LibTorch makes the allocator with the first tensor; before that, asking it throws.
 void make_allocator() { at::globalContext().lazyInitDevice(c10::kCUDA); }
 
-// The limits asked for, in bytes: the allocator keeps a fraction only, which would round.
+// The limits asked for, in bytes: the allocator keeps only a fraction, which would round them.
 struct CudaLimits {
   std::mutex mutex;
   std::map<c10::DeviceIndex, int64_t> bytes;

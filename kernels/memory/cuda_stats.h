@@ -7,8 +7,8 @@
 
 namespace moelab {
 
-// Bytes of one device. On CPU and meta they are the ledger's of Home::device, exact in requested bytes, and
-// what is reserved is what is allocated; on CUDA the caching allocator's.
+// Memory of one device, in bytes. On CPU and meta: the ledger of Home::device, exact in requested bytes, with
+// reserved = allocated. On CUDA: the caching allocator's numbers.
 struct DeviceMemory {
   int64_t allocated = 0;
   int64_t reserved = 0;
@@ -19,15 +19,15 @@ struct DeviceMemory {
 
 // These throw c10::Error for devices other than cpu, meta and, where CUDA was built, cuda.
 DeviceMemory device_memory(c10::Device device);
-// The ledger's peak of a phase since the last reset; on CUDA, which knows no phases, what is allocated now.
+// A phase's peak since the last reset. On CUDA, which has no phases, what is allocated now.
 int64_t phase_peak(c10::Device device, Phase phase);
 // Peaks restart from what is allocated now.
 void reset_peaks(c10::Device device);
-// Bytes that may be allocated from now on; on CUDA a fraction of the card's memory. 0: no limit.
+// Limits the bytes that may be allocated; 0: no limit. On CUDA the limit is a fraction of the GPU's memory.
 void set_limit(c10::Device device, int64_t bytes);
-// Gives memory that the allocator keeps and nobody uses back to the system; on CUDA to the driver.
+// Gives memory that the allocator keeps and nobody uses back to the system, on CUDA to the driver.
 void release_cached(c10::Device device);
-// What the device has in all: the machine's memory (cpu, meta), the card's (cuda).
+// The device's memory in all: the machine's (cpu, meta) or the GPU's (cuda).
 int64_t total_memory(c10::Device device);
 
 }  // namespace moelab

@@ -21,7 +21,7 @@ at::Tensor aligned(const at::Tensor& memory, int64_t bytes, int64_t alignment) {
 #ifdef MOELAB_WITH_CUDA
 constexpr int64_t kPageBytes = 4096;
 
-// `pages` are whole pages that nothing else lies in: of two registered ranges none may touch the other's.
+// `pages`: whole pages with nothing else in them, because two registered ranges must not share a page.
 at::Tensor pinned(const at::Tensor& pages, int64_t bytes, c10::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaHostRegister(pages.mutable_data_ptr(), pages.nbytes(), cudaHostRegisterPortable));

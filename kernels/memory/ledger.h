@@ -6,23 +6,22 @@
 #include <optional>
 #include <string_view>
 
-// The memory ledger: what is allocated now, the peak, and the limit, in requested bytes, exactly. On the CPU
-// and on meta the allocators of this folder feed it; a header (CPU) or record (meta) with each block
-// remembers the ledger and the kind that the block was charged to, so that it is returned to the same ones on
-// whatever thread.
+// The memory ledger: what is allocated now, the peak, and the limit, exact in requested bytes. On the CPU and
+// on meta the allocators of this folder feed it. Each block has a header (CPU) or record (meta) with the
+// ledger and the kind that it was charged to, so that any thread may free it.
 namespace moelab {
 
-// What a block of memory is for. The first level adds up to the total; attention, routing, capacity_buffers
-// and activation_experts are parts of activations, parameter_experts part of parameters, added up by
-// report().
+// What a block of memory is for. attention, routing, capacity_buffers and activation_experts are parts of
+// activations, and parameter_experts is a part of parameters; kind_report() adds parts to their whole, and
+// the wholes add up to the total.
 enum class Kind : uint8_t {
   other,
-  parameters,         // but for the experts'
+  parameters,         // except the experts'
   parameter_experts,  // the experts' part of parameters
   gradients,
   optimizer,
   master,
-  activations,  // saved or passing, but for the four below
+  activations,  // saved or temporary, except the four below
   attention,
   routing,             // router logits, ids, weights, permutations; the one-hot dispatch tensors
   capacity_buffers,    // rows padded to capacity
@@ -42,23 +41,23 @@ std::string_view phase_name(Phase phase);
 
 using KindBytes = std::array<int64_t, kKinds>;
 
-// What was asked for, and what was held, at the moment a request was refused.
+// A refused request: what was asked for, and what was allocated at that moment.
 struct Refusal {
   int64_t requested = 0;
   int64_t allocated = 0;
-  int64_t limit = 0;  // 0: none, the system itself had no more
+  int64_t limit = 0;  // 0: none, the system itself was out of memory
   Phase phase = Phase::init;
   KindBytes by_kind{};
 };
 
-// One budget. Every member may be called from any thread (flash attention's backward allocates from
-// OpenMP's); one lock keeps the counters exact, so that the kinds add up to the total and those at the peak
-// to the peak.
+// One memory budget. Every member may be called from any thread (flash attention's backward allocates from
+// OpenMP's). One lock keeps the counters exact: the kinds add up to the total, and the kinds at the peak to
+// the peak.
 class Ledger {
  public:
   explicit Ledger(std::string_view name) : name_(name) {}
 
-  // Charges `bytes`. False, with nothing charged and refused() set, when that would pass the limit.
+  // Charges `bytes`. If that would pass the limit, charges nothing, sets refused() and returns false.
   bool charge(size_t bytes, Kind kind);
   void release(size_t bytes, Kind kind);
   // Moves an allocated block's bytes from one kind to another.
@@ -67,7 +66,7 @@ class Ledger {
   std::string_view name() const { return name_; }
   int64_t allocated() const;
   int64_t peak() const;
-  // The highest that all kinds but scratch reached together: what a dry run predicts.
+  // The peak of all kinds but scratch together: what a dry run predicts.
   int64_t tensor_peak() const;
   int64_t phase_peak(Phase phase) const;  // 0: the phase was not entered since reset_peaks()
   int64_t limit() const;                  // 0: none
@@ -76,14 +75,15 @@ class Ledger {
   KindBytes by_kind_at_peak() const;                   // at the moment of the peak, scratch included
   KindBytes by_kind_at_phase_peak(Phase phase) const;  // adds up to phase_peak
 
-  // Set when a request was refused, and kept until cleared: a library that swallows the error hides nothing.
+  // Whether a request was refused. Kept until cleared, so that a library that swallows the error hides
+  // nothing.
   bool refused() const;
   int64_t refused_bytes() const;  // of the last refusal; 0: none
   std::optional<Refusal> refusal() const;
   void clear_refused();
-  // Records a refusal that the ledger did not decide (the system had no memory left).
+  // Records a refusal that the ledger did not decide (the system was out of memory).
   void note_refusal(size_t bytes);
-  // Fault injection for tests: after `count` more charges one is refused, whatever the limit; -1: none is.
+  // Fault injection for tests: one charge is refused after `count` more, whatever the limit; -1: none.
   void refuse_after(int64_t count);
   int64_t refuse_after() const;  // the charges left until then
 
@@ -107,20 +107,20 @@ class Ledger {
   int64_t refuse_after_ = -1;
 };
 
-// Where a block's bytes count: on the device (the budget), or outside it.
+// Which memory a block counts in: the device's (the budget), the host's or the drive's.
 enum class Home : uint8_t { device, host, nvme };
 
-// The ledgers of the CPU allocator and of the meta allocator, one a home. They live as long as the program.
+// The ledgers of the CPU and of the meta allocator, one per home. They live as long as the program.
 Ledger& cpu_ledger(Home home = Home::device);
 Ledger& meta_ledger(Home home = Home::device);
 
-// Installs the CPU and the meta allocator in LibTorch; call it first thing in main, before any tensor exists,
-// and install_meta_kernels() (kernels/meta/aten_meta.h) beside it when a dry run is to follow. Refusals throw
+// Installs the CPU and the meta allocator in LibTorch. Call it first in main, before any tensor exists; for
+// dry runs call install_meta_kernels() (kernels/meta/aten_meta.h) too. Refused allocations throw
 // c10::OutOfMemoryError. Safe to repeat.
 void install_allocators();
 
-// While one lives on this thread, new blocks are charged to `kind`. The innermost wins. On threads that never
-// opened one, blocks are Kind::other.
+// While one lives, new blocks of this thread are charged to `kind`; the innermost scope wins. Threads without
+// a scope charge Kind::other.
 class KindScope {
  public:
   explicit KindScope(Kind kind);
@@ -133,7 +133,7 @@ class KindScope {
   Kind previous_;
 };
 
-// The same for the home.
+// As KindScope, for the home.
 class HomeScope {
  public:
   explicit HomeScope(Home home);
@@ -154,11 +154,12 @@ class Tensor;
 
 namespace moelab {
 
-// Books the block behind `tensor` to `kind` from now on (a gradient that autograd allocated, say). Nothing
-// happens to tensors whose storage this folder's allocators did not make.
+// Books the block behind `tensor` to `kind` from now on (for instance a gradient that autograd allocated).
+// No-op for storage that this folder's allocators did not make.
 void retag(const at::Tensor& tensor, Kind kind);
 
-// What that block is booked to; KindScope::current() where this folder's allocators did not make it.
+// The kind that the block behind `tensor` is booked to; KindScope::current() if this folder's allocators did
+// not make it.
 Kind kind_of(const at::Tensor& tensor);
 
 }  // namespace moelab

@@ -19,7 +19,7 @@ void free_record(void* context) {
   delete block;
 }
 
-// Counts what the same program would allocate, and allocates nothing: a dry run's memory.
+// Counts what the same program would allocate, and allocates nothing: the memory of a dry run.
 class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

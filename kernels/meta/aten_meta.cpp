@@ -77,11 +77,11 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor&, const
   return {heads_outside(q), heads_outside(k), heads_outside(v)};
 }
 
-// ---- operators whose Meta kernel allocates otherwise than the CPU's ----
+// ---- operators whose Meta kernel allocates differently from the CPU's ----
 
-// LibTorch's resizes a meta storage by writing its new length, past the allocator: every operator that fills
-// an empty `out` (arange, abs, …) would count as free. As on the CPU, the new block exists before the old one
-// goes.
+// LibTorch's kernel resizes a meta storage by writing its new length, past the allocator: every operator that
+// fills an empty `out` (arange, abs, …) would count as free. As on the CPU, the new block exists before the
+// old one is freed.
 const Tensor& resize_(const Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(format.value_or(at::MemoryFormat::Contiguous) == at::MemoryFormat::Contiguous,
               "resize_ of a meta tensor: contiguous only");
@@ -101,14 +101,14 @@ bool owns_its_storage(const Tensor& t) {
 }
 
 // In a backward pass ATen works in place on tensors that nothing else holds, but never on meta tensors, which
-// it takes for a tensor subclass.
+// it treats as a tensor subclass.
 bool backward_reuses(const Tensor& self) {
   return torch::autograd::get_current_graph_task_id() != -1 && !at::GradMode::is_enabled() &&
          owns_its_storage(self);
 }
 
-// The engine's sum of the gradients that reach one node. It is the engine that adds, not a formula of a
-// node's, when no generated node is running.
+// Whether this is the engine's sum of the gradients that reach one node. It is the engine that adds, not a
+// node's formula, if no generated node is running.
 bool engine_accumulates(const Tensor& self, const Tensor& other) {
   if (!backward_reuses(self)) return false;
   const auto node = torch::autograd::get_current_node();
@@ -121,7 +121,7 @@ Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
   return engine_accumulates(self, other) ? self : at::meta::add(self, other, alpha);
 }
 
-// The formulas of index_select, topk, max, gather and their like write into fresh zeros.
+// The backward formulas of index_select, topk, max, gather and the like write into fresh zeros.
 Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
                  const at::Scalar& alpha) {
   return backward_reuses(self) ? self : at::meta::index_add(self, dim, index, source, alpha);

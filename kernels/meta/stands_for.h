@@ -2,12 +2,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 
-// Which device meta tensors stand for: an operator's Meta side allocates what its side of that device does.
-// It is the CPU unless a MetaStandsFor lives. A CUDA device is one of compute capability 9.0 (Hopper); what
-// its libraries keep from one call to the next (cuBLAS's workspace) is in no count.
+// Which device meta tensors stand for: an operator's Meta side allocates what its side for that device does.
+// It is the CPU unless a MetaStandsFor lives. CUDA means compute capability 9.0 (Hopper); what its libraries
+// keep from one call to the next (cuBLAS's workspace) is not counted.
 namespace moelab {
 
-// While one lives, on whatever thread, meta stands for `device`, CPU or CUDA. The innermost wins.
+// While one lives, meta stands for `device`, CPU or CUDA, on all threads. The innermost wins.
 class MetaStandsFor {
  public:
   explicit MetaStandsFor(c10::DeviceType device);
@@ -21,7 +21,7 @@ class MetaStandsFor {
 
 bool meta_is_cuda();
 
-// On a CUDA device, or on meta while that stands for one.
+// Whether the tensor is on a CUDA device, or on meta while that stands for one.
 bool on_cuda(const at::Tensor& tensor);
 
 }  // namespace moelab

@@ -4,9 +4,9 @@
 
 namespace moelab {
 
-// A mistake of the user's: a bad setting, a missing or damaged file. The message is one line that says what
-// is wrong, where, and what would be right. Programs print it and exit 2. Broken invariants of our own are
-// TORCH_CHECK or assert instead, and exit 1.
+// A user's mistake: a bad setting, a missing or damaged file. The message is one line that says what is
+// wrong, where, and what would be right. Programs print it and exit with 2. Broken invariants of our own are
+// TORCH_CHECK or assert instead, and exit with 1.
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -81,9 +81,9 @@ struct ModelSettings {
   }
 };
 
-// Which earlier tokens a token sees, and how. flash, materialised: all of them. sliding_window: the `window`
-// last ones, its own included. block_sparse: those of its own block and of the local_blocks - 1 before it,
-// blocks of block_size counted from the sequence's first token; none is global.
+// Which earlier tokens a token sees, and how. flash, materialised: all. sliding_window: the last `window`
+// tokens, its own included. block_sparse: the tokens of its own block and of the local_blocks - 1 blocks
+// before it, in blocks of block_size counted from the sequence's first token. No token is global.
 struct AttentionSettings {
   AttentionKernel kernel = AttentionKernel::flash;
   int64_t window = 256;

@@ -26,7 +26,7 @@
 // int64_t, double or such an enum, or a type that has overloads in train/config/convert.h.
 namespace moelab {
 
-// Closed interval of a number's admissible values, of every element of a list; it limits nothing else.
+// The values that a number, or each element of a list, may take: a closed interval. Ignored for other types.
 struct Constraint {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();

@@ -8,13 +8,13 @@
 
 namespace moelab::test {
 
-// Whether query i sees key j, position by position: it is no later, and their blocks' numbers differ by less
-// than `blocks`.
+// Whether query i sees key j, by the definition: j is not later, and the numbers of their blocks differ by
+// less than `blocks`.
 inline bool sees_key(int64_t i, int64_t j, AttentionSpan span) {
   return j <= i && i / span.block - j / span.block < span.blocks;
 }
 
-// (S, S), bool: [i][j] where query i does not see key j.
+// (S, S) bool: true at [i][j] where query i does not see key j.
 inline at::Tensor hidden_keys(int64_t S, AttentionSpan span) {
   at::Tensor mask = at::empty({S, S}, at::kBool);
   auto at = mask.accessor<bool, 2>();
@@ -24,9 +24,9 @@ inline at::Tensor hidden_keys(int64_t S, AttentionSpan span) {
   return mask;
 }
 
-// Attention written out in qkv's dtype (float64: the reference), head by head, the scores whole.
-// qkv (B, S, heads + 2 kv, hd); `hidden` (S, S), bool: [i][j] where query i does not see key j.
-// Returns (B, S, heads * hd).
+// Attention written out in qkv's dtype (float64: the reference), head by head, with whole scores. qkv (B, S,
+// heads + 2 kv, hd); `hidden` (S, S) bool: true at [i][j] where query i does not see key j. Returns (B, S,
+// heads * hd).
 inline at::Tensor materialised_attention(const at::Tensor& qkv, int64_t heads, int64_t kv,
                                          const at::Tensor& hidden, double scale_factor = 1) {
   const double scale = scale_factor / std::sqrt(static_cast<double>(qkv.size(3)));

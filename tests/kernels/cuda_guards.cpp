@@ -11,13 +11,13 @@
 
 #include "tests/cuda_device.h"
 
-// Sentinels around everything that the tests of this program hold on a GPU, with MOELAB_GUARD_CUDA=1 in the
-// environment: each block of device memory lies between two margins, which are looked at when it is freed.
-// What is inside begins as NaN (or -1), so that a kernel that reads what nobody wrote shows as well.
+// With MOELAB_GUARD_CUDA=1 in the environment: sentinels around all device memory that this program's tests
+// allocate. Each block lies between two margins, which are checked when it is freed. Its contents begin as
+// NaN (or -1), so that a kernel that reads memory nobody wrote shows too.
 namespace moelab {
 namespace {
 
-constexpr size_t kMargin = 512;  // as far as LibTorch aligns
+constexpr size_t kMargin = 512;  // LibTorch's alignment
 constexpr int kSentinel = 0xA5, kUnwritten = 0xFF;
 
 bool guarded() { return std::getenv("MOELAB_GUARD_CUDA") != nullptr; }
@@ -30,7 +30,7 @@ void* allocate(size_t bytes, int, cudaStream_t stream) {
   return block + kMargin;
 }
 
-// Bytes of a margin that are no sentinels any more; none when the process is ending and CUDA is gone.
+// Number of changed bytes in a margin; 0 when the process is ending and CUDA is gone.
 int64_t overwritten(const char* margin) {
   std::vector<unsigned char> bytes(kMargin);
   if (cudaMemcpy(bytes.data(), margin, kMargin, cudaMemcpyDeviceToHost) != cudaSuccess) return 0;

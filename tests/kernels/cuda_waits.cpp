@@ -16,8 +16,8 @@ Function* runtime(const char* name) {
 
 }  // namespace
 
-// A program's own symbols come before those of its libraries, for LibTorch as for our kernels: these stand in
-// front of the runtime's.
+// A program's own symbols take precedence over those of its libraries, for LibTorch as for our kernels: these
+// functions replace the runtime's.
 #define MOELAB_COUNTED __attribute__((visibility("default"))) cudaError_t CUDARTAPI
 extern "C" {
 

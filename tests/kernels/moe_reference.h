@@ -6,12 +6,12 @@
 
 #include "tests/kernels/cases/expert_block.h"
 
-// The MoE layer in float64 with plain ATen and autograd, one route at a time: what the operators are compared
-// with.
+// The MoE layer in float64 with plain ATen and autograd, one route at a time: the reference for the
+// operators.
 namespace moelab::test {
 
-// sum over the routes that have a row of weight * W2 (silu(gate) * up); float64 arguments. `kept`: what
-// becomes of a pre-activation before it is used.
+// The sum over the routes that have a row of weight * W2 (silu(gate) * up), with float64 arguments. `kept` is
+// applied to a pre-activation before it is used.
 inline at::Tensor reference_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& ids,
                                     const at::Tensor& row, const at::Tensor& w13, const at::Tensor& w2,
                                     const std::function<at::Tensor(const at::Tensor&)>& kept = nullptr) {

@@ -9,16 +9,16 @@
 #include "kernels/stochastic.h"
 
 // The update rules in double, written from their papers, one element or block at a time. Storage formats are
-// functions double -> double, found by search or frexp instead of bits.
+// functions from double to double that search or use frexp, not bits.
 namespace moelab::test {
 
 using Doubles = std::vector<double>;
 
-// What a reference is changed to, for the variants that must fail.
+// How a reference is changed for the variants that must fail.
 enum class Broken { nothing, betas_swapped, no_bias_correction, other_block };
 
 struct Reference {
-  Doubles weights, m, v;  // v as the rule keeps it: one an element, a block …
+  Doubles weights, m, v;  // v as the rule stores it: one per element, per block …
   OptimizerStep n;
   Broken broken = Broken::nothing;
   int64_t experts = 1, rows = 1, columns = 1;  // of the weights
@@ -40,7 +40,7 @@ struct Reference {
 
 using StepFunction = std::function<void(Reference&, const Doubles& gradient)>;
 
-// f(first, last) for each block.
+// Calls f(first, last) for each block.
 template <class F>
 void for_blocks(size_t elements, size_t block, const F& f) {
   for (size_t begin = 0; begin < elements; begin += block) f(begin, std::min(elements, begin + block));
@@ -71,7 +71,7 @@ inline double nearest_value(const Doubles& values, double x) {
   return best;
 }
 
-// x to so many bits of significand, ties to even.
+// x rounded to `bits` bits of significand, ties to even.
 inline double round_to_bits(double x, int bits) {
   int exponent = 0;
   const double fraction = std::frexp(x, &exponent);
@@ -84,8 +84,8 @@ inline double largest(const Doubles& x, size_t begin, size_t end) {
   return most;
 }
 
-// Each element of x through a map of [-1, 1] onto itself, in blocks over their largest magnitude, which is
-// itself stored by `scale`.
+// Stores each element of x, divided by its block's largest magnitude, through `map`, which maps [-1, 1] to
+// itself. The magnitude itself is stored by `scale`.
 inline void store_blocks(Doubles& x, size_t block, const std::function<double(double)>& scale,
                          const std::function<double(double)>& map) {
   for_blocks(x.size(), block, [&](size_t begin, size_t end) {
@@ -102,7 +102,7 @@ inline void adamw_step(Reference& r, const Doubles& g) {
   for (size_t i = 0; i < g.size(); ++i) r.adam(i, g[i]);
 }
 
-// One of the two bf16 neighbours, by 16 random bits.
+// One of x's two bf16 neighbours, chosen by 16 random bits.
 inline double stochastic_neighbour(double x, uint32_t random16) {
   if (x == 0) return 0;
   int exponent = 0;
@@ -175,7 +175,7 @@ inline void sgd_step(Reference& r, const Doubles& g) {
   }
 }
 
-// Blocks are the query and key heads, then rows; v holds their values.
+// Blocks are the query and key heads, then single rows; v holds one value per block.
 inline void adam_mini_step(Reference& r, const Doubles& g, size_t heads, size_t head_rows) {
   const size_t columns = static_cast<size_t>(r.columns);
   size_t block = 0;
@@ -195,7 +195,7 @@ inline void adam_mini_step(Reference& r, const Doubles& g, size_t heads, size_t 
   }
 }
 
-// m holds the rows' factors, v the columns', of each expert in turn.
+// m holds the rows' factors and v the columns', expert by expert.
 inline void adafactor_step(Reference& r, const Doubles& g) {
   const size_t R = static_cast<size_t>(r.rows), C = static_cast<size_t>(r.columns);
   const double beta =

@@ -13,7 +13,8 @@
 
 // The comparator of the kernels' tests. A result is compared with a float64 reference by the norm of the
 // error over the norm of the reference *and* by the worst element, in units of the reference's root mean
-// square. NaN never passes; zeros pass only for a reference of zeros; a reference of zeros wants exact zeros.
+// square (rms). NaN never passes. A result of zeros passes only for a reference of zeros, and such a
+// reference accepts nothing else.
 namespace moelab::test {
 
 struct Tolerance {
@@ -36,11 +37,11 @@ inline double epsilon(at::ScalarType dtype) {
   }
 }
 
-// What `roundings` independent roundings to `dtype` and a sum of `terms` fp32 products may cost. One rounding
-// to nearest has a relative error of about 0.2 epsilon in root mean square (uniform in half a step,
-// significands spread over [1, 2)); 0.4 leaves a factor of two. The worst of a normal sample of 10^6 lies 5
-// rms out, and its rounding costs at most half an epsilon of it: 2.5 epsilon, 6.25 times the norm's
-// tolerance; 8 is allowed.
+// The error allowed for `roundings` independent roundings to `dtype` and a sum of `terms` fp32 products. One
+// rounding to nearest has a relative error of about 0.2 epsilon rms (uniform in half a step, significands
+// spread over [1, 2)); 0.4 leaves a factor of two. The worst of a normal sample of 10^6 is 5 rms, and
+// rounding it costs at most half an epsilon of it: 2.5 epsilon, 6.25 times the norm's tolerance; 8 times is
+// allowed.
 inline Tolerance tolerance(at::ScalarType dtype, int64_t terms = 1, double roundings = 1) {
   const double rounding = 0.4 * epsilon(dtype) * std::sqrt(roundings);
   const double sum = 0.4 * epsilon(at::kFloat) * std::sqrt(static_cast<double>(terms));
@@ -81,7 +82,7 @@ inline ::testing::AssertionResult close_to(const at::Tensor& got_any, const at::
   return (ok ? ::testing::AssertionSuccess() : ::testing::AssertionFailure()) << report;
 }
 
-// The worst element's tolerance is for a reference whose largest element is about 5 rms. It grows with a
+// The worst element's tolerance assumes a reference whose largest element is about 5 rms. It grows with a
 // larger one (the first rows of causal attention, say), because rounding costs in proportion to the largest.
 inline ::testing::AssertionResult close_to(const at::Tensor& got, const at::Tensor& want,
                                            Tolerance tolerance) {
@@ -94,8 +95,8 @@ inline ::testing::AssertionResult close_to(const at::Tensor& got, const at::Tens
   return close_to(got, want, tolerance.relative_norm, tolerance.worst_in_rms * largest / 5);
 }
 
-// The error may pass that of the plain formulation by a tenth, or lie below the rounding of the result and of
-// sums of so many terms.
+// The error may exceed the plain formulation's by a tenth, or lie below the rounding of the result and of
+// sums of `terms` terms.
 inline ::testing::AssertionResult no_worse(const at::Tensor& got, const at::Tensor& plain,
                                            const at::Tensor& want, int64_t terms = 1) {
   const double allowed =
@@ -103,7 +104,7 @@ inline ::testing::AssertionResult no_worse(const at::Tensor& got, const at::Tens
   return close_to(got, want, allowed, std::max(8.0, std::sqrt(static_cast<double>(want.numel()))) * allowed);
 }
 
-// Same bits: shape, dtype and every element (so two NaN of the same bits are equal, 0 and -0 are not).
+// Same bits: shape, dtype and every element (so two NaN of the same bits are equal, and 0 and -0 are not).
 inline ::testing::AssertionResult bitwise_equal(const at::Tensor& got_any, const at::Tensor& want_any) {
   if (got_any.sizes() != want_any.sizes() || got_any.dtype() != want_any.dtype()) {
     return ::testing::AssertionFailure()
@@ -133,7 +134,7 @@ inline ::testing::AssertionResult finite_difference_check(
   at::NoGradGuard no_grad;
   const double rms = x.norm().item<double>() / std::sqrt(static_cast<double>(x.numel()));
   for (int i = 0; i < directions; ++i) {
-    // Half along the gradient itself, so that the derivative is never lost in the noise of the evaluation.
+    // Half of it is the gradient itself, so that the derivative is never lost in the evaluation's noise.
     const at::Tensor noise = at::randn_like(gradient);
     const at::Tensor direction = noise / noise.norm() + gradient / gradient.norm();
     const at::Tensor move = (direction * (step * rms)).to(x.scalar_type());

@@ -29,7 +29,7 @@ AdamWStep numbers(int64_t step) {
           .gradient_scale = 0.7};
 }
 
-// What the rule is changed to, for the variants that must fail.
+// How the rule is changed for the variants that must fail.
 enum class Variant { right, decay_in_gradient, no_bias_correction, eps_inside_root, scale_after_moments };
 
 // One step of the published rule in double, one element at a time.
@@ -71,7 +71,7 @@ State run_ours(int64_t n, int64_t steps, at::ScalarType dtype) {
 
 constexpr int64_t kSteps = 50;
 constexpr double kTolerance =
-    1e-6;  // of the norm, after 50 steps; the weights' change is about a hundredth of it
+    1e-6;  // of the norm, after 50 steps; the weights change by about a hundredth of it
 
 TEST(AdamW, FiftyStepsMatchFloat64) {
   for (const auto& [name, n, dtype, use, device] : test::cases_for(test::Use::test, test::adamw_cases())) {
@@ -99,7 +99,7 @@ TEST(AdamW, ZeroGradientOnlyDecays) {
   AdamWStep n = numbers(1);
   adamw_(s.master, at::zeros({100}), s.m, s.v, std::nullopt, n);
   EXPECT_TRUE(close_to(s.master, before.to(at::kDouble) * (1 - n.lr * n.weight_decay), 1e-7, 1e-6));
-  EXPECT_TRUE(bitwise_equal(s.copy, before.to(at::kBFloat16)));  // not given, not touched
+  EXPECT_TRUE(bitwise_equal(s.copy, before.to(at::kBFloat16)));  // not given, so not touched
   n.weight_decay = 0;
   const Tensor decayed = s.master.clone();
   adamw_(s.master, at::zeros({100}), s.m, s.v, std::nullopt, n);

@@ -21,8 +21,8 @@ using test::Tolerance;
 
 using Case = test::AttentionCase;
 
-// `mask_from` 1 hides the future; 0 hides the present too, 2 shows one position of the future: broken
-// variants.
+// `mask_from` 1 hides the future. The broken variants: 0 hides the present too, 2 shows one position of the
+// future.
 Tensor plain(const Tensor& qkv, int64_t heads, int64_t kv, int64_t mask_from = 1, double scale_factor = 1) {
   const Tensor hidden = at::ones({qkv.size(1), qkv.size(1)}, at::kBool).triu(mask_from);
   return test::materialised_attention(qkv, heads, kv, hidden, scale_factor);
@@ -57,10 +57,11 @@ class Attention : public ::testing::TestWithParam<Case> {
     const Case c = GetParam();
     return run([&](const Tensor& x) { return plain(x, c.heads, c.kv); }, qkv.to(dtype), grad, c.heads, c.kv);
   }
-  // Roundings to the dtype: scores, weights and the result forward; backward as many again, and sums over S.
+  // Roundings to the dtype: in forward scores, weights and the result; in backward as many again. Sums over
+  // S.
   Tolerance forward_tolerance() const { return test::tolerance(GetParam().dtype, 8 * GetParam().S, 3); }
   Tolerance backward_tolerance() const { return test::tolerance(GetParam().dtype, 24 * GetParam().S, 6); }
-  // A single position attends to itself alone: the gradients of queries and keys are zero but for rounding.
+  // A single position attends only to itself: the gradients of queries and keys are zero except for rounding.
   void expect_gradient(const Tensor& got, const Tensor& want, Tolerance tolerance,
                        const std::string& name) const {
     if (GetParam().S == 1 && name != "values") {
@@ -69,7 +70,7 @@ class Attention : public ::testing::TestWithParam<Case> {
       EXPECT_TRUE(close_to(got, want, tolerance)) << name;
     }
   }
-  // `slack` 2: both sides have been rounded.
+  // `slack` 2: both sides are rounded.
   void expect_matches(const Result& got, const Result& want, double slack = 1) const {
     const Tolerance forward = forward_tolerance(), backward = backward_tolerance();
     const Tolerance wide{slack * backward.relative_norm, slack * backward.worst_in_rms};
@@ -195,8 +196,8 @@ struct Bytes {
   int64_t held, attention_kind, after, peak;
 };
 
-// What the forward leaves allocated, of which attention, what remains after the backward, and the most that
-// was held but for scratch.
+// Bytes that forward leaves allocated, bytes of these that are attention's, bytes left after backward, and
+// the peak without scratch.
 Bytes bytes_of_a_step(at::Device device, AttentionPath path, int64_t kv, at::ScalarType dtype,
                       int64_t hd = 16) {
   install_allocators();

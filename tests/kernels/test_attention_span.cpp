@@ -46,7 +46,7 @@ void expect_same_bits(const Result& a, const Result& b) {
   EXPECT_TRUE(bitwise_equal(a.v, b.v));
 }
 
-// Roundings and sums as in test_attention.cpp's.
+// Roundings and sums as in test_attention.cpp.
 bool matches(const Case& c, const Result& got, const Result& want) {
   const auto forward = test::tolerance(c.dtype, 8 * c.S, 3), backward = test::tolerance(c.dtype, 24 * c.S, 6);
   return close_to(got.out, want.out, forward) && close_to(got.q, want.q, backward) &&
@@ -65,7 +65,7 @@ TEST_P(AttentionSpans, MatchesTheMaskedScoresInFloat64) {
   EXPECT_EQ(got.out.scalar_type(), c.dtype);
   EXPECT_TRUE(close_to(got.out, want.out, forward));
   EXPECT_TRUE(close_to(got.v, want.v, backward));
-  if (c.span.block * c.span.blocks == 1) {  // a query that sees itself alone: softmax has no slope
+  if (c.span.block * c.span.blocks == 1) {  // a query that sees only itself: softmax has no slope
     const double zero = 4 * backward.relative_norm * in.grad.norm().item<double>();
     EXPECT_LE(got.q.norm().item<double>(), zero);
     EXPECT_LE(got.k.norm().item<double>(), zero);
@@ -76,7 +76,7 @@ TEST_P(AttentionSpans, MatchesTheMaskedScoresInFloat64) {
 }
 
 TEST_P(AttentionSpans, OneTokenMoreOrLessDoesNotPass) {
-  // one more key, or itself alone: too little for the gradients of 300 positions to tell in bf16
+  // one more key, or only itself: too little for the gradients of 300 positions to show in bf16
   if (c.span.block * c.span.blocks == 1 || AttentionSpan{c.span.block, c.span.blocks + 1}.covers(c.S)) return;
   const Result got = ours(c, in, c.span);
   EXPECT_FALSE(matches(c, got, reference(c, in, {c.span.block, c.span.blocks + 1})));
@@ -128,7 +128,7 @@ TEST(AttentionSpanPairs, AreCountedOneByOne) {
   }
 }
 
-// Wherever in a row they begin; and no query is said to see what is further back than its document.
+// Wherever in a row documents begin; and no query reaches back further than its document.
 TEST(AttentionSpanOfDocuments, SeesTheSameAndReachesNoFurther) {
   for (const int64_t longest : {1, 2, 7, 64, 100}) {
     for (const AttentionSpan span :
@@ -162,7 +162,7 @@ TEST(AttentionSpanEmpty, NoSequences) {
 }
 
 struct Bytes {
-  int64_t tensors, all, held;  // peaks without and with scratch; what waits for the backward
+  int64_t tensors, all, held;  // peaks without and with scratch; what is kept for backward
 };
 
 Bytes bytes_of_a_step(at::Device device, int64_t S, at::ScalarType dtype, AttentionSpan span) {
@@ -181,7 +181,7 @@ Bytes bytes_of_a_step(at::Device device, int64_t S, at::ScalarType dtype, Attent
 
 constexpr AttentionSpan kWindow{1, 100}, kBlocks{64, 4};
 
-// Bytes are a line through S: its second differences are zero, scratch included.
+// Bytes are linear in S: the second differences are zero, scratch included.
 TEST(AttentionSpanMemory, IsLinearInTheSequence) {
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const AttentionSpan span : {kWindow, kBlocks}) {

@@ -6,7 +6,7 @@
 namespace moelab {
 namespace {
 
-// Masked softmax in float64, the mask written out position by position: query i of S stands at T - S + i.
+// Masked softmax in float64, with the mask made position by position: query i of S is at T - S + i.
 at::Tensor reference(const at::Tensor& q, const at::Tensor& kv, AttentionSpan span = {}) {
   const int64_t S = q.size(1), T = kv.size(1), heads = q.size(2), kv_heads = kv.size(2) / 2;
   at::Tensor out = at::zeros({q.size(0), S, heads, q.size(3)}, at::kDouble);
@@ -37,7 +37,8 @@ TEST(CachedAttention, IsCausalFromTheLastPosition) {
         const at::Tensor packed = (at::randn({B, S, 6 + 2 * kv_heads, hd}) * 2).to(dtype);
         const at::Tensor q = packed.narrow(2, 0, 6);
         const at::Tensor got = cached_attention(q, kv);
-        // bf16: weights and result are rounded; in fp32 both products and the exponential of scores of rms 2
+        // bf16: roundings of weights and result; fp32: of both products and of the exponential of scores of
+        // rms 2
         EXPECT_TRUE(test::close_to(got, reference(q, kv), test::tolerance(dtype, 4 * (hd + T), 2)))
             << dtype << ", " << kv_heads << " key heads, " << S << " positions";
       }
@@ -45,7 +46,7 @@ TEST(CachedAttention, IsCausalFromTheLastPosition) {
   }
 }
 
-// Short texts and ones longer than a chunk of queries; a token, a few, and the whole text at once.
+// Texts shorter and longer than a chunk of queries; one token, a few tokens, and the whole text at once.
 TEST(CachedAttention, SeesTheSpanOfEachPosition) {
   at::manual_seed(6);
   const int64_t hd = 8;

@@ -4,7 +4,7 @@
 #include "tests/kernels/cases/linear_cross_entropy.h"
 #include "tests/kernels/reference.h"
 
-// Cross entropy with KL(policy || reference) beside it.
+// Cross entropy together with KL(policy || reference).
 namespace moelab {
 namespace {
 
@@ -22,7 +22,7 @@ struct Results {
   Tensor objective, cross_entropy, divergence, dx, dw;
 };
 
-// Of another width than the policy, and as far from it as two random models are.
+// With another width than the policy's, and as far from the policy as two random models are.
 ReferenceHead other_model(const Case& c, double weight = kWeight) {
   at::manual_seed(99);
   const int64_t width = c.D + 8;
@@ -39,7 +39,7 @@ Results ours(const Inputs& in, const ReferenceHead& reference, double gradient_s
   return {got.objective.detach(), got.cross_entropy, got.divergence, x.grad(), weight.grad()};
 }
 
-// The definition, by separate operators in the given type.
+// The definition, with separate operators in the given type.
 Results plain(const Inputs& in, const ReferenceHead& reference, at::ScalarType type, double scale = 1) {
   const Tensor x = in.x.to(type, false, true).requires_grad_(),
                weight = in.weight.to(type, false, true).requires_grad_();
@@ -67,7 +67,7 @@ TEST_P(ComparedCrossEntropyCases, MatchesFloat64) {
   const Results want = plain(in, reference, at::kDouble), rough = plain(in, reference, c.dtype),
                 got = ours(in, reference);
   EXPECT_TRUE(no_worse(got.objective, rough.objective, want.objective));
-  // its terms are differences of logarithms around 10, each rounded
+  // its terms are differences of logarithms around 10, each of them rounded
   const double allowed = std::max(1.1 * test::relative_error(rough.divergence, want.divergence), 4e-6);
   EXPECT_TRUE(close_to(got.divergence, want.divergence, allowed, allowed));
   EXPECT_TRUE(no_worse(got.dx, rough.dx, want.dx));
@@ -216,7 +216,7 @@ TEST(ComparedCrossEntropy, MetaAllocatesWhatTheCpuDoes) {
       EXPECT_EQ(peak(cpu_ledger(), at::kCPU, T, dtype), peak(meta_ledger(), at::kMeta, T, dtype));
 }
 
-// Neither model's logits are ever whole.
+// Neither model's logits exist whole.
 TEST(ComparedCrossEntropy, ExtraMemoryIsBounded) {
   install_allocators();
   const auto options = at::TensorOptions(at::kMeta);

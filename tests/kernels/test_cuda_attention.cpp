@@ -81,7 +81,7 @@ TEST(AttentionCuda, MatchesFloat64AndIsNotWorseThanTheFormulaInBf16) {
   }
 }
 
-// With run.deterministic; LibTorch's backward is not otherwise.
+// With run.deterministic: otherwise LibTorch's backward is not.
 TEST(AttentionCuda, RunsAreBitwiseTheSame) {
   MOELAB_NEEDS_CUDA();
   at::globalContext().setDeterministicAlgorithms(true, false);

@@ -12,7 +12,7 @@
 #include "tests/cuda_device.h"
 #include "tests/kernels/reference.h"
 
-// Tensors of more than 2^31 elements: what lies behind is reached, and right.
+// Tensors of more than 2^31 elements: elements past that are reached, and are right.
 namespace moelab {
 namespace {
 
@@ -37,7 +37,7 @@ TEST_F(CudaLarge, RmsNorm) {
   const Tensor y = rms_norm(x, weight, 1e-5);
   EXPECT_TRUE(y[-1].eq(2).all().item<bool>());
   y.backward(ones(y.sizes()));
-  EXPECT_LT(x.grad()[-1].abs().max().item<float>(), 1e-2);  // a row's gradient is at right angles to it
+  EXPECT_LT(x.grad()[-1].abs().max().item<float>(), 1e-2);  // a row's gradient is at right angles to the row
   EXPECT_FALSE(x.grad().isnan().any().item<bool>());
 }
 
@@ -56,7 +56,7 @@ TEST_F(CudaLarge, OptimizerStep) {
   EXPECT_EQ(weights.eq(0.5).sum().item<int64_t>(), kMany);
 }
 
-// 2^21 rows of 2 * 1024 pre-activations: the last token's result is what it is alone.
+// 2^21 rows of 2 * 1024 pre-activations: the last token's result is the same as when it is alone.
 TEST_F(CudaLarge, ExpertBlock) {
   constexpr int64_t T = 1 << 18, D = 16, E = 8, F = 1024;
   at::manual_seed(1);

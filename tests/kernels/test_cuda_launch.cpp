@@ -14,7 +14,7 @@
 #include "kernels/cuda/update_rules.h"
 #include "tests/cuda_device.h"
 
-// The functions from a shape to a launch, which need no GPU.
+// The functions from a shape to a launch configuration, which need no GPU.
 namespace moelab::cuda {
 namespace {
 
@@ -27,7 +27,7 @@ TEST(CudaLaunch, AGridIsNeverEmptyAndWithinItsBounds) {
       const int64_t blocks = grid_of(tasks, block), wanted = (tasks + block - 1) / block;
       EXPECT_GE(blocks, 1) << tasks << " " << block;
       EXPECT_LE(blocks, 1 << 16) << tasks << " " << block;
-      // every task has its block where there are not too many, and no block is without one
+      // every task has its block unless there are too many, and no block is without a task
       EXPECT_EQ(blocks, std::clamp<int64_t>(wanted, 1, 1 << 16)) << tasks << " " << block;
     }
   }
@@ -82,8 +82,8 @@ TEST(CudaLaunch, ScratchHoldsWhatEachChunkCounts) {
     EXPECT_GE(chunks * kRouteChunk, routes);
     EXPECT_EQ(dropless_scratch(routes, 64), chunks * 64);
   }
-  // two sequences of 300 tokens, in three chunks each: scores and routes of 5 experts, losses and tokens; in
-  // half a double each the tokens' sums and three counters
+  // two sequences of 300 tokens, in three chunks each: scores and routes of 5 experts, losses and tokens;
+  // then, at half a double each, the tokens' sums and three counters
   const RouterShape shape{.T = 600, .S = 300, .E = 5, .K = 2};
   EXPECT_EQ(balance_chunks(shape), 2 * 3);
   EXPECT_EQ(router_scratch(shape), 2 * 3 * (2 * 5 + 2) + 3 * 2 + 302);
@@ -105,8 +105,8 @@ TEST(CudaLaunch, StripsCoverTheColumnsOfEachMatrix) {
   }
 }
 
-// Statistics of the caching allocator are no measure where a run of the tests puts another in its place, or
-// none: compute-sanitizer's of scripts/gpu_check.sh is one.
+// The caching allocator's statistics are no measure if a run of the tests uses another allocator or none:
+// under compute-sanitizer in scripts/gpu_check.sh, for example.
 TEST(CudaDevice, KnowsWhenNothingCountsItsMemory) {
   for (const char* name : {"MOELAB_GUARD_CUDA", "PYTORCH_NO_CUDA_MEMORY_CACHING"}) {
     const char* const found = std::getenv(name);

@@ -14,7 +14,8 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-// Router, dispatch and expert block on a GPU beside the CPU's, which their own tests hold against float64.
+// Router, dispatch and expert block on a GPU, compared with the CPU's, which have their own tests against
+// float64.
 namespace moelab {
 namespace {
 
@@ -23,7 +24,7 @@ using test::bitwise_equal;
 using test::close_to;
 const c10::Device kGpu(c10::kCUDA, 0);
 
-// What is held, exact in what was asked for.
+// Bytes held, exact in requested bytes.
 int64_t requested_bytes(c10::Device device) {
   if (device.is_cuda()) {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
@@ -139,7 +140,7 @@ TEST(ExpertBlockCuda, IsTheCpus) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       const auto want = block_on(at::kCPU, c, type, true).all(), got = block_on(kGpu, c, type, true).all(),
                  again = block_on(kGpu, c, type, false).all();
-      // bf16: of the CPU's own error against float64 and of ours, both below this
+      // bf16: the CPU's own error against float64 and ours are both below this
       const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
       for (size_t i = 0; i < want.size(); ++i) {
         EXPECT_TRUE(close_to(got[i], want[i], tolerance, 100 * tolerance))
@@ -161,13 +162,13 @@ TEST(ExpertBlockCuda, RunsAreBitwiseTheSame) {
   }
 }
 
-// Bytes that a forward leaves held besides its result, as they were asked for.
+// Requested bytes that a forward leaves allocated in addition to its result.
 int64_t kept_on(c10::Device device, const test::MoeCase& listed) {
   test::MoeCase c = listed;
   c.device = device;
   const test::MoeInput in = make_input(c, at::kBFloat16);
   const Tensor x = in.x.detach().requires_grad_();
-  expert_block(x, in.weights, in.routes, in.w13, in.w2);  // for the workspaces that LibTorch makes once
+  expert_block(x, in.weights, in.routes, in.w13, in.w2);  // makes the workspaces that LibTorch makes once
   const int64_t before = requested_bytes(device);
   const Tensor y = expert_block(x, in.weights, in.routes, in.w13, in.w2);
   return requested_bytes(device) - before - static_cast<int64_t>(y.nbytes());

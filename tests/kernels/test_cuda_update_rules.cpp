@@ -8,8 +8,8 @@
 #include "tests/kernels/cases/update_rules.h"
 #include "tests/kernels/reference.h"
 
-// The optimizers' steps and the packed blocks on a GPU beside the CPU's, which their own tests hold against
-// float64.
+// The optimizers' steps and the packed blocks on a GPU, compared with the CPU's, which have their own tests
+// against float64.
 namespace moelab {
 namespace {
 
@@ -57,7 +57,7 @@ Stepped stepped(const test::UpdateRule& rule, Storage storage, at::IntArrayRef s
   return r;
 }
 
-// Codes may differ by one where two are equally near, and a weight rounded stochastically by its last place.
+// Codes may differ by one where two are equally near, and a stochastically rounded weight by its last place.
 TEST(UpdateRulesCuda, AreTheCpus) {
   MOELAB_NEEDS_CUDA();
   for (const test::UpdateRule& rule : test::update_rules()) {
@@ -107,7 +107,7 @@ TEST(UpdateRulesCuda, CompactIsTheCpus) {
   }
 }
 
-// The CPU's rules are held against float64 in test_update_rules.cpp.
+// The CPU's rules are compared with float64 in test_update_rules.cpp.
 TEST(UpdateRulesCuda, AFiniteGradientWithoutASquareInFp32StepsAsOnTheCpu) {
   MOELAB_NEEDS_CUDA();
   for (const test::UpdateRule& rule : test::update_rules()) {
@@ -143,7 +143,7 @@ TEST(UpdateRulesCuda, AGradientThatIsNotFiniteLeavesItsWeight) {
   }
 }
 
-// A packed tensor's two parts: a magnitude for each block, and the codes behind them.
+// A packed tensor's two parts: a magnitude for each block, followed by the codes.
 struct Parts {
   Tensor magnitudes, codes;
   Parts(const Tensor& packed, int64_t count, int64_t block, BlockCode code) {
@@ -153,7 +153,7 @@ struct Parts {
   }
 };
 
-// Of NaN, whose other bits are each processor's own, only that it is one.
+// Equal bits, except that a NaN matches any NaN: its other bits differ between processors.
 ::testing::AssertionResult same_numbers(const Tensor& got, const Tensor& want) {
   if (!at::equal(got.isnan(), want.isnan())) return ::testing::AssertionFailure() << "NaN elsewhere";
   return test::bitwise_equal(got.nan_to_num(), want.nan_to_num());

@@ -22,8 +22,8 @@
 
 #include "kernels/expert_block_cuda.h"
 
-// No operator makes the host wait for the device, forward or backward: what it needs to know of the data
-// stays there. Axes: B sequences of S, T tokens, D width, E experts, K of them a token, F their width.
+// No operator makes the host wait for the device, forward or backward: what depends on the data stays there.
+// Axes: B sequences of S, T tokens, D width, E experts, K of them a token, F their width.
 namespace moelab {
 namespace {
 
@@ -32,7 +32,7 @@ using test::cuda_waits;
 constexpr int64_t B = 2, S = 2048, T = B * S, D = 128, E = 8, K = 2, F = 64;
 const c10::Device kGpu(c10::kCUDA, 0);
 
-// Without a GPU, too: the call from inside LibTorch fails, but it is seen.
+// Works without a GPU too: the call from inside LibTorch fails, but is counted.
 TEST(CudaWaits, AreCountedWhoeverCalls) {
   const int64_t before = cuda_waits();
   try {
@@ -55,7 +55,7 @@ void backward(const Tensor& y) { torch::autograd::backward({y}, {at::ones_like(y
 
 using Step = std::function<void()>;
 
-// What moe_layer does in training; dropless where the capacity factor is 0.
+// What moe_layer does in training; dropless if the capacity factor is 0.
 Step layer(at::ScalarType type, double factor, const Tensor& documents = {}) {
   const Tensor x = leaf({T, D}, type), router = leaf({E, D}, at::kFloat), w13 = leaf({E, 2 * F, D}, type),
                w2 = leaf({E, D, F}, type);
@@ -109,7 +109,7 @@ std::vector<std::pair<std::string, Step>> steps() {
   return all;
 }
 
-// Waits of a step that has been taken before: handles, workspaces and modules are made once.
+// Waits of a repeated step: handles, workspaces and modules are made once, by the first.
 int64_t waits_of(const Step& step) {
   step();
   const int64_t before = cuda_waits();

@@ -58,7 +58,7 @@ TEST(Differentiable, AnOptionalTensorMayBeMissing) {
   EXPECT_TRUE(at::equal(y.grad(), numbers({20.0, 30.0})));
 }
 
-// Clears what it saved, as an operator does that hands gradients out once.
+// Clears what it saved, like an operator that hands its gradients out once.
 struct Once : Differentiable<Once> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
     context->saved_data["left"] = true;

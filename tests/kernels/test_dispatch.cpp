@@ -33,7 +33,7 @@ TEST(Dispatch, DroplessGroupsRoutesByExpertInTokenOrder) {
 }
 
 TEST(Dispatch, CapacityDropsTheLaterTokensOfEachSequence) {
-  // two sequences of three tokens, two experts, room for two of each sequence
+  // two sequences of three tokens, two experts, capacity two per sequence
   const Routes r = capacity_routes(ids_of({{0}, {0}, {0}, {1}, {0}, {1}}), 2, 3, 2);
   EXPECT_EQ(flat(r.row_TK), (std::vector<int>{0, 1, -1, 6, 2, 7}));
   EXPECT_EQ(flat(r.offsets_E1), (std::vector<int>{0, 4, 8}));

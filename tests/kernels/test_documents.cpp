@@ -1,4 +1,4 @@
-// Documents that share a row: attention, positions and routing of each are those of the document alone.
+// Documents that share a row: each has the attention, positions and routing that it has when it is alone.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 using at::Tensor;
 using test::close_to;
 
-using Lengths = std::vector<int64_t>;  // of the documents in a row; what is left of it is padding
+using Lengths = std::vector<int64_t>;  // of the documents in a row; the rest of the row is padding
 
 Tensor documents_of(const std::vector<Lengths>& rows, int64_t S) {
   Tensor documents = at::full({static_cast<int64_t>(rows.size()), S}, -1, at::kInt);
@@ -35,7 +35,7 @@ Tensor documents_of(const std::vector<Lengths>& rows, int64_t S) {
   return documents;
 }
 
-// body(row, first position, length) for each document.
+// Calls body(row, first position, length) for each document.
 template <class Body>
 void for_documents(const std::vector<Lengths>& rows, const Body& body) {
   for (size_t b = 0; b < rows.size(); ++b) {
@@ -55,7 +55,7 @@ struct AttentionCase {
   AttentionSpan span = {};
   c10::Device device = c10::kCPU;
 
-  // On CUDA it bounds the keys.
+  // On CUDA this bounds the keys.
   AttentionSpan span_of_documents() const {
     int64_t longest = 1;
     for (const Lengths& row : rows) longest = std::max(longest, *std::ranges::max_element(row));
@@ -91,7 +91,7 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
     const auto B = static_cast<int64_t>(c.rows.size());
     qkv = at::randn({B, c.S, c.heads + 2 * c.kv, c.hd}).to(c.dtype);
     grad = at::randn({B, c.S, c.heads * c.hd}).to(c.dtype);
-    // what padding yields is nobody's: no gradient comes back to it
+    // nothing uses the result at padding: no gradient comes back to it
     grad.masked_fill_(documents_of(c.rows, c.S).lt(0).unsqueeze(2), 0);
   }
 
@@ -107,7 +107,7 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
     return {out.detach().cpu(), x.grad().cpu()};
   }
 
-  // Each document by itself in float64; zeros where there is padding.
+  // Each document by itself in float64; zeros at padding.
   Result reference() const {
     Result want{at::zeros(grad.sizes(), at::kDouble), at::zeros(qkv.sizes(), at::kDouble)};
     for_documents(c.rows, [&](int64_t b, int64_t start, int64_t length) {
@@ -121,7 +121,7 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
     return want;
   }
 
-  // Whether the documents, and where there is padding its gradient, are those of `want`.
+  // Whether the documents match `want`, and the gradient at padding too.
   ::testing::AssertionResult matches(const Result& got, const Result& want) const {
     const Tensor padding = documents_of(c.rows, c.S).lt(0).unsqueeze(2);
     const auto forward = test::tolerance(c.dtype, 8 * c.S, 3),
@@ -148,7 +148,7 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
 TEST_P(DocumentAttention, IsThatOfEachDocumentAlone) {
   const Result want = reference();
   const Tensor padding = documents_of(c.rows, c.S).lt(0).view({-1, c.S, 1, 1});
-  // what it sees, itself alone
+  // what it sees: only itself
   const Tensor values =
       qkv.narrow(2, c.heads + c.kv, c.kv).repeat_interleave(c.heads / c.kv, 2).flatten(2).to(at::kDouble);
   for (const AttentionSpan span : {c.span, c.span_of_documents()}) {
@@ -160,7 +160,7 @@ TEST_P(DocumentAttention, IsThatOfEachDocumentAlone) {
   }
 }
 
-// A token of the next document taken in, the first one left out, and no documents at all.
+// Broken variants: boundaries between documents off by one token, either way, and no documents at all.
 TEST_P(DocumentAttention, OneTokenOffDoesNotPass) {
   const Result want = reference();
   for (const int64_t off : {-1, 1}) {
@@ -242,7 +242,7 @@ TEST(DocumentAttentionChecks, RefusesWhatDescribesNoRow) {
   EXPECT_THROW(call(at::zeros({2, 5}, at::kInt), AttentionPath::materialised), c10::Error);
 }
 
-// A row of the table for each token: the bits of each document's own rotation.
+// One row of the table per token gives the bits of each document's own rotation.
 TEST(DocumentRope, TurnsEachDocumentAsItIsAlone) {
   at::manual_seed(42);
   const std::vector<Lengths> rows = {{5, 1, 30}, {20, 16}};
@@ -260,7 +260,7 @@ TEST(DocumentRope, TurnsEachDocumentAsItIsAlone) {
   EXPECT_THROW(rope_(qkv.clone(), 3, rope_table(35, 16, 10000, at::kCPU)), c10::Error);
 }
 
-// The same router over the tokens that are none, sequence by sequence.
+// Compared with the same router over the tokens that are not padding, sequence by sequence.
 TEST(Padding, IsCountedNowhere) {
   at::manual_seed(43);
   const int64_t S = 20, E = 4;
@@ -303,7 +303,7 @@ TEST(Padding, IsCountedNowhere) {
   }
 }
 
-// So that no router makes a copy of its own, forward and backward, in every layer.
+// Otherwise every router would make its own copy, forward and backward, in every layer.
 TEST(Padding, IsMarkedWhereTheTokensAre) {
   const Tensor x = at::zeros({8, 4}), w = at::zeros({4, 4});
   RouterOptions options{.sequence = 8, .documents = at::zeros({1, 8}, at::kInt)};
@@ -324,7 +324,7 @@ TEST(Padding, ExpertsSeeNone) {
     const Routes routes = dropless_routes(ids, E);
     EXPECT_EQ(routes.offsets_E1[E].item<int>(), 2 * used);
     EXPECT_TRUE(routes.row_TK.narrow(0, used, T - used).eq(-1).all().item<bool>());
-    at::globalContext().setDeterministicAlgorithms(true, true);  // memory not written is NaN
+    at::globalContext().setDeterministicAlgorithms(true, true);  // memory that was not written is NaN
     const Tensor xg = x.clone().requires_grad_();
     const Tensor got = expert_block(xg, weights, routes, w13, w2);
     got.backward(at::ones_like(got));

@@ -14,7 +14,7 @@ using at::Tensor;
 using test::close_to;
 using test::tolerance;
 
-// float64, by a product with one-hot rows: nothing in common with a gather.
+// float64, by a product with one-hot rows, which has nothing in common with a gather.
 Tensor plain(const Tensor& weight, const Tensor& tokens) {
   const Tensor one_hot = at::one_hot(tokens.flatten(), weight.size(0)).to(at::kDouble);
   auto shape = tokens.sizes().vec();
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Embedding,
                                                                                    test::embedding_cases()))),
                          [](const auto& info) { return test::case_name(info); });
 
-// 4096 gradients of one: a sum in bf16 sticks at 256, fp32 reaches 4096 exactly.
+// 4096 gradients of one: a bf16 sum gets stuck at 256, an fp32 sum reaches 4096 exactly.
 TEST(EmbeddingBf16, SumsInFp32) {
   const Tensor weight = at::zeros({3, 20}, at::kBFloat16).requires_grad_();
   moelab::embedding(weight, at::ones({4, 1024}, at::kLong)).backward(at::ones({4, 1024, 20}, at::kBFloat16));

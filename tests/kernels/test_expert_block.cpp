@@ -54,7 +54,7 @@ TEST_P(ExpertBlock, AgreesWithFloat64InFp32) {
   const int64_t terms = GetParam().D + GetParam().F + GetParam().tokens();
   for (size_t i = 0; i < 5; ++i) {
     const at::Tensor reference = want.named()[i].second;
-    // a handful of elements does not average: three times the rms
+    // the errors of a handful of elements do not average out: three times the rms
     const double roundings = reference.numel() < 8 ? 72 : 8;
     EXPECT_TRUE(
         test::close_to(got.named()[i].second, reference, test::tolerance(at::kFloat, terms, roundings)))
@@ -85,9 +85,9 @@ TEST_P(ExpertBlock, AgreesWithFloat64InBf16) {
   const Results got = run_block(in, in.routes), want = run_reference(in);
   for (size_t i = 0; i < 5; ++i) {
     const at::Tensor reference = want.named()[i].second;
-    // pre-activation, activation (or dA) and result are rounded, and the factors of a product twice; a
-    // handful of elements does not average, and a gradient of mostly empty experts has its rms in few
-    // elements
+    // pre-activation, activation (or dA) and result are rounded, and the factors of a product twice; the
+    // errors of a handful of elements do not average out, and a gradient of mostly empty experts has its rms
+    // in few elements
     const auto tolerance = test::tolerance(at::kBFloat16, 1, reference.numel() < 16 ? 16 : 4);
     const double filled = reference.ne(0).to(at::kDouble).mean().item<double>();
     EXPECT_TRUE(test::close_to(got.named()[i].second, reference, tolerance.relative_norm,
@@ -96,9 +96,9 @@ TEST_P(ExpertBlock, AgreesWithFloat64InBf16) {
   }
 }
 
-// The same in bf16 a route at a time, as a layer written with plain operators computes it.
+// The layer in bf16, one route at a time, as plain operators compute it.
 TEST_P(ExpertBlock, IsNotWorseThanTheLoopInBf16) {
-  if (GetParam().tokens() < 16) return;  // too few roundings to average
+  if (GetParam().tokens() < 16) return;  // too few roundings to average out
   const MoeInput in = test::make_input(GetParam(), at::kBFloat16);
   const Results got = run_block(in, in.routes), want = run_reference(in);
   const Results loop =
@@ -117,8 +117,9 @@ class ExpertBlockRounding : public ::testing::TestWithParam<c10::Device> {
   void SetUp() override { MOELAB_NEEDS(GetParam()); }
 };
 
-// A pre-activation kept in bf16 and results in bf16, all else in float64: no operator that keeps it so has
-// smaller errors, and in dw2 this alone is more than 3e-3. Ours come with bf16 between the products.
+// The reference rounds the kept pre-activation and the results to bf16 and computes all else in float64: no
+// operator that keeps bf16 has smaller errors, and in dw2 they exceed 3e-3. Ours also has bf16 between the
+// products.
 TEST_P(ExpertBlockRounding, IsLittleMoreThanThatOfWhatIsKept) {
   MoeCase c{"", 1, 512, 128, 4, 2, 256, 0};
   c.device = GetParam();
@@ -177,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ExpertBlock,
                                                                                    test::moe_cases()))),
                          [](const auto& info) { return test::short_name(info); });
 
-// The comparison has teeth: wrong experts, a missing weight, a dropped route and zeros all fail it.
+// The comparison detects wrong experts, a missing weight, a dropped route and zeros.
 TEST(ExpertBlockMutants, AreCaught) {
   const MoeCase c = test::moe_cases()[0];
   const MoeInput in = test::make_input(c);
@@ -236,7 +237,7 @@ TEST(ExpertBlock, RoutesOfOtherShapesOrTypesAreRefused) {
   EXPECT_THROW(run([](Routes& r) { r.offsets_E1 = r.offsets_E1.slice(0, 1); }), c10::Error);
 }
 
-// Bytes that a forward leaves held, result and inputs aside.
+// Bytes that a forward leaves allocated, without result and inputs.
 int64_t held_bytes(const MoeCase& c, at::ScalarType dtype) {
   install_allocators();
   const MoeInput in = test::make_input(c, dtype);
@@ -247,7 +248,7 @@ int64_t held_bytes(const MoeCase& c, at::ScalarType dtype) {
 }
 
 TEST(ExpertBlockMemory, KeepsThePreActivationAndNothingElse) {
-  // x (2d), rows and weights (8k a token) are the caller's; of the operator's own stays H: 4kF a token in
+  // x (2d) and rows and weights (8k a token) are the caller's; the operator itself keeps H, 4kF a token in
   // bf16
   const MoeCase dropless{"", 2, 64, 32, 4, 2, 48, 0}, capacity{"", 2, 64, 32, 4, 2, 48, 1.25};
   EXPECT_EQ(held_bytes(dropless, at::kBFloat16), dropless.tokens() * 4 * dropless.K * dropless.F);

@@ -18,7 +18,7 @@ namespace {
 using at::Tensor;
 using test::bitwise_equal;
 
-// An element at a time, by the library's own fp8 types.
+// One element at a time, by the library's own fp8 types.
 Tensor reference(const Tensor& x, Fp8Format format, Fp8Scale axis) {
   const bool e4m3 = format == Fp8Format::e4m3;
   const Tensor wide = x.to(at::kFloat), most = wide.abs().amax(axis == Fp8Scale::by_row ? 1 : 0);
@@ -38,7 +38,7 @@ Tensor reference(const Tensor& x, Fp8Format format, Fp8Scale axis) {
 
 Tensor matrix(int64_t rows, int64_t columns, at::ScalarType dtype) {
   at::manual_seed(rows * 100 + columns);
-  // from far below the smallest number of the format to its largest
+  // from far below the format's smallest number to its largest
   return (at::randn({rows, columns}) * at::exp2(at::randn({rows, columns}) * 6)).to(dtype);
 }
 
@@ -78,8 +78,8 @@ TEST(Fp8, CodesTimesTheirScalesAreWhatIsRounded) {
   }
 }
 
-// The product of what `device` rounds, beside float64; K is padded to whole 16 bytes. On the CPU the library
-// takes one scale for all, so that those of rows and columns come after its product.
+// Compares the product of what `device` rounds with float64; K is padded to whole 16 bytes. On the CPU the
+// library takes only one scale, so the scales of rows and columns are applied after its product.
 void expect_products_of_rounded_factors(c10::Device device) {
   const auto row = Fp8Scale::by_row, column = Fp8Scale::by_column;
   for (const auto format : {Fp8Format::e4m3, Fp8Format::e5m2}) {
@@ -93,7 +93,7 @@ void expect_products_of_rounded_factors(c10::Device device) {
         return at::_scaled_mm(f.a, f.b, one, one, {}, {}, at::kFloat).mul(f.scale_a).mul(f.scale_b);
       };
       const auto tolerance = test::tolerance(at::kBFloat16);
-      // the same twice, the second time as transposes
+      // the same product twice, the second time of transposes
       for (const auto& [x, y] :
            {std::pair{a, b}, std::pair{a.t().contiguous().t(), b.t().contiguous().t()}}) {
         EXPECT_TRUE(test::close_to(fp8_mm(x.to(device), format, y.to(device)).cpu(), want, tolerance));
@@ -116,7 +116,7 @@ TEST(Fp8Cuda, ProductsAreThoseOfRoundedFactors) {
 
 TEST(Fp8, ScalesFitTheLargestMagnitudeExactly) {
   const Tensor x = at::tensor({448.0, 0.0, 449.0, 1.0, 0.0, 0.0}, at::kFloat).view({3, 2});
-  // 448 needs no scale; 449 one of 2, whose steps are 64 there; zeros stay
+  // 448 needs no scale; 449 needs a scale of 2, with steps of 64 there; zeros stay zeros
   EXPECT_TRUE(bitwise_equal(fp8_rounded(x, Fp8Format::e4m3, Fp8Scale::by_row),
                             at::tensor({448.0, 0.0, 448.0, 1.0, 0.0, 0.0}, at::kFloat).view({3, 2})));
 }
@@ -134,7 +134,8 @@ TEST(Fp8, WhatIsNotFiniteSpoilsItsOwnRowAlone) {
   }
 }
 
-// The three products by float64 on the rounded factors: fp32 and bf16 differ from it by their sums' rounding.
+// Compares the three products with float64 products of the rounded factors: fp32 and bf16 differ only by the
+// rounding of sums.
 TEST(Fp8, LinearAndItsGradientsAreProductsOfRoundedFactors) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const Tensor x = matrix(30, 48, dtype).view({2, 15, 48}), w = matrix(64, 48, dtype),
@@ -158,13 +159,13 @@ TEST(Fp8, LinearAndItsGradientsAreProductsOfRoundedFactors) {
   }
 }
 
-// SwiGLU of all rows by fp8_linear.
+// SwiGLU of all rows, with fp8_linear.
 Tensor fp8_swiglu(const Tensor& x, const Tensor& w13, const Tensor& w2) {
   const auto h = fp8_linear(x, w13).chunk(2, 1);
   return fp8_linear(at::silu(h[0]) * h[1], w2);
 }
 
-// One expert at a time on the rows that it gets.
+// One expert at a time, on its own rows.
 Tensor experts_one_by_one(const test::MoeInput& in, const Tensor& x, const Tensor& w13, const Tensor& w2) {
   Tensor y = at::zeros_like(x);
   for (int64_t e = 0; e < w13.size(0); ++e) {
@@ -186,8 +187,8 @@ std::vector<Tensor> differentiate(const test::MoeInput& in, const F& f) {
   return {y.detach(), x.grad(), w13.grad(), w2.grad()};
 }
 
-// In fp32, where only a number near a tie may round the other way in another order of summation. Router
-// weights are alike: the kernel applies them after rounding.
+// In fp32 only numbers near a tie may round differently, because sums have another order. All router weights
+// are equal, since the kernel applies them after rounding.
 void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want,
                   const std::vector<Tensor>& unrounded, const char* name) {
   for (size_t i = 0; i < got.size(); ++i) {
@@ -213,13 +214,13 @@ TEST(Fp8, ExpertBlockAgreesWithExpertsOneByOne) {
   }
 }
 
-// Every second row or column of a weight far below the others: where a product does not sum along them, each
-// has its own scale, and what depends on them alone keeps its precision.
+// Every second row or column of a weight is far smaller than the others. Where a product does not sum along
+// them, each has its own scale, and results that depend only on the small ones keep their precision.
 TEST(Fp8, ExpertBlockScalesRowsAndColumnsApart) {
   struct Small {
     bool w13;
     int64_t dim;    // of the weight
-    size_t tensor;  // of y, dx, dw13, dw2: the one that follows the small weights …
+    size_t tensor;  // of y, dx, dw13, dw2: the one that depends on the small weights …
     int64_t along;  // … along this dimension
   };
   for (const Small& small : {Small{false, 1, 0, 1}, {false, 2, 2, 1}, {true, 2, 1, 1}, {true, 1, 3, 2}}) {

@@ -19,8 +19,8 @@ namespace {
 struct Sizes {
   int64_t T, K, N;
 };
-// blocks of 64 rows, 128 columns and 512 terms: under, at and over each; rows that are few beside the terms,
-// in one panel and in two; more than a task has; the last goes to at::linear
+// Blocks have 64 rows, 128 columns and 512 terms: sizes below, at and above each; few rows compared with the
+// terms, in one panel and in two; more rows than a task has. The last case goes to at::linear.
 constexpr std::array<Sizes, 10> kSizes = {{{64, 32, 32},
                                            {65, 64, 96},
                                            {127, 160, 288},
@@ -79,7 +79,7 @@ TEST_P(LinearOf, MutantsAreCaught) {
     in.x[s.T - 1][s.K - 1] += 4;  // one term of the last row and column
     EXPECT_FALSE(close(got, in, s));
     in = make_input(s, GetParam());
-    in.w = in.w.roll(1, 1);  // rows of weights whose pairs are swapped
+    in.w = in.w.roll(1, 1);  // every row of weights is shifted by one term
     EXPECT_FALSE(close(got, in, s));
   }
 }
@@ -97,7 +97,7 @@ TEST(Linear, TakesMoreThanTwoAxesAndOtherTypes) {
 
 TEST_P(LinearOf, ThreadsChangeNoBit) {
   for (const Sizes& s : kSizes) {
-    if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's own
+    if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's product
     const Input in = make_input(s, GetParam());
     const auto on_threads = [&](int count) {
       const test::ThreadScope scope(count);
@@ -115,7 +115,7 @@ TEST_P(LinearOf, MetaAllocatesWhatTheCpuAllocates) {
   install_allocators();
   install_meta_kernels();
   for (const Sizes& s : kSizes) {
-    if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's own, with scratch of a library
+    if (!has_blocked_product(GetParam(), s.N, s.K)) continue;  // LibTorch's product, with a library's scratch
     const auto peak_on = [&](c10::Device device, Ledger& ledger) {
       const Input in = make_input(s, GetParam());
       const Input there{in.x.to(device), in.w.to(device), in.dy.to(device)};

@@ -32,7 +32,7 @@ Results differentiate(const Inputs& in, at::ScalarType dtype, const F& f, double
   return {loss.detach(), x.grad(), weight.grad()};
 }
 
-// Separate operators: the float64 reference, or the plain formulation in the inputs' own type.
+// With separate operators: the float64 reference, or the plain formulation in the inputs' own type.
 Tensor separate(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   const Tensor logits = at::linear(x, weight);
   const Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
@@ -82,8 +82,9 @@ TEST(LinearCrossEntropy, TheCasesHaveOneOfSeveralChunks) {
   }
 }
 
-// Sixteen chunks in two slabs. What each adds to dW behind the first is a 600th of the first one's part, less
-// than half of its last place in bf16: rounded after each chunk, the sum would stay what the first made it.
+// Sixteen chunks in two slabs. Each chunk after the first adds a 600th of the first one's part to dW, less
+// than half of its last place in bf16: if it were rounded after each chunk, the sum would stay what the first
+// chunk made it.
 TEST(LinearCrossEntropy, AddsBf16WeightGradientsInFloat32) {
   constexpr int64_t V = 50021, D = 48, kChunks = 16;
   const int64_t R = linear_cross_entropy_chunk(1 << 20, V, 2), T = kChunks * R;
@@ -100,14 +101,14 @@ TEST(LinearCrossEntropy, AddsBf16WeightGradientsInFloat32) {
   }
 }
 
-// Where every product and sum is exact, all that is left to see is the rounding: once, to nearest even, of
-// the sum over the chunks times the incoming gradient.
+// Every product and sum is exact, so that the only error is the rounding: once, to nearest even, of the sum
+// over the chunks times the incoming gradient.
 void expect_one_rounding(c10::Device device, at::ScalarType dtype) {
   constexpr int64_t V = 1 << 20, R = 16, kChunks = 2, D = 16;
   ASSERT_EQ(linear_cross_entropy_chunk(R * kChunks, V, 2, device.is_cuda()), R);
   at::manual_seed(7);
-  const int64_t bound = dtype == at::kHalf ? 2048 : 256;  // above it not every integer is one of dtype's
-  const Tensor of_chunk = at::randint(-bound, bound, {kChunks, D});  // the one token that counts in each
+  const int64_t bound = dtype == at::kHalf ? 2048 : 256;  // above it not every integer can be represented
+  const Tensor of_chunk = at::randint(-bound, bound, {kChunks, D});  // the one counted token of each chunk
   const Tensor x = at::zeros({kChunks, R, D}), targets = at::full({kChunks, R}, -1, at::kLong);
   x.select(1, 0).copy_(of_chunk);
   targets.select(1, 0).fill_(0);
@@ -139,11 +140,12 @@ TEST(LinearCrossEntropy, ScaledLossScalesGradients) {
   }
 }
 
-// A probability of 1/V over T tokens is below fp16's smallest number: computed at the loss scale it stays.
+// A probability of 1/V over T tokens is below fp16's smallest number; computed at the loss scale it is not
+// lost.
 TEST(LinearCrossEntropy, LossScaleKeepsSmallFp16Gradients) {
   for (const int64_t V : {9001, 50021}) {  // one chunk, and several
     Inputs in = make_input(Case{.T = 600, .D = 24, .V = V, .dtype = at::kHalf});
-    in.targets.remainder_(100);  // the other ids get the small gradients alone
+    in.targets.remainder_(100);  // the other ids get only the small gradients
     constexpr double kScale = 32768;
     const Results want = reference(in, kScale), got = ours(in, kScale, kScale), late = ours(in, kScale);
     const auto rare = [](const Results& r) { return r.dw.narrow(0, 100, r.dw.size(0) - 100); };
@@ -158,7 +160,7 @@ TEST(LinearCrossEntropy, LossScaleKeepsSmallFp16Gradients) {
   }
 }
 
-// As a captured step has it: the same tensor in every call.
+// As in a captured step: the same tensor in every call.
 TEST(LinearCrossEntropy, TakesTheLossScaleFromWhereItLies) {
   const Inputs in = make_input(Case{.T = 60, .D = 24, .V = 901, .dtype = at::kHalf});
   const Tensor scale = at::full({}, 1.0, at::kDouble);
@@ -213,8 +215,8 @@ TEST(LinearCrossEntropy, SecondBackwardThrows) {
   EXPECT_THROW(loss.backward(), c10::Error);
 }
 
-// With the same number of threads every bit repeats. Between numbers of threads the products may differ: the
-// library splits long sums among them.
+// With the same number of threads every bit repeats. With another number the products may differ, because the
+// library splits long sums among threads.
 TEST(LinearCrossEntropy, RepeatsBitForBitOnOneThreadAndOnTwo) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t V : {777, 50021}) {
@@ -236,7 +238,7 @@ TEST(LinearCrossEntropy, NanComesThrough) {
   EXPECT_TRUE(std::isnan(ours(in).loss.item<float>()));
 }
 
-// Wherever such a logit stands among the others, as on the CPU.
+// Wherever such a logit is among the others, as on the CPU.
 TEST(LinearCrossEntropyCuda, ALogitOfMinusInfinityHasNoProbability) {
   MOELAB_NEEDS_CUDA();
   const c10::Device gpu(c10::kCUDA, 0);
@@ -266,7 +268,7 @@ TEST(LinearCrossEntropy, RefusesWrongInputs) {
     EXPECT_THROW(linear_cross_entropy(x, in.weight, in.targets, scale), c10::Error);
 }
 
-// The tolerances above have to see each of these mistakes.
+// The tolerances above must catch each of these mistakes.
 TEST(LinearCrossEntropy, BrokenVariantsFail) {
   const Inputs in = make_input(Case{.T = 131, .D = 64, .V = 513, .dtype = at::kBFloat16, .ignored = 0.1});
   const Results want = reference(in), plain = differentiate(in, at::kBFloat16, separate);
@@ -303,8 +305,8 @@ TEST(LinearCrossEntropy, ChunksFitSixteenMiBAndAreEven) {
   EXPECT_EQ(linear_cross_entropy_chunk(4096, 50304, 4), 80);
 }
 
-// Bytes of forward and backward, scratch left out: the loss head's at the peak, the peak, what is held
-// between the two, and what is left of them, the gradients.
+// Bytes of forward and backward, without scratch: the loss head's at the peak, the peak, what is held between
+// the two passes, and what is left afterwards (the gradients).
 struct Usage {
   int64_t head_at_peak, peak, held, left;
 };
@@ -340,7 +342,7 @@ TEST(LinearCrossEntropy, MetaAllocatesWhatTheCpuDoes) {
   }
 }
 
-// Of forward and backward: dW's sum in fp32, and 64 MiB with all else.
+// Forward and backward take dW's sum in fp32, and at most 64 MiB for everything else.
 TEST(LinearCrossEntropy, ExtraMemoryIsBounded) {
   install_allocators();
   const int64_t T = 4096, D = 768, V = 50304;

@@ -15,7 +15,7 @@
 #include "tests/kernels/cases/update_rules.h"
 #include "tests/kernels/reference.h"
 
-// Steps whose numbers lie beside the weights: the same arithmetic, and the same bits.
+// Steps whose numbers are in memory next to the weights: the same arithmetic and the same bits.
 namespace moelab {
 namespace {
 
@@ -34,7 +34,7 @@ OptimizerStep numbers(int64_t step) {
           .first_element = 32};
 }
 
-// Of a call that was captured long before.
+// The arguments of a call that was captured long before.
 OptimizerStep stale(const OptimizerStep& now, const Tensor& live) {
   OptimizerStep call = now;
   call.lr = 17;
@@ -89,7 +89,7 @@ TEST(LiveStep, SettlesAsTheHostWould) {
   EXPECT_EQ(clipped.skipped, 0);
   EXPECT_EQ(settled({9, 16}, 2, 0, 1).gradient_scale, 1);
   EXPECT_EQ(settled({9, 16}, 2, 5, 1).gradient_scale, 1);
-  const LiveStep scaled = settled({9, 16}, 2, 1, 2);  // the norm is 2.5 without the loss scale
+  const LiveStep scaled = settled({9, 16}, 2, 1, 2);  // without the loss scale the norm is 2.5
   EXPECT_EQ(scaled.gradient_norm, 2.5);
   EXPECT_EQ(scaled.gradient_scale, 0.2);
   EXPECT_EQ(settled({9, 16}, 2, 100, 4).gradient_scale, 0.25);
@@ -108,7 +108,7 @@ class LiveSteps : public ::testing::TestWithParam<c10::DeviceType> {
     at::manual_seed(seed);
     return at::randn(shape).to(type).to(device());
   }
-  // That `numbers` lead to, by the squares of gradients.
+  // The LiveStep that `numbers` lead to, through the squares of gradients.
   Tensor live_of(const OptimizerStep& now, double loss) const {
     const Tensor live = make_live_step(device());
     write_live_step(live, live_step(now, 1 / now.gradient_scale));

@@ -21,8 +21,8 @@
 #include "tests/kernels/cases/expert_block.h"
 #include "tests/kernels/reference.h"
 
-// What operators hold on meta that stands for CUDA, beside the sizes of what their CUDA sides make, and
-// beside a GPU.
+// Bytes that operators hold while meta stands for CUDA, compared with the sizes of what their CUDA sides
+// allocate, and with a GPU.
 namespace moelab {
 namespace {
 
@@ -30,7 +30,7 @@ using at::Tensor;
 using test::MoeCase;
 const c10::Device kGpu(c10::kCUDA, 0), kMetaDevice(c10::kMeta);
 
-// The most that is held while `run` lasts, beside what was held before.
+// The peak while `run` lasts, in addition to what was held before.
 template <class Run>
 int64_t peak_of(c10::Device device, const Run& run) {
   install_allocators();
@@ -41,7 +41,7 @@ int64_t peak_of(c10::Device device, const Run& run) {
   return device_memory(device).peak - before;
 }
 
-// Of forward and backward in bf16.
+// The peak of forward and backward in bf16.
 int64_t expert_block_peak(c10::Device device, const MoeCase& c) {
   install_allocators();
   const test::MoeInput in = make_input(c, at::kBFloat16);
@@ -78,7 +78,7 @@ TEST(MetaStandsForCuda, ExpertBlockIsPredictedOnAGpu) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   for (const double capacity_factor : {0.0, 1.25}) {
     const MoeCase c{"", 2, 2048, 1024, 8, 2, 1024, capacity_factor};
-    expert_block_peak(kGpu, c);  // for the workspaces that LibTorch makes once
+    expert_block_peak(kGpu, c);  // makes the workspaces that LibTorch makes once
     const auto measured = static_cast<double>(expert_block_peak(kGpu, c));
     const MetaStandsFor gpu(c10::kCUDA);
     EXPECT_NEAR(static_cast<double>(expert_block_peak(kMetaDevice, c)) / measured, 1, 0.03)
@@ -97,7 +97,7 @@ TEST(MetaStandsForCuda, LinearPacksNothing) {
   EXPECT_EQ(peak_of(kMetaDevice, [&] { moelab::linear(x, w); }), 2 * 128 * 96);
 }
 
-// Codes of both factors, and what the larger one takes while it is coded: a copy, two in fp32, the codes.
+// The codes of both factors, and what coding the larger one takes: a copy, two tensors in fp32, the codes.
 TEST(MetaStandsForCuda, Fp8ProductsHoldTheirFactorsCodes) {
   const MetaStandsFor gpu(c10::kCUDA);
   constexpr int64_t M = 128, K = 64, N = 32;
@@ -107,7 +107,7 @@ TEST(MetaStandsForCuda, Fp8ProductsHoldTheirFactorsCodes) {
             std::max({11 * M * K + 4 * M, codes + 11 * N * K + 4 * N, codes + N * K + 4 * N + 2 * M * N}));
 }
 
-// With `longest` in rows of documents of so many tokens at most.
+// With `longest`: rows of documents of at most that many tokens.
 int64_t attention_peak(c10::Device device, at::ScalarType type, int64_t S, int64_t heads, int64_t kv_heads,
                        int64_t hd, std::optional<int64_t> longest = {}) {
   install_allocators();
@@ -131,7 +131,7 @@ TEST(MetaStandsForCuda, FlashSumsDqInFp32) {
             out + lse + 2 * dqkv + 4 * 2 * H * 256 * (64 + 1) + 2 * out);
 }
 
-// Heads of 24 bytes are no library kernel's; 100 queries are one band.
+// No library kernel takes heads of 24 bytes; 100 queries are one band.
 TEST(MetaStandsForCuda, BandsHoldTheirScores) {
   const MetaStandsFor gpu(c10::kCUDA);
   constexpr int64_t S = 100, H = 4, K = 2, hd = 6;
@@ -140,7 +140,7 @@ TEST(MetaStandsForCuda, BandsHoldTheirScores) {
             out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * S * S * H + 2 * S * H * hd));
 }
 
-// A band of 128 queries, the first of which sees 49 keys before its own.
+// A band of 128 queries, whose first query sees 49 keys before its own.
 TEST(MetaStandsForCuda, BandsOfDocumentsAreAsLongAsTheLongest) {
   const MetaStandsFor gpu(c10::kCUDA);
   constexpr int64_t S = 300, H = 4, K = 2, hd = 8, keys = 49 + 128;
@@ -174,7 +174,7 @@ TEST(MetaStandsForCuda, CrossEntropysChunksAreLargerAndBounded) {
   EXPECT_LE(peak - (4 * V * D + 2 * T * D), 64 << 20);
 }
 
-// Up to 3072 ids their terms and the sum in fp32; of more, sorted ids, their places and partial sums.
+// Up to 3072 ids: the terms and the sum in fp32. For more: sorted ids, their positions and partial sums.
 TEST(MetaStandsForCuda, EmbeddingsSumInFp32) {
   const MetaStandsFor gpu(c10::kCUDA);
   constexpr int64_t D = 64, V = 1000;
@@ -188,7 +188,7 @@ TEST(MetaStandsForCuda, EmbeddingsSumInFp32) {
   EXPECT_EQ(peak(4096), 4096 * (y + 16) + 4 * (409 + V) * D + dweight);
 }
 
-// Of forward and backward.
+// The peak of forward and backward.
 int64_t router_peak(int64_t T, int64_t D, int64_t E, int64_t K) {
   const Tensor x = meta({T, D}).requires_grad_(), w = meta({E, D}, at::kFloat).requires_grad_();
   const Tensor dweights = meta({T, K}, at::kFloat);
@@ -198,7 +198,8 @@ int64_t router_peak(int64_t T, int64_t D, int64_t E, int64_t K) {
   });
 }
 
-// What grows with the width: gradients of tokens, bf16, and of the weight, and the rows that are fp32.
+// What grows with the width: the gradient of the tokens in bf16, the gradient of the weight, and the rows in
+// fp32.
 TEST(MetaStandsForCuda, RouterConverts64MiBAtATime) {
   constexpr int64_t D = 256, E = 8, K = 2, kRows = (64 << 20) / (4 * D);
   const MetaStandsFor gpu(c10::kCUDA);
@@ -217,7 +218,7 @@ TEST(MetaStandsForCuda, NormsAreTakenInPartsOf32MiB) {
   }
 }
 
-// Three chunks and five slabs, which the cases of other tests are too small for on a GPU.
+// Three chunks and five slabs; on a GPU the cases of other tests are too small for that.
 TEST(CrossEntropyCuda, SumsOverChunks) {
   MOELAB_NEEDS_CUDA();
   constexpr int64_t T = 1100, D = 512, V = 50021;

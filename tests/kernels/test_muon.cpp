@@ -10,13 +10,13 @@
 #include "kernels/memory/ledger.h"
 #include "tests/kernels/reference.h"
 
-// Muon beside its authors' algorithm in float64.
+// Muon compared with its authors' algorithm in float64.
 namespace moelab {
 namespace {
 
 using at::Tensor;
 
-// What the algorithm is changed to, for the variants that must fail.
+// How the algorithm is changed for the variants that must fail.
 enum class Broken {
   nothing,
   no_nesterov,
@@ -27,7 +27,7 @@ enum class Broken {
   adamws_rate
 };
 
-// muon_update and the step around it (muon.py of the authors), and their learning rate 0.02 where AdamW's is
+// muon_update and the step around it (the authors' muon.py), with their learning rate of 0.02 for AdamW's
 // 3e-4. Weight decay is multiplied by AdamW's rate.
 struct Authors {
   Tensor weights, momentum;  // fp64
@@ -66,11 +66,11 @@ Tensor gradient_of(at::IntArrayRef shape, int step, at::ScalarType type) {
   return (at::randn(shape) * (step == 2 ? 30 : 1)).to(type);
 }
 
-// Twenty roundings to bf16, four a round, of at most half an epsilon each: 0.08 of the norm.
+// Twenty roundings to bf16, four a round, each at most half an epsilon: 0.08 of the norm.
 constexpr double kRelative = 20 * 0x1p-8;
 
-// Four steps from the same weights. What is compared is how far they moved, so that the weights that they
-// began with hide nothing.
+// Four steps from the same weights. The weights' changes are compared, so that the initial weights hide
+// nothing.
 testing::AssertionResult follows(at::IntArrayRef shape, at::ScalarType type,
                                  Broken broken = Broken::nothing) {
   at::manual_seed(3);
@@ -105,7 +105,7 @@ TEST(Muon, BrokenVariantsDoNot) {
     EXPECT_FALSE(follows({3, 48, 20}, at::kFloat, broken)) << static_cast<int>(broken);
 }
 
-// Whatever the momentum's scale, the singular values of a step are near 1.
+// Whatever the momentum's scale, a step's singular values are near 1.
 TEST(Muon, AStepIsNearlyOrthogonal) {
   for (const double size : {1e-5, 1.0, 1e5}) {
     at::manual_seed(1);
@@ -117,7 +117,7 @@ TEST(Muon, AStepIsNearlyOrthogonal) {
   }
 }
 
-// An expert's bits do not depend on which others are stepped with it.
+// An expert's bits do not depend on which other experts are stepped with it.
 TEST(Muon, PartsAreBitwiseTheWhole) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {  // bf16: rounded stochastically
     at::manual_seed(2);
@@ -139,7 +139,7 @@ TEST(Muon, PartsAreBitwiseTheWhole) {
 TEST(Muon, ADryRunTakesTheSameScratch) {
   install_allocators();
   const Tensor first = at::zeros({32, 32});
-  muon_(first, at::ones({32, 32}), at::zeros({32, 32}), {}, kNumbers);  // what the library makes once
+  muon_(first, at::ones({32, 32}), at::zeros({32, 32}), {}, kNumbers);  // makes what the library makes once
   for (const auto& shape : kShapes) {
     std::vector<int64_t> scratch;
     for (const auto device : {at::kCPU, at::kMeta}) {
@@ -153,7 +153,7 @@ TEST(Muon, ADryRunTakesTheSameScratch) {
       scratch.push_back(ledger.tensor_peak() - before);
       EXPECT_EQ(ledger.allocated(), before);
     }
-    EXPECT_NEAR(scratch[0], scratch[1], 16) << at::IntArrayRef(shape);  // factors of ATen's, a number each
+    EXPECT_NEAR(scratch[0], scratch[1], 16) << at::IntArrayRef(shape);  // ATen's temporaries of scalars
     EXPECT_GT(scratch[1], 0);
   }
 }

@@ -12,7 +12,7 @@ namespace {
 
 using at::Tensor;
 
-// The nearest multiple of 2^(exponent - 3), the spacing of e4m3 at y; below 2^-6 that of subnormal numbers.
+// The nearest multiple of 2^(exponent - 3), e4m3's spacing at y; below 2^-6 the spacing of subnormal numbers.
 double nearest_e4m3(double y) {
   if (y == 0) return 0;
   const int exponent = std::max(-6, static_cast<int>(std::floor(std::log2(std::abs(y)))));
@@ -20,7 +20,7 @@ double nearest_e4m3(double y) {
   return std::nearbyint(y / step) * step;
 }
 
-// x as it comes back, in double precision: each block over its largest magnitude.
+// x as it should come back, in double: each block relative to its largest magnitude.
 std::vector<double> reference(const Tensor& x, BlockCode code, int64_t block) {
   const Tensor flat = x.to(at::kDouble).flatten();
   std::vector<double> values(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
@@ -41,7 +41,7 @@ TEST(PackedBlocks, RoundToTheNearestOfTheirBlock) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const auto code : {BlockCode::int8, BlockCode::e4m3}) {
       for (const auto& [rows, block] : {std::pair{8, 256}, {8, 64}, {3, 256}, {1, 4096}, {129, 17}}) {
-        // magnitudes that differ from block to block, one of them zero
+        // magnitudes that differ between blocks, one of them zero
         Tensor x = (at::randn({rows, 333}) * at::exp(at::randn({rows, 1}) * 2)).to(type);
         x.select(0, 0).narrow(0, 0, 256).zero_();
         const Tensor packed = pack_blocks(x, code, block);
@@ -57,7 +57,7 @@ TEST(PackedBlocks, RoundToTheNearestOfTheirBlock) {
           const double epsilon = type == at::kFloat ? 1e-5 : type == at::kHalf ? 1e-3 : 5e-3;
           if (std::abs(g - w) > epsilon * std::abs(w) + 1e-7) ++others;
         }
-        // in fp32 the scaled value may fall on the other side of a half
+        // in fp32 the scaled value may fall on the other side of a tie
         EXPECT_LE(others, x.numel() / 1000) << type << " " << static_cast<int>(code) << " " << block;
       }
     }

@@ -23,7 +23,8 @@ class Product : public ::testing::TestWithParam<at::ScalarType> {
   }
   static at::Tensor random(at::IntArrayRef sizes) { return at::randn(sizes).to(GetParam()); }
 
-  // Every element: one rounding to 16 bits, and K of fp32 sums, each of at most the sum of the terms' sizes.
+  // Each element may be off by one rounding to 16 bits and K roundings of fp32 sums, each of at most the sum
+  // of the terms' sizes.
   static bool is_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
     const at::Tensor wide_a = a.detach().to(at::kDouble), wide_b = b.detach().to(at::kDouble),
                      exact = at::matmul(wide_a, wide_b), sizes = at::matmul(wide_a.abs(), wide_b.abs());
@@ -35,7 +36,8 @@ class Product : public ::testing::TestWithParam<at::ScalarType> {
   }
 };
 
-// Each operand as rows, or as the transpose of rows; sizes in and out of whole tiles, blocks and tasks.
+// Each operand as rows, or as the transpose of rows; sizes that are multiples of tiles, blocks and tasks, and
+// sizes that are not.
 TEST_P(Product, AgreesWithFloat64ForAnyShapeAndLayout) {
   at::manual_seed(3);
   for (const int64_t M : {1, 3, 5, 64, 130, 700}) {
@@ -79,7 +81,7 @@ TEST_P(Product, IsDifferentiableOverLeadingDimensions) {
   EXPECT_TRUE(is_product(b.grad(), grad.transpose(2, 3), a));
 }
 
-// What a dry run counts is what is allocated.
+// A dry run counts what the CPU allocates.
 TEST_P(Product, MetaCountsTheCpusBytes) {
   install_allocators();
   const auto scratch = [&](c10::Device device) {

@@ -50,7 +50,7 @@ TEST(DynamicMap, EncodesToTheNearestValue) {
   EXPECT_EQ(code_of(unsigned_dynamic_map(), 1e-30f), 1);
 }
 
-// Device code computes what the CPU looks up.
+// Device code computes the values that the CPU looks up.
 TEST(Float8, DecodesAsLibTorchs) {
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<uint8_t>(code);

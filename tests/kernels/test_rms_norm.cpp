@@ -99,13 +99,13 @@ TEST(RmsNormBf16, NotWorseThanTheFormulaInBf16) {
             test::relative_error(other.dweight, want.dweight));
 }
 
-// The query heads of a packed projection are read in place: no copy, same numbers.
+// The query heads of a packed projection are read in place, without a copy, and give the same numbers.
 TEST(RmsNormStrided, HeadsOfAPackedTensor) {
   at::manual_seed(4);
   const Tensor packed = at::randn({2, 9, 7, 24}), weight = at::rand({24});
   const Tensor heads = packed.narrow(2, 1, 4), copy = heads.contiguous();
   EXPECT_TRUE(test::bitwise_equal(rms_norm(heads, weight, kEps), rms_norm(copy, weight, kEps)));
-  const Tensor swapped = packed.permute({2, 3, 0, 1});  // no last axis of stride 1
+  const Tensor swapped = packed.permute({2, 3, 0, 1});  // the last axis does not have stride 1
   const Tensor ones = at::ones({9});
   EXPECT_TRUE(test::bitwise_equal(rms_norm(swapped, ones, kEps), rms_norm(swapped.contiguous(), ones, kEps)));
 

@@ -83,7 +83,7 @@ TEST(RopeTable, PositionsMayStartAnywhere) {
   at::manual_seed(12);
   const Tensor qkv = at::randn({2, 7, 3, 16});
   EXPECT_TRUE(close_to(ours(qkv, 2, 500000, 4091), plain(qkv, 2, 500000, 4091), tolerance(at::kFloat, 2)));
-  // The last position alone, as in generation, has the bits of the whole sequence's last.
+  // The last position alone, as in generation, has the same bits as in the whole sequence.
   const Tensor whole = ours(qkv, 2), last = ours(qkv.narrow(1, 6, 1).contiguous(), 2, kTheta, 6);
   EXPECT_TRUE(test::bitwise_equal(whole.narrow(1, 6, 1), last));
 }
@@ -134,7 +134,7 @@ TEST(RopeMutation, BrokenVariantsFail) {
   const Tensor got = ours(qkv, 2);
   const auto close = tolerance(at::kFloat, 2);
   ASSERT_TRUE(close_to(got, plain(qkv, 2), close));
-  EXPECT_FALSE(close_to(got, plain(qkv, 2, kTheta, 0, -1), close));  // turned the other way
+  EXPECT_FALSE(close_to(got, plain(qkv, 2, kTheta, 0, -1), close));  // rotated the other way
   EXPECT_FALSE(close_to(got, plain(qkv, 3), close));                 // values rotated too
   EXPECT_FALSE(close_to(got, plain(qkv, 2, kTheta, 1), close));      // off by one position
 }
@@ -154,7 +154,7 @@ std::pair<int64_t, int64_t> held_and_peak(at::Device device) {
   const Tensor table = rope_table(64, 16, kTheta, device);
   const Tensor leaf = at::zeros({2, 64, 6, 16}, options).requires_grad_();
   const Tensor grad = at::ones({2, 64, 6, 16}, options);
-  Tensor x = at::_unsafe_view(leaf, leaf.sizes());  // shares the memory, and is no leaf
+  Tensor x = at::_unsafe_view(leaf, leaf.sizes());  // shares the memory, but is no leaf
   ledger.reset_peaks();
   const int64_t before = ledger.allocated();
   const Tensor y = rope_(x, 4, table);

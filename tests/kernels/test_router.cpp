@@ -16,7 +16,7 @@ struct Outputs {
   at::Tensor weights, balance, z;
 };
 
-// The router in plain ATen, for float64 and its autograd; `ids` are given.
+// The router in plain ATen, for float64 and its autograd, with given `ids`.
 Outputs reference(const at::Tensor& x, const at::Tensor& w, const at::Tensor& ids, const RouterOptions& o) {
   const int64_t T = x.size(0), E = w.size(0), B = T / o.sequence;
   const at::Tensor logits = at::mm(x, w.t());
@@ -67,7 +67,7 @@ TEST_P(Router, AgreesWithFloat64WithAllGradients) {
   EXPECT_TRUE(test::close_to(got.weights_TK, want.weights, tolerance));
   EXPECT_TRUE(test::close_to(got.balance_loss, want.balance, tolerance));
   EXPECT_TRUE(test::close_to(got.z_loss, want.z, tolerance));
-  const auto dtype = GetParam().dtype;  // in bf16 the one rounding of the result dwarfs those in fp32
+  const auto dtype = GetParam().dtype;  // in bf16 the result's one rounding dwarfs fp32's
   EXPECT_TRUE(test::close_to(xg.grad(), xd.grad(),
                              test::tolerance(dtype, 4 * GetParam().D, dtype == at::kFloat ? 16 : 1)));
   EXPECT_TRUE(test::close_to(wg.grad(), wd.grad(), tolerance));
@@ -145,7 +145,7 @@ TEST(RouterChoice, EvenRoutingHasBalanceLossOne) {
   EXPECT_NEAR(route(skewed, w, std::nullopt, std::nullopt, options).balance_loss.item<float>(), 4.0, 1e-4);
 }
 
-// The logits of expert 1 are no numbers.
+// Expert 1's logits are NaN.
 TEST(RouterChoice, NanIsChosenLast) {
   at::manual_seed(9);
   const at::Tensor x = at::randn({40, 32}), w = at::randn({20, 32});
@@ -157,8 +157,8 @@ TEST(RouterChoice, NanIsChosenLast) {
   EXPECT_TRUE(all.ids_TK.select(1, 19).eq(1).all().item<bool>());
 }
 
-// Chunks, and not the cores, say what is summed with what, of blocked products and LibTorch's; in a single
-// chunk, which all cores share, of blocked ones.
+// The chunks, not the cores, decide which terms are summed together: for blocked products and LibTorch's, and
+// for a single chunk, which all cores share, for blocked products.
 TEST(RouterOnCpu, AnyNumberOfCoresGivesTheSameBits) {
   struct Case {
     int64_t T, D, E;
@@ -193,8 +193,8 @@ TEST(RouterChoice, NoTokens) {
   EXPECT_EQ(w.grad().abs().max().item<float>(), 0);
 }
 
-// x is the identity, so that logits are w's entries, in steps of 1/4: many are equal, and no two near each
-// other.
+// x is the identity, so the logits are w's entries, in steps of 1/4: many are equal, and none are close to
+// each other.
 struct Stepped {
   at::Tensor x, w, bias;
   Stepped(int64_t T, int64_t E, c10::Device device) {
@@ -205,7 +205,7 @@ struct Stepped {
   }
 };
 
-// One expert a lane of a warp, several, all that there may be; choices for each lane and for more.
+// One expert per lane of a warp, several, and as many as are allowed; up to one choice per lane, and more.
 TEST(RouterOnGpu, ChoosesTheCpusExperts) {
   MOELAB_NEEDS_CUDA();
   for (const int64_t E : {1, 31, 33, 200, 1024}) {
@@ -227,7 +227,7 @@ TEST(RouterOnGpu, ChoosesTheCpusExperts) {
   }
 }
 
-// Whichever block is the last and goes on with what all have added.
+// Whichever block is the last and continues with the sums of all.
 TEST(RouterOnGpu, RunsAreBitwiseTheSame) {
   MOELAB_NEEDS_CUDA();
   at::manual_seed(8);

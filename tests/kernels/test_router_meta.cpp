@@ -9,8 +9,8 @@
 #include "kernels/router.h"
 #include "tests/cuda_device.h"
 
-// What the router holds on meta that stands for CUDA, beside the sizes of what its CUDA side makes, and
-// beside a GPU. Axes: T tokens in B sequences of S, E experts.
+// Bytes that the router holds while meta stands for CUDA, compared with the sizes of what its CUDA side
+// allocates, and with a GPU. Axes: T tokens in B sequences of S, E experts.
 namespace moelab {
 namespace {
 
@@ -24,7 +24,7 @@ struct Case {
   int64_t scores() const { return B * S * E; }
 };
 
-// The most that the forward holds; with `replayed`, of a choice that was made before.
+// The peak of forward; with `replayed`, for a choice that was made before.
 int64_t peak_of(c10::Device device, const Case& c, RouterChoice choice, bool replayed = false) {
   install_allocators();
   install_meta_kernels();
@@ -52,8 +52,8 @@ TEST(RouterOnMeta, ExpertChoiceSortsOnCudaAlone) {
   EXPECT_EQ(sort_bytes(c, true), 0) << "the choice is that of the first forward";
 }
 
-// Scores in fp32 with values and places of the sort, 16 bytes a score; of more than 4096 tokens a second such
-// sort and CUB's scratch. Before, and no longer, there was a copy of x in fp32.
+// fp32 scores, with the values and positions of the sort: 16 bytes a score. For more than 4096 tokens a
+// second such sort and CUB's scratch. The fp32 copy of x exists only before that.
 TEST(RouterOnMeta, ExpertChoiceHoldsItsScoresAndTheirSort) {
   const MetaStandsFor gpu(c10::kCUDA);
   struct Row {
@@ -66,9 +66,9 @@ TEST(RouterOnMeta, ExpertChoiceHoldsItsScoresAndTheirSort) {
   }
 }
 
-// Beside what it gives back: of each sequence three chunks with scores and routes of every expert, losses and
-// tokens; three sums; of the tokens one in fp32, and three counters, in whole doubles. With this many experts
-// that is more than the fp32 copy of x, which is gone by then.
+// In addition to the results: for each sequence three chunks with scores and routes of every expert, losses
+// and tokens; three sums per sequence; one fp32 per token and three counters, in whole doubles. With this
+// many experts that is more than the fp32 copy of x, which is freed by then.
 TEST(RouterOnMeta, LossesAreSummedInScratchOnCuda) {
   constexpr int64_t B = 2, S = 300, E = 512;
   constexpr int64_t kGiven = 4 * (B * S * (E + 1 + 2 * E) + B * E + 2 + E);
@@ -78,7 +78,7 @@ TEST(RouterOnMeta, LossesAreSummedInScratchOnCuda) {
   EXPECT_EQ(peak_of(kMetaDevice, {0, S, E}, RouterChoice::token), 4 * (E + 2)) << "load and losses";
 }
 
-// The most that a forward and a backward of bf16 tokens hold.
+// The peak of a forward and a backward of bf16 tokens.
 int64_t both_passes(c10::Device device, int64_t T, int64_t D, int64_t E) {
   install_allocators();
   install_meta_kernels();
@@ -100,8 +100,8 @@ TEST(RouterOnMeta, CountsWhatTheCpuTakes) {
   }
 }
 
-// Logits, with their sum, choice, weights and the gradient of those, and the gradient of x; not the gradient
-// of the logits, nor a copy of x in fp32. Sums by chunk are less than a twentieth of that.
+// The logits with their sum, the choice, the weights and their gradient, and the gradient of x; but neither
+// the gradient of the logits nor an fp32 copy of x. Sums by chunk are less than a twentieth of that.
 TEST(RouterOnMeta, TakesNoMoreForATokenThanItKeeps) {
   constexpr int64_t D = 256, E = 64, T = 1 << 20;
   const auto grown =
@@ -111,7 +111,7 @@ TEST(RouterOnMeta, TakesNoMoreForATokenThanItKeeps) {
   EXPECT_LE(grown, 1.05 * kKept);
 }
 
-// Padding, behind documents, is in no mean: the tokens are counted, of which the number lasts.
+// Padding counts in no mean: CUDA's backward counts the other tokens, and holds that number.
 TEST(RouterOnMeta, BackwardCountsTokensOfDocumentsOnCudaAlone) {
   install_allocators();
   install_meta_kernels();
@@ -140,13 +140,13 @@ TEST(RouterOnMeta, RefusesMoreExpertsThanCudaHas) {
   EXPECT_THROW(peak_of(kMetaDevice, c, RouterChoice::token), c10::Error);
 }
 
-// Forwards whose scratch, more than the fp32 copy of x, is in the peak; LibTorch rounds each of a dozen
-// tensors up to 512 bytes. The choice is given, for the sake of an emulated GPU's time.
+// Forwards with scratch that is larger than the fp32 copy of x and so in the peak; LibTorch rounds each of a
+// dozen tensors up to 512 bytes. The choice is given, to save time on an emulated GPU.
 TEST(RouterOnMeta, TokenChoiceIsPredictedOnAGpu) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   const c10::Device gpu(c10::kCUDA, 0);
   for (const Case& c : {Case{2, 300, 256}, {8, 32, 128}, {16, 1, 1024}}) {
-    peak_of(gpu, c, RouterChoice::token, true);  // for the workspaces that LibTorch makes once
+    peak_of(gpu, c, RouterChoice::token, true);  // makes the workspaces that LibTorch makes once
     const int64_t measured = peak_of(gpu, c, RouterChoice::token, true);
     const MetaStandsFor stands(c10::kCUDA);
     const int64_t predicted = peak_of(kMetaDevice, c, RouterChoice::token, true);
@@ -159,7 +159,7 @@ TEST(RouterOnMeta, ExpertChoiceIsPredictedOnAGpu) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   const c10::Device gpu(c10::kCUDA, 0);
   for (const Case& c : {Case{4, 4096, 64}, {4, 8192, 16}, {4, 8192, 64}}) {
-    peak_of(gpu, c, RouterChoice::expert);  // for the workspaces that LibTorch makes once
+    peak_of(gpu, c, RouterChoice::expert);  // makes the workspaces that LibTorch makes once
     const auto measured = static_cast<double>(peak_of(gpu, c, RouterChoice::expert));
     const MetaStandsFor stands(c10::kCUDA);
     const auto predicted = static_cast<double>(peak_of(kMetaDevice, c, RouterChoice::expert));

@@ -43,7 +43,7 @@ TEST(SquaredNorm, HugeAndTinyValuesDoNotLeaveTheRange) {
   EXPECT_NEAR(squared_norm(at::full({100}, 3e38f)) / (100 * 9e76), 1, 1e-6);
   EXPECT_NEAR(squared_norm(at::full({100}, 1e-38f)) / (100 * 1e-76), 1, 1e-6);
   Tensor x = at::full({100000}, 1e-3f);
-  x[0] = 1e4f;  // fp32 sums would lose the rest
+  x[0] = 1e4f;  // fp32 sums would lose all the others
   EXPECT_NEAR(squared_norm(x), reference(x), 1e-4);
 }
 
@@ -87,7 +87,7 @@ TEST(SquaredNorm, OfCudaIsTheSameInParts) {
   }
 }
 
-// In fp64 it would be four times as large.
+// An fp64 copy of the whole would be four times as large.
 TEST(SquaredNormCuda, MakesNoCopyOfTheWhole) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   const c10::Device gpu(c10::kCUDA, 0);

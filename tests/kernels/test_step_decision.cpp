@@ -39,7 +39,7 @@ TEST(StepDecision, WhatIsNotFiniteIsSkipped) {
   EXPECT_FALSE(decide_step(0, 0, 1, 1).skipped);
 }
 
-// Parts of a step add up their squares and their losses, and then decide as the whole does.
+// Parts of a step that add up their squares and losses decide as the whole does.
 TEST(StepDecision, PartsThatAddUpDecideLikeTheWhole) {
   const std::vector<double> squares = {0.5, 3.25, 16};
   LiveStep live;

@@ -7,8 +7,8 @@
 #include "tests/kernels/cases/update_rules.h"
 #include "tests/kernels/reference.h"
 
-// The forms that a rule's weights come in: with an fp16 copy, and as bf16 alone. test_update_rules.cpp holds
-// the rules on fp32 weights against float64.
+// The forms of weights that rules support: with an fp16 copy, and bf16 alone. test_update_rules.cpp compares
+// the rules on fp32 weights with float64.
 namespace moelab {
 namespace {
 
@@ -75,7 +75,7 @@ TEST(SteppedWeights, Bf16OnesAreTheFp32UpdateRoundedToOneOfItsNeighbours) {
       for (size_t i = 0; i < state.size(); ++i)
         EXPECT_TRUE(bitwise_equal(state[i], wide_state[i])) << rule.name;
     }
-    // both ways alike: a fair coin's four deviations
+    // up and down are equally likely: four deviations of a fair coin
     EXPECT_NEAR(up / inexact, 0.5, 4 * 0.5 / std::sqrt(inexact)) << rule.name;
   }
 }
@@ -88,14 +88,14 @@ TEST(SteppedWeights, RoundingIsUnbiased) {
     adamw_(exact, g.narrow(0, 0, 1), at::zeros({1}), at::zeros({1}), std::nullopt, numbers(1, lr));
     adamw_(bf16, g, at::zeros({n}), at::zeros({n}), std::nullopt, numbers(1, lr));
     const double want = exact.item<double>(), step = 0x1p-8;  // of bf16 just below 1
-    // each draw deviates by half a step at most, so four deviations of the mean are
+    // one draw deviates by half a step at most; this is four deviations of the mean
     const double bound = 4 * step / 2 / std::sqrt(static_cast<double>(n));
     EXPECT_NEAR(bf16.to(at::kDouble).mean().item<double>(), want, bound) << lr;
-    EXPECT_GT(std::abs(exact.to(at::kBFloat16).item<double>() - want), bound) << lr;  // nearest is not
+    EXPECT_GT(std::abs(exact.to(at::kBFloat16).item<double>() - want), bound) << lr;  // nearest is outside
   }
 }
 
-// A hundred steps of a fiftieth of a weight's last place: to nearest, none would move it.
+// A hundred steps of a fiftieth of a weight's last place: rounded to nearest, none would change it.
 TEST(SteppedWeights, SmallStepsAddUp) {
   constexpr int64_t n = 20000, kSteps = 100;
   const Tensor bf16 = at::full({n}, 1.25, at::kBFloat16), g = at::full({n}, 1024.0f);
@@ -106,7 +106,7 @@ TEST(SteppedWeights, SmallStepsAddUp) {
   for (step.step = 1; step.step <= kSteps; ++step.step) {
     momentum_step_(MomentumRule::sgd, bf16, g, at::zeros({n}), std::nullopt, step);
   }
-  // each of the steps deviates by half a place at most
+  // each step deviates by half a place at most
   const double bound = 4 * 0x1p-7 / 2 * std::sqrt(static_cast<double>(kSteps) / n);
   EXPECT_LT(bound, 0.1 * kSteps * lr);
   EXPECT_NEAR(bf16.to(at::kDouble).mean().item<double>(), 1.25 - kSteps * lr, bound);

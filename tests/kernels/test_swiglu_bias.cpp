@@ -8,32 +8,32 @@
 #include "kernels/dispatch.h"
 #include "kernels/expert_block.h"
 
-// SwiGLU in 16 bits rounds to nearest, and errs to neither side. A sigmoid that is always a little low, as
-// one by a truncated reciprocal is, scales what every layer adds to the stream; beside the rounding of one
-// element that is not seen, nor in the loss of a short run, which rounding alone moves by more.
+// SwiGLU in 16 bits rounds to nearest, without a bias to either side. A sigmoid that is always a little low,
+// such as one from a truncated reciprocal, scales what every layer adds to the stream. That is invisible next
+// to the rounding of one element, and in the loss of a short run, which rounding alone changes by more.
 namespace moelab {
 namespace {
 
 constexpr int64_t kWidth = 512;
 
-// The mean of the signed relative errors, against float64.
+// The mean of the signed relative errors with respect to float64.
 double bias(const at::Tensor& got, const at::Tensor& want) {
   return ((got.to(at::kDouble) - want) / want).mean().item<double>();
 }
 
-// Magnitudes of [1, 2) and signs, so that products have mantissas of all kinds.
+// Magnitudes in [1, 2) with random signs, so that products have all kinds of significands.
 at::Tensor factors(at::ScalarType type) {
   return ((1 + at::rand({kWidth, kWidth})) * at::randint(0, 2, {kWidth, kWidth}).mul(2).sub(1)).to(type);
 }
 
-// Rounding errors of n elements have a mean of less than half a last place / sqrt(3 n); four times that, and
-// what a sigmoid of 20 ulp in fp32 may add.
+// The mean of n elements' rounding errors is below half a last place / sqrt(3 n); allowed is four times that,
+// plus what a sigmoid of 20 ulp in fp32 may add.
 double tolerance(at::ScalarType type) {
   const double half_place = type == at::kBFloat16 ? 0x1p-8 : 0x1p-11;
   return 4 * half_place / std::sqrt(3.0 * kWidth * kWidth) + 20 * 0x1p-24;
 }
 
-// Identities as x and W2: the result is the activation, and the gradient of W13 the pre-activation's.
+// With identities as x and W2 the result is the activation, and the gradient of W13 is the pre-activation's.
 void expect_no_bias(at::ScalarType type, bool routed) {
   at::manual_seed(1);
   const at::Tensor eye = at::eye(kWidth).to(type);

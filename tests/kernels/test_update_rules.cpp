@@ -16,7 +16,8 @@
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/kernels/reference.h"
 
-// Each rule, 50 steps against the same rule in double (optimizer_reference.h), and against broken variants.
+// Each rule runs 50 steps and is compared with the same rule in double (optimizer_reference.h) and with
+// broken variants.
 namespace moelab {
 namespace {
 
@@ -36,7 +37,7 @@ Tensor weights_of(at::ScalarType dtype) {
 
 Tensor gradient_of(int64_t step, at::ScalarType dtype = at::kFloat) {
   at::manual_seed(1000 + step);
-  // rows and columns of different sizes, as real ones are
+  // rows and columns of different scales, as in real gradients
   const Tensor sizes = at::exp(at::randn({kExperts, kRows, 1}) * 0.7 + at::randn({kExperts, 1, kColumns}));
   return (at::randn({kExperts, kRows, kColumns}) * sizes * 1e-2).to(dtype);
 }
@@ -59,7 +60,7 @@ struct Rule {
   void (*step)(const Tensor& weights, const Tensor& gradient, const std::vector<Tensor>& state,
                const std::optional<Tensor>& copy, const OptimizerStep& numbers);
   test::StepFunction reference;
-  std::vector<Broken> broken;  // variants that must be told apart
+  std::vector<Broken> broken;  // variants that must be detected
   double tolerance;            // of the norm of the weights' change
   bool bf16_weights = false;
 };
@@ -156,7 +157,7 @@ std::vector<Rule> rules() {
 
 constexpr int64_t kSteps = 50;
 
-// A rule under way.
+// The state of a training run with one rule.
 struct Training {
   Tensor weights, copy;
   std::vector<Tensor> state;
@@ -180,7 +181,7 @@ void advance(const Rule& rule, Training& run, int64_t from, int64_t to, at::Scal
   }
 }
 
-// `largest`: what the rule bounds its scaled gradients to.
+// `largest`: the bound on the rule's scaled gradients.
 Tensor reference_change(const Rule& rule, at::ScalarType dtype, Broken broken, int64_t steps = kSteps,
                         Gradients gradients = gradient_of, std::optional<double> largest = std::nullopt) {
   const Tensor initial = weights_of(rule.bf16_weights ? at::kBFloat16 : at::kFloat).to(at::kDouble);
@@ -227,7 +228,7 @@ TEST(UpdateRules, FiftyStepsMatchFloat64) {
   }
 }
 
-// As gradient_of, but at step 3 one element of each expert is finite and has no square in fp32.
+// As gradient_of, but at step 3 one element of each expert is finite while its square overflows fp32.
 Tensor gradient_with_outliers(int64_t step, at::ScalarType dtype) {
   const Tensor gradient = gradient_of(step, dtype);
   if (step != 3) return gradient;
@@ -237,8 +238,8 @@ Tensor gradient_with_outliers(int64_t step, at::ScalarType dtype) {
   return gradient;
 }
 
-// Double needs no bound. Adaptive rules divide the size of such an element out, so that theirs changes
-// nothing that can be seen.
+// Double needs no bound. Adaptive rules divide out the size of such an element, so that for them the bound
+// changes nothing visible.
 TEST(UpdateRules, FiniteGradientsWithoutASquareInFp32MatchFloat64) {
   constexpr int64_t steps = 10;
   for (const Rule& rule : rules()) {
@@ -257,7 +258,7 @@ TEST(UpdateRules, FiniteGradientsWithoutASquareInFp32MatchFloat64) {
   }
 }
 
-// As large as the type holds; at each third step the other sign.
+// The largest value of the type; every third step has the other sign.
 Tensor largest_gradient(int64_t step, at::ScalarType dtype) {
   const double largest = dtype == at::kFloat ? double{std::numeric_limits<float>::max()} : 0x1.FEp127;
   return at::full({kExperts, kRows, kColumns}, step % 3 == 0 ? -largest : largest, dtype);
@@ -306,7 +307,7 @@ TEST(UpdateRules, ANonFiniteGradientElementZeroesOnlyItsOwnState) {
       const int64_t element = 300;
       const Tensor before = full_weights(hit, rule).flatten()[element].clone();
       Tensor gradient = gradient_of(3);
-      // not the largest of its block, whose scale then stays
+      // not the largest element of its block, so that the block's scale stays
       gradient.flatten()[element] = 0;
       rule.step(clean.weights, gradient, clean.state, clean.copy, numbers(3));
       gradient.flatten()[element] = bad;
@@ -365,7 +366,7 @@ TEST(StochasticRounding, IsUnbiasedAndCountsFromTheSameSeed) {
     for (int64_t i = 0; i < kDraws; ++i) {
       sum += std::bit_cast<float>(static_cast<uint32_t>(stochastic_bf16(x, random_bits(key, i))) << 16);
     }
-    // one draw's deviation is at most half a step, 2^-9 of x; the mean's four of its own
+    // one draw deviates by at most half a step, 2^-9 of x; this is four deviations of the mean
     EXPECT_NEAR(sum / kDraws / x, 1, 4 * 0x1p-8 / 2 / std::sqrt(kDraws));
   }
   EXPECT_EQ(random_bits(key, 5), random_bits(random_key(7, 3), 5));

@@ -17,8 +17,8 @@
 #include "kernels/stochastic.h"
 #include "tests/kernels/optimizer_reference.h"
 
-// What the kernels make of whole blocks is, bit for bit, what the formats' definitions make of one element
-// after the other.
+// What the kernels compute on whole blocks equals, bit for bit, the formats' definitions applied to one
+// element at a time.
 namespace moelab {
 namespace {
 
@@ -37,8 +37,8 @@ Floats boundaries(bool is_signed) {
   return all;
 }
 
-// Floats of all magnitudes up to `most`, and those at and beside what rounding turns on; both signs, but for
-// -0 beside 0 also where the code has none.
+// Floats of all magnitudes up to `most`, including those at and next to rounding boundaries, with both signs;
+// also -0, even where the code has none.
 Floats interesting(float most) {
   const float tiny = std::numeric_limits<float>::denorm_min(), normal = std::numeric_limits<float>::min();
   Floats sizes{0, tiny, 2 * tiny, normal - tiny, normal, 0x1p-24f, 0x1p-25f, most};
@@ -62,7 +62,7 @@ Floats interesting(float most) {
 
 using Definition = std::function<uint8_t(float)>;
 
-// Blocks of x, each with `most` in front, against the definition; of all lengths up to two vectors and more.
+// Blocks of x, each preceded by `most`, against the definition; of all lengths up to more than two vectors.
 void expect_blocks(BlockCode code, const Floats& x, float most, const Definition& definition) {
   size_t first = 0, length = 0;
   while (first < x.size()) {
@@ -136,7 +136,7 @@ TEST(VectorPaths, DecodeAllCodesAsTheirDefinitionsDo) {
   }
 }
 
-// A step whose moments are the gradient and its square, and which leaves weights alone.
+// A step that makes the moments the gradient and its square and leaves the weights alone.
 OptimizerStep plain(int64_t step) {
   return {.lr = 0, .beta1 = 0, .beta2 = 0, .eps = 1e-8, .step = step, .stream = 42};
 }
@@ -181,7 +181,7 @@ TEST(VectorPaths, CompactWeightsOfAllCorrectionsComeBack) {
       if (exponent == 0 && rest == 128) continue;  // -0 plus no correction is 0
       const auto w = static_cast<uint16_t>((rest & 128) << 8 | exponent << 7 | (rest & 127));
       for (int c = -127; c <= 127; c += 3) {
-        // below a power of two, the next weight is nearer; and what underflows has no correction
+        // below a power of two the next weight is nearer, and what underflows has no correction
         if ((rest & 127) == 0 && ((rest & 128) != 0 ? -c : c) < -64) continue;
         bits.push_back(static_cast<int16_t>(w));
         corrections.push_back(exponent > 8 ? static_cast<int8_t>(c) : 0);
@@ -212,7 +212,7 @@ TEST(VectorPaths, Bf16MomentsAreRoundedWithTheirElementsRandomBits) {
   const uint64_t key = random_key(step.stream, step.step);
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t random = random_bits(key, i);
-    if (!std::isfinite(g[i])) {  // an infinite gradient is no number either
+    if (!std::isfinite(g[i])) {  // an infinite gradient counts as NaN too
       EXPECT_TRUE(std::isnan(m.data_ptr<at::BFloat16>()[i]) && std::isnan(v.data_ptr<at::BFloat16>()[i]))
           << g[i];
       continue;

@@ -17,7 +17,7 @@ constexpr int64_t kGap = 6;     // between rows of the left operand
 constexpr float kMark = -77.0;  // around the result
 
 struct Input {
-  at::Tensor a, b, c;  // (M, K), (K, N); (M, N) fp32, what is added to
+  at::Tensor a, b, c;  // (M, K), (K, N); (M, N) fp32, which is added to
 };
 
 template <class T>
@@ -41,7 +41,7 @@ class WordProduct : public ::testing::Test {
     return {at::randn({M, K}).to(kType), at::randn({K, N}).to(kType), at::randn({M, N})};
   }
 
-  // Whatever lies beside the operands is NaN, whatever lies beside the result is to stay as it is.
+  // Everything around the operands is NaN; everything around the result must stay as it is.
   static at::Tensor multiply(Product product, const Input& in, bool add) {
     const int64_t M = in.a.size(0), K = in.a.size(1), N = in.b.size(1);
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -62,7 +62,7 @@ class WordProduct : public ::testing::Test {
     return add ? product + in.c : product;
   }
 
-  std::vector<Product> products_;  // our own and, where there is one, LibTorch's
+  std::vector<Product> products_;  // our own and, if there is one, LibTorch's
 };
 
 using Types = ::testing::Types<at::BFloat16, float>;
@@ -91,7 +91,7 @@ TYPED_TEST(WordProduct, AgreesWithFloat64) {
   }
 }
 
-// What recomputation relies on: a row's bits depend neither on the rows beside it nor on the columns.
+// Recomputation relies on this: a row's bits depend neither on the other rows nor on the columns.
 TYPED_TEST(WordProduct, HasTheSameBitsInBlocksOfAllSizes) {
   const Input in = this->make_input(23, 160, 96);
   for (const auto product : this->products_) {
@@ -108,7 +108,8 @@ TYPED_TEST(WordProduct, HasTheSameBitsInBlocksOfAllSizes) {
   }
 }
 
-// The comparison has teeth: a term, a row or the sum before it missing, or two neighbours changed about.
+// The comparison detects a missing term, a missing row, a missing sum from before, and two swapped
+// neighbours.
 TYPED_TEST(WordProduct, MutantsAreCaught) {
   const Input in = this->make_input(64, 96, 512);
   const at::Tensor want = this->reference(in, true);

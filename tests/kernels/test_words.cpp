@@ -9,9 +9,9 @@
 
 #include "kernels/cpu/line.h"
 
-// The layouts that blocked products read, and the lines that they store, against LibTorch's own transposes,
-// conversions and roundings, bit for bit. What lies beside an operand is NaN, what lies beside a result stays
-// as it is.
+// The layouts that blocked products read, and the lines that they store, are compared bit for bit with
+// LibTorch's own transposes, conversions and roundings. Everything around an operand is NaN; everything
+// around a result must stay as it is.
 namespace moelab {
 namespace {
 
@@ -24,12 +24,12 @@ class Words : public ::testing::Test {
   static constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value,
                                   kTerm = c10::CppTypeToScalarType<Term<T>>::value;
 
-  // (rows, width) of distinct values, NaN behind each row and the last.
+  // (rows, width) of distinct values, with NaN after each row and after the last.
   static at::Tensor among_nan(int64_t rows, int64_t width) {
     const at::Tensor all =
         at::full({rows + 1, width + kGap}, std::numeric_limits<double>::quiet_NaN(), kType);
     const at::Tensor matrix = all.narrow(0, 0, rows).narrow(1, 0, width);
-    // bf16 holds 8 bits: rows and columns in factors of their own
+    // bf16 has 8 bits of significand, so rows and columns are separate factors
     matrix.copy_(at::pow(2.0, at::arange(rows, at::kDouble) % 61 - 30).unsqueeze(1) *
                  (128 + at::arange(width, at::kDouble) % 127));
     return matrix;
@@ -87,7 +87,7 @@ TYPED_TEST(Words, PacksTransposesInWholeWords) {
   }
 }
 
-// Numbers that rounding turns on: ties to even, beside them, the largest, and infinities.
+// Numbers at which rounding is decided: ties to even, their neighbours, the largest, and infinities.
 at::Tensor hard_to_round(int64_t count) {
   at::manual_seed(7);
   const at::Tensor x = at::randn({count}) * at::pow(2.0, at::randint(-60, 60, {count}));
@@ -116,7 +116,7 @@ TYPED_TEST(Words, StoresLinesRounded) {
       const Line<TypeParam> line = line_of<TypeParam>(x.const_data_ptr<float>() + i);
       store_line(stored.mutable_data_ptr<TypeParam>() + size + i, line, read);
       flush_stores();
-      // what is loaded, and what is rounded with no way through memory
+      // what is loaded, and what is rounded in registers
       const Line<TypeParam> loaded = load_line(stored.const_data_ptr<TypeParam>() + size + i),
                             same = rounded(line);
       for (int64_t v = 0; v < Line<TypeParam>::kVecs; ++v) {

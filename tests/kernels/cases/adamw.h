@@ -35,7 +35,7 @@ struct AdamWState {
   at::Tensor master, m, v, copy;
 };
 
-// At the start of training: moments zero, copy the master in bf16.
+// At the start of training: moments are zero, the copy is the master in bf16.
 inline AdamWState make_state(int64_t elements) {
   at::manual_seed(elements);
   const at::Tensor master = at::randn({elements});

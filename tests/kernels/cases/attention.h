@@ -39,8 +39,8 @@ inline std::vector<AttentionCase> attention_cases() {
   };
 }
 
-// Sliding windows and blocks: shorter than, as long as and longer than a kernel's own blocks, and not
-// dividing them.
+// Sliding windows and blocks that are shorter than, as long as and longer than a kernel's own blocks, and
+// that do not divide them.
 inline std::vector<AttentionCase> attention_span_cases() {
   std::vector<AttentionCase> cases = {
       {"window_65", 2, 300, 4, 2, 64, at::kFloat, Use::test, {1, 65}},
@@ -64,7 +64,7 @@ inline std::vector<AttentionCase> attention_span_cases() {
         {"two_blocks_of_150", 1, 512, 2, 1, 64, dtype, Use::test, {150, 2}},
     };
     cases.insert(cases.end(), both.begin(), both.end());
-    // moe-micro on long sequences: the time of a token stays
+    // moe-micro on long sequences: the time per token should stay the same
     for (const auto& [name, S] : {std::pair{"window_of_1024", 1024},
                                   {"window_of_2048", 2048},
                                   {"window_of_4096", 4096},
@@ -88,12 +88,12 @@ inline AttentionInput make_input(const AttentionCase& c) {
   return {qkv, at::randn({c.B, c.S, c.heads * c.hd}, c.device).to(c.dtype)};
 }
 
-// Scores that the mask leaves, times the width of a head.
+// Number of scores that the mask leaves, times the width of a head.
 inline double scores_by_width(const AttentionCase& c) {
   return static_cast<double>(c.B * c.heads * c.hd) * c.span.pairs(c.S);
 }
 
-// Two products, q k^T and weights v. Read qkv; written the result, and one fp32 a row and head.
+// Two products, q k^T and weights v. Reads qkv; writes the result, and one fp32 per row and head.
 inline Work forward_work(const AttentionCase& c) {
   const double tokens = static_cast<double>(c.B * c.S);
   return {.bytes = tokens * (2 * c.heads + 2 * c.kv) * c.hd * element_bytes(c.dtype) + 4 * tokens * c.heads,
@@ -101,8 +101,8 @@ inline Work forward_work(const AttentionCase& c) {
           .products = c.dtype};
 }
 
-// Five products: the scores again, dv, the gradient of the weights, dq, dk. Read qkv, the result, its
-// gradient and one fp32 a row and head; written the gradient of qkv.
+// Five products: the scores again, dv, the gradient of the weights, dq, dk. Reads qkv, the result, its
+// gradient and one fp32 per row and head; writes the gradient of qkv.
 inline Work backward_work(const AttentionCase& c) {
   const double tokens = static_cast<double>(c.B * c.S);
   return {.bytes = tokens * (4 * c.heads + 4 * c.kv) * c.hd * element_bytes(c.dtype) + 4 * tokens * c.heads,

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-// Each header of this folder lists the cases of one operator, makes their inputs and states what a call has
-// to do. Tests and benchmarks read the same lists, so that what is timed is what is held against a reference.
+// Each header of this folder lists the cases of one operator, makes their inputs and states the work of a
+// call. Tests and benchmarks share the lists, so that what is timed is also compared with a reference.
 namespace moelab::test {
 
-// Who runs a case. `bench` alone are those too large for a float64 reference within a test's seconds, `gpu`
-// those of the benchmarks that would take a CPU minutes. Names that begin with "small" are what the
-// benchmarks' own test runs.
+// Who runs a case. Only `bench`: too large for a float64 reference within a test's seconds. `gpu`: a
+// benchmark that would take a CPU minutes. The benchmarks' own test runs the cases whose names begin with
+// "small".
 enum class Use { test, bench, both, gpu };
 
 template <class Case>
@@ -24,7 +24,7 @@ std::vector<Case> cases_for(Use use, const std::vector<Case>& all) {
   return chosen;
 }
 
-// Each case on the CPU, as it is listed, and on CUDA; the latter's tests say MOELAB_NEEDS
+// Each case on the CPU, as listed, and on CUDA. Tests of the CUDA cases say MOELAB_NEEDS
 // (tests/cuda_device.h).
 template <class Case>
 std::vector<Case> on_every_device(std::vector<Case> cases) {
@@ -36,11 +36,11 @@ std::vector<Case> on_every_device(std::vector<Case> cases) {
   return cases;
 }
 
-// The least that one call has to do, as forward_work(case) and backward_work(case) state it.
+// The least work of one call, as forward_work(case) and backward_work(case) state it.
 struct Work {
   double bytes = 0;                      // every operand read once, every result written once
-  double flops = 0;                      // of matrix products, a multiply-add is two; 0: there are none
-  at::ScalarType products = at::kFloat;  // what those are computed in
+  double flops = 0;                      // of matrix products, a multiply-add counts as two; 0: no products
+  at::ScalarType products = at::kFloat;  // the type that the products are computed in
 };
 
 inline double element_bytes(at::ScalarType dtype) { return static_cast<double>(c10::elementSize(dtype)); }
@@ -60,7 +60,7 @@ inline std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-// The name of a parameterised test's instance, without and with its type.
+// The name of a parameterised test's instance: without its type, and with it.
 template <class Info>
 std::string short_name(const Info& info) {
   return std::string(info.param.name) + (info.param.device.is_cuda() ? "_Cuda" : "");

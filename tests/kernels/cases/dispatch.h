@@ -6,11 +6,11 @@
 
 namespace moelab::test {
 
-// How tokens spread over experts: all alike; by Zipf's law, the n-th likeliest expert with a weight of 1 /
-// n^1.2; or four experts with nine tenths of the weight.
+// How tokens spread over experts: evenly; by Zipf's law, where the n-th likeliest expert has weight 1 /
+// n^1.2; or with nine tenths of the weight on four experts.
 enum class Load { even, zipf, four_hot };
 
-// Scores (T, E) whose K highest are K different experts drawn with those weights (Gumbel's trick).
+// Scores (T, E) whose K highest belong to K different experts, drawn with those weights (Gumbel's trick).
 inline at::Tensor scores_of(Load load, int64_t T, int64_t E, c10::Device device) {
   const at::Tensor noise = at::rand({T, E}, device);
   if (load == Load::even) return noise;
@@ -49,7 +49,7 @@ inline std::vector<DispatchCase> dispatch_cases() {
   };
 }
 
-// Different experts for each token, int32 (T, K).
+// Expert ids (T, K) int32, different for each token.
 inline at::Tensor make_input(const DispatchCase& c) {
   at::manual_seed(1);
   return std::get<1>(scores_of(c.load, c.B * c.S, c.E, c.device).topk(c.K, 1)).to(at::kInt).contiguous();
@@ -61,7 +61,7 @@ inline Routes make_routes(const at::Tensor& ids, int64_t S, int64_t E, double ca
   return capacity_routes(ids, E, S, expert_capacity(S, ids.size(1), E, capacity_factor));
 }
 
-// An id read and a row written for each route.
+// Reads an id and writes a row for each route.
 inline Work forward_work(const DispatchCase& c) { return {.bytes = 8.0 * c.B * c.S * c.K}; }
 
 }  // namespace moelab::test

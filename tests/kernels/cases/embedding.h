@@ -41,12 +41,12 @@ inline EmbeddingInput make_input(const EmbeddingCase& c) {
   return {weight, tokens.to(at::kLong), at::randn({c.B, c.S, c.D}, c.device).to(c.dtype)};
 }
 
-// The tokens, and a row of the weight for each; the result.
+// Reads the tokens and a row of the weight for each; writes the result.
 inline Work forward_work(const EmbeddingCase& c) {
   return {.bytes = static_cast<double>(c.B * c.S) * (8 + 2 * c.D * element_bytes(c.dtype))};
 }
 
-// The tokens and the gradient of each row; the dense gradient of the weight.
+// Reads the tokens and a gradient row for each; writes the dense gradient of the weight.
 inline Work backward_work(const EmbeddingCase& c) {
   return {.bytes = static_cast<double>(c.B * c.S) * (8 + c.D * element_bytes(c.dtype)) +
                    static_cast<double>(c.V * c.D) * element_bytes(c.dtype)};

@@ -24,7 +24,8 @@ struct MoeCase {
   }
 };
 
-// The layers of models that fill a GPU, under every load; in capacity mode too, whose size no load changes.
+// Layers of models that fill a GPU, under every load; also in capacity mode, whose size does not depend on
+// the load.
 inline void add_gpu_cases(std::vector<MoeCase>& cases) {
   const MoeCase shapes[] = {{"", 8, 4096, 2048, 64, 8, 1024, 0},
                             {"", 6, 4096, 1536, 128, 8, 256, 0},
@@ -110,8 +111,8 @@ inline MoeInput make_input(const MoeCase& c, at::ScalarType dtype = at::kFloat, 
   return in;
 }
 
-// Products over all rows, empty places of a capacity buffer too: W13 x and W2 a. Read x, W13, W2, rows and
-// weights; written y and the pre-activation.
+// Two products, W13 x and W2 a, over all rows, including a capacity buffer's empty ones. Reads x, W13, W2,
+// rows and weights; writes y and the pre-activation.
 inline Work forward_work(const MoeCase& c) {
   const double R = static_cast<double>(c.rows()), T = static_cast<double>(c.tokens());
   const double weights = 3.0 * c.E * c.F * c.D;
@@ -120,8 +121,8 @@ inline Work forward_work(const MoeCase& c) {
           .products = c.dtype};
 }
 
-// Twice the products: towards the inputs and towards the weights. Read dy, x, W13, W2, the pre-activation,
-// rows and weights; written dx and the gradients of the weights, the router's too.
+// Twice the products: towards the inputs and towards the weights. Reads dy, x, W13, W2, the pre-activation,
+// rows and weights; writes dx and the gradients of the weights, including the router's.
 inline Work backward_work(const MoeCase& c) {
   const double R = static_cast<double>(c.rows()), T = static_cast<double>(c.tokens());
   const double weights = 3.0 * c.E * c.F * c.D;

@@ -12,7 +12,7 @@ struct LinearCrossEntropyCase {
   int64_t T, D, V;
   at::ScalarType dtype = at::kFloat;
   double logit_rms = 1;
-  double ignored = 0;  // share of the targets
+  double ignored = 0;  // share of ignored targets
   Use use = Use::test;
   c10::Device device = c10::kCPU;
 };
@@ -52,13 +52,13 @@ inline LinearCrossEntropyInput make_input(const LinearCrossEntropyCase& c) {
   return {x.to(c.dtype), weight.to(c.dtype), targets};
 }
 
-// Of what is summed, in terms as test::tolerance counts them: a GPU's library cuts such sums otherwise for
-// every shape. An error in a logit, a sum of D terms of that size, is one of an exponent.
+// Terms of all sums, as test::tolerance counts them: a GPU's library splits such sums differently for every
+// shape. An error in a logit, which is a sum of D terms of that size, is an error of an exponent.
 inline int64_t summed_terms(const LinearCrossEntropyCase& c) {
   return c.T + c.V + static_cast<int64_t>(static_cast<double>(c.D) * c.logit_rms * c.logit_rms);
 }
 
-// Forward computes both gradients: three products of the logits' size. Read x, weight and targets; written dx
+// Forward computes both gradients: three products of the logits' size. Reads x, weight and targets; writes dx
 // and the sum of dW in fp32.
 inline Work forward_work(const LinearCrossEntropyCase& c) {
   const double x = static_cast<double>(c.T * c.D), w = static_cast<double>(c.V * c.D);

@@ -50,13 +50,13 @@ inline double rows_of(const RmsNormCase& c) {
   return rows;
 }
 
-// x; y and one fp32 a row.
+// Reads x; writes y and one fp32 per row.
 inline Work forward_work(const RmsNormCase& c) {
   const double rows = rows_of(c), D = static_cast<double>(c.shape.back());
   return {.bytes = 2 * rows * D * element_bytes(c.dtype) + 4 * rows + 4 * D};
 }
 
-// dy, x and one fp32 a row; dx and dweight.
+// Reads dy, x and one fp32 per row; writes dx and dweight.
 inline Work backward_work(const RmsNormCase& c) {
   const double rows = rows_of(c), D = static_cast<double>(c.shape.back());
   return {.bytes = 3 * rows * D * element_bytes(c.dtype) + 4 * rows + 8 * D};

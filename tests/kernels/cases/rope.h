@@ -39,12 +39,12 @@ inline RopeInput make_input(const RopeCase& c) {
   return {qkv, at::randn({c.B, c.S, c.N, c.hd}, c.device).to(c.dtype)};
 }
 
-// The rotated heads are read and written in place; the table is small beside them.
+// Reads and writes the rotated heads in place; the table is small in comparison.
 inline Work forward_work(const RopeCase& c) {
   return {.bytes = 2.0 * c.B * c.S * c.rotated * c.hd * element_bytes(c.dtype)};
 }
 
-// A new tensor of all heads: the gradient read, its rotation written.
+// A new tensor of all heads: reads the gradient, writes its rotation.
 inline Work backward_work(const RopeCase& c) {
   return {.bytes = 2.0 * c.B * c.S * c.N * c.hd * element_bytes(c.dtype)};
 }

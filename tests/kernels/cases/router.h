@@ -57,17 +57,17 @@ inline RouterInput make_input(const RouterCase& c) {
   return {x, w, {c.score, c.choice, c.K, c.normalise, c.S, (c.S * c.K + c.E - 1) / c.E}};
 }
 
-// Ids and weights that the router makes for a token.
+// Number of ids and weights that the router makes per token.
 inline int64_t columns(const RouterCase& c) { return c.choice == RouterChoice::expert ? c.E : c.K; }
 
-// The logits, in fp32. Read x and w; written logits, logsumexp, ids and weights.
+// The logits, in fp32. Reads x and w; writes logits, logsumexp, ids and weights.
 inline Work forward_work(const RouterCase& c) {
   const double T = static_cast<double>(c.B * c.S);
   return {.bytes = T * c.D * element_bytes(c.dtype) + 4.0 * c.E * c.D + 4 * T * (c.E + 1 + 2 * columns(c)),
           .flops = 2 * T * c.D * c.E};
 }
 
-// dx and dw. Read x, w, logits, logsumexp, ids and the gradient of the weights; written dx and dw.
+// dx and dw. Reads x, w, logits, logsumexp, ids and the gradient of the weights; writes dx and dw.
 inline Work backward_work(const RouterCase& c) {
   const double T = static_cast<double>(c.B * c.S);
   return {

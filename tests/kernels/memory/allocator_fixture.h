@@ -5,7 +5,7 @@
 
 namespace moelab {
 
-// Every test of this folder runs on our allocators, with no limit and no refusal left over.
+// Every test of this folder runs on our allocators, and starts with no limit and no refusal.
 class WithAllocators : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { install_allocators(); }

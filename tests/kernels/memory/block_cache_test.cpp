@@ -36,7 +36,7 @@ TEST(BlockCache, KeepsNoMoreThanWasEverInUse) {
   void* small = cache.allocate(2 * MiB);
   void* large = cache.allocate(8 * MiB);
   cache.release(small, 2 * MiB);
-  EXPECT_EQ(cache.mapped(), 10 * MiB);    // within the 10 MiB that were in use together
+  EXPECT_EQ(cache.mapped(), 10 * MiB);    // within the 10 MiB that were in use at once
   void* other = cache.allocate(4 * MiB);  // 8 + 4 in use is a new high: the freed 2 must go
   EXPECT_EQ(cache.mapped(), 12 * MiB);
   cache.release(large, 8 * MiB);
@@ -64,7 +64,7 @@ TEST(BlockCache, ASmallRequestCostsALargeBlockLittle) {
   cache.release(small, MiB / 4);
 }
 
-// Pages are zeroed anew only where none are at hand: they carry their bytes from block to block.
+// Pages of kept blocks move to a new block with their bytes; only other pages are zeroed by the system.
 TEST(BlockCache, ANewSizeTakesThePagesOfTheLongestUnused) {
   static constexpr unsigned char mark = 0x5a;
   const auto marked = [](const void* block, size_t bytes) {
@@ -84,7 +84,7 @@ TEST(BlockCache, ANewSizeTakesThePagesOfTheLongestUnused) {
     EXPECT_EQ(cache.mapped(), 8 * MiB);
     cache.release(most, 6 * MiB);
     cache.release(rest, 2 * MiB);
-    whole = cache.allocate(8 * MiB);  // of the pages of both
+    whole = cache.allocate(8 * MiB);  // from the pages of both
     EXPECT_TRUE(marked(whole, 8 * MiB)) << i;
     EXPECT_EQ(cache.mapped(), 8 * MiB);
     cache.release(whole, 8 * MiB);
@@ -95,7 +95,7 @@ TEST(BlockCache, ANewSizeTakesThePagesOfTheLongestUnused) {
   cache.release(larger, 12 * MiB);
 }
 
-// What no other block may touch is filled with its own number and looked at when it is freed.
+// Each block is filled with its own number, which is checked when it is freed.
 TEST(BlockCache, BlocksNeverOverlapAndStayWithinTheBound) {
   constexpr size_t slack = 4 * MiB;
   BlockCache cache(slack);

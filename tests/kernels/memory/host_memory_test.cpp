@@ -40,7 +40,7 @@ TEST(HostMemory, BeginsWhereAskedAndCountsOnTheHost) {
 TEST(HostMemoryCuda, IsPinnedAndNotRoundedUp) {
   MOELAB_NEEDS_CUDA();
   install_allocators();
-  at::globalContext().lazyInitDevice(c10::kCUDA);  // before that LibTorch calls nothing pinned
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // before that LibTorch reports no memory as pinned
   Ledger& host = cpu_ledger(Home::host);
   const int64_t before = host.allocated();
   for (const int64_t bytes : {1, 5000, (1 << 20) + 1}) {
@@ -64,8 +64,8 @@ TEST(CopyStream, OnTheCpuACopyIsDoneAtOnce) {
   EXPECT_EQ(copies.mark(), nullptr);
 }
 
-// What a copy reads was written before it, and what overwrites that waits: many times over, in memory that is
-// freed and handed out again.
+// A copy reads what was written before it, and later writes wait for the copy: many times over, in memory
+// that is freed and handed out again.
 TEST(CopyStreamCuda, CopiesAndKernelsWaitForEachOther) {
   MOELAB_NEEDS_CUDA();
   const c10::Device device(c10::kCUDA, 0);

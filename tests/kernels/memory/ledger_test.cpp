@@ -36,7 +36,7 @@ class LedgerTest : public WithAllocators, public ::testing::WithParamInterface<c
 INSTANTIATE_TEST_SUITE_P(Both, LedgerTest, ::testing::Values(c10::kCPU, c10::kMeta),
                          [](const auto& info) { return info.param == c10::kCPU ? "cpu" : "meta"; });
 
-// What the ledger should say, kept with no ledger at all.
+// What the ledger should say, computed without a ledger.
 struct Model {
   int64_t now = 0, peak = 0;
   std::array<int64_t, kPhases> phase{};
@@ -131,7 +131,7 @@ TEST_P(LedgerTest, IsExactUnderThreads) {
   EXPECT_EQ(ledger().allocated() - base, 4 * 300 * 64);
   EXPECT_EQ(sum(ledger().by_kind()), ledger().allocated());
   EXPECT_EQ(sum(ledger().by_kind_at_peak()), ledger().peak());
-  // Freed on another thread than the one that allocated: the kinds are still theirs.
+  // Freed on a thread other than the one that allocated: each block is returned to its own kind.
   const KindScope scope(Kind::kv_cache);
   kept.clear();
   EXPECT_EQ(ledger().allocated(), base);

@@ -7,7 +7,7 @@
 namespace moelab {
 namespace {
 
-// The gradients of sum(output) for the leaves.
+// The gradients of sum(output) with respect to the leaves.
 Tensors backward(const Tensor& output, Tensors leaves) {
   torch::autograd::backward({output}, {at::ones_like(output)});
   Tensors gradients;
@@ -15,8 +15,8 @@ Tensors backward(const Tensor& output, Tensors leaves) {
   return gradients;
 }
 
-// A formula as ATen generates them, whose sum takes a temporary for its first operand: no node works in place
-// there.
+// A formula like those that ATen generates, whose sum has a temporary as its first operand: in such a node
+// nothing works in place.
 struct Formula : torch::autograd::TraceableFunction {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const Tensor& g = gradients[0];

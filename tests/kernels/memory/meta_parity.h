@@ -7,26 +7,26 @@
 
 #include "tests/kernels/memory/allocator_fixture.h"
 
-// The Meta kernels against the CPU's: the same program on both must give the same shapes, strides and types,
-// leave the same bytes allocated and pass the same peak, to the byte but for the scratch of libraries.
+// Compares the Meta kernels with the CPU's: the same program on both must give the same shapes, strides and
+// types, leave the same bytes allocated and have the same peak, exactly, except for the scratch of libraries.
 namespace moelab {
 
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
-// Makes the inputs of a program on the device that it runs on.
+// Makes a program's inputs on the device that it runs on.
 struct Inputs {
   c10::Device device;
   at::ScalarType dtype;
 
   Tensor make(at::IntArrayRef sizes, at::ScalarType type) const {
     const Tensor t = at::empty(sizes, at::TensorOptions().dtype(type).device(device));
-    return device.is_cpu() ? t.uniform_(-1, 1) : t;  // normal_ has temporaries of its own
+    return device.is_cpu() ? t.uniform_(-1, 1) : t;  // normal_ has its own temporaries
   }
   Tensor real(at::IntArrayRef sizes) const { return make(sizes, dtype); }
   Tensor leaf(at::IntArrayRef sizes) const { return real(sizes).requires_grad_(); }
   Tensor fp32(at::IntArrayRef sizes) const { return make(sizes, at::kFloat); }
-  // Values 0 … high - 1; meta has none.
+  // Values 0 … high - 1; none on meta.
   Tensor ids(at::IntArrayRef sizes, int64_t high) const {
     const Tensor t = at::empty(sizes, at::TensorOptions().dtype(at::kLong).device(device));
     if (device.is_cpu()) t.random_(0, high);
@@ -35,12 +35,12 @@ struct Inputs {
 };
 
 using Program = std::function<Tensors(const Inputs&)>;
-// Temporaries of the CPU's kernel alone (casts to fp32, a scalar made a tensor, a transposition's block), in
-// bytes of its peak.
+// Temporaries that only the CPU's kernel has (casts to fp32, a scalar made a tensor, a transposition's
+// block), in bytes of its peak.
 struct CpuOnly {
   int64_t fp32 = 0, bf16 = 0;
 };
-// Buffers that a library makes on the calling thread, more or less of them with the processor and threads.
+// Buffers that a library makes on the calling thread; their size depends on the processor and the threads.
 inline constexpr CpuOnly kLibrary = {-1, -1};
 
 struct Case {

@@ -1,6 +1,6 @@
 // Every allocation inside an operator that some limit can refuse: the operator throws LibTorch's
-// out-of-memory error or, where a library does without the block, says so in the ledger; nothing leaks and it
-// works again afterwards.
+// out-of-memory error or, where a library does without the block, the ledger reports the refusal. Nothing
+// leaks, and the operator works again afterwards.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -15,8 +15,8 @@ namespace {
 using at::Tensor;
 using Operation = std::function<void()>;
 
-// Lowers the limit step by step, each time to just below the highest point that was reached: under a constant
-// limit the first refusal always falls on a block that would be a new peak, so this meets each of them.
+// Lowers the limit step by step, each time to just below the highest peak reached. Under a constant limit the
+// first refusal always falls on a block that would be a new peak, so this reaches each such block.
 void refuse_everywhere(const std::string& name, const Operation& run) {
   SCOPED_TRACE(name);
   run();
@@ -37,7 +37,7 @@ void refuse_everywhere(const std::string& name, const Operation& run) {
     }
     EXPECT_EQ(ledger.allocated(), base) << "leak under a limit of " << limit - base;
     EXPECT_LE(ledger.peak(), limit);
-    refusals += ledger.refused() ? 1 : 0;  // threads that did not meet needed less than before
+    refusals += ledger.refused() ? 1 : 0;  // threads that did not overlap needed less than before
     limit = std::min(ledger.peak(), limit) - 1;
   }
   EXPECT_GE(refusals, 1);
