@@ -15,12 +15,11 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench/peers"))
-from peers import commit_of, write_record  # noqa: E402
+from peers import commit_of, summary_of, write_record  # noqa: E402
 
 LIBGOMP_SPINS = "300000"  # libgomp's default where threads are no more than cores
 USERS_CHOICE = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -46,10 +45,8 @@ def busy_cores():
 
 def tokens_per_second(command, spinning, busy):
     """The median of one training's steps after its warm-up."""
-    with tempfile.TemporaryDirectory() as folder, busy_cores() if busy else contextlib.nullcontext():
-        subprocess.run([*command, f"run.dir={folder}/run"], check=True, stdout=subprocess.DEVNULL,
-                       env=environment(spinning))
-        return json.loads(Path(folder, "run/summary.json").read_text())["tokens_per_second"]["median"]
+    with busy_cores() if busy else contextlib.nullcontext():
+        return summary_of(command, environment(spinning))["tokens_per_second"]["median"]
 
 
 def measure(command, rounds, pairs):

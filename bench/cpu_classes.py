@@ -9,16 +9,15 @@ memory, every run, command, commit and machine. Run it on a quiet machine.
 example: .venv/bin/python bench/cpu_classes.py avx2 amx --out results/my-machine/cpu.jsonl
 """
 import argparse
-import json
+import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench/peers"))
-from peers import commit_of, write_record  # noqa: E402
+from peers import commit_of, summary_of, write_record  # noqa: E402
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 CLASSES = "source scripts/cpu_classes.sh; for class in ${CPU_CLASSES[@]}; do echo $class ${LOWERED[$class]}; done"
@@ -39,7 +38,8 @@ def test(name):
     done = subprocess.run(["scripts/test_cpu_classes.sh", name], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     outcome = next(line.split(None, 2)[2] for line in done.stdout.splitlines() if line.split()[:1] == [name])
     if plays(outcome):
-        subprocess.run(["cmake", "--build", f"build/class-{name}", "--target", "moelab", "bench_products", "-j2"], cwd=ROOT,
+        jobs = len(os.sched_getaffinity(0))
+        subprocess.run(["cmake", "--build", f"build/class-{name}", "--target", "moelab", "bench_products", "-j", str(jobs)], cwd=ROOT,
                        check=True, stdout=subprocess.DEVNULL)
     return outcome
 
@@ -51,10 +51,7 @@ def plays(outcome):
 
 def train(environment, program, settings):
     """One training run: the median of its steps' tokens/s after warm-up, and its peaks in bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["env", *environment, program, "train", *settings, f"run.dir={folder}/run"], check=True,
-                       stdout=subprocess.DEVNULL, cwd=ROOT)
-        summary = json.loads(Path(folder, "run/summary.json").read_text(encoding="utf-8"))
+    summary = summary_of(["env", f"--chdir={ROOT}", *environment, program, "train", *settings])
     return {"tokens_per_second": summary["tokens_per_second"]["median"], "peak_bytes": summary["peak_bytes"],
             "estimated_peak_bytes": summary["estimated_peak_bytes"]}
 

@@ -5,15 +5,11 @@ are read from peers.jsonl in the same folder, where there is one.
 example: scripts/report_cpu.py results/xeon-2-cores/cpu.jsonl > results/xeon-2-cores/cpu.md
 """
 import argparse
-import json
 import pathlib
 
 from report.cpu_tables import report
+from report.peer_tables import read
 from report.rendering import to_markdown
-
-
-def lines_of(file: pathlib.Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> None:
@@ -22,7 +18,7 @@ def main() -> None:
     file = parser.parse_args().records
     peers = file.with_name("peers.jsonl")
     try:
-        print(to_markdown(report(lines_of(file), lines_of(peers) if peers.exists() else [])), end="")
+        print(to_markdown(report(read(file), read(peers) if peers.exists() else [])), end="")
     except (OSError, ValueError) as error:
         parser.error(f"{file}: {error}")
 

@@ -5,10 +5,9 @@ people's, layers and steps with more experts, and where the time of a step goes.
 example: scripts/report_peers.py results/epyc-2-cores/peers.jsonl > results/epyc-2-cores/peers.md
 """
 import argparse
-import json
 import pathlib
 
-from report.peer_tables import report
+from report.peer_tables import read, report
 from report.rendering import to_markdown
 
 
@@ -17,7 +16,7 @@ def main() -> None:
     parser.add_argument("records", type=pathlib.Path, help="JSON lines, as --out of the scripts in bench/peers appends")
     file = parser.parse_args().records
     try:
-        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        records = read(file)
     except (OSError, ValueError) as error:
         parser.error(f"{file}: {error}")
     print(to_markdown(report(records)), end="")

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,6 +76,13 @@ def commit_of(program):
     """The commit that a moelab was built from, as its --version says."""
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     return re.search(r"\(commit (\w+)", version)[1]
+
+
+def summary_of(command, environment=None):
+    """Runs a training, `moelab train …`, in a folder of its own: its summary.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*command, f"run.dir={folder}/run"], check=True, stdout=subprocess.DEVNULL, env=environment)
+        return json.loads(Path(folder, "run/summary.json").read_text(encoding="utf-8"))
 
 
 def write_record(path, kind, commit, record):

@@ -1,6 +1,8 @@
 """What bench/peers recorded, as blocks of a document: training steps beside PyTorch models, MoE layers beside other
 people's, layers and steps with more experts, and where the time of a step goes."""
 import itertools
+import json
+import pathlib
 import shlex
 import statistics
 
@@ -8,6 +10,11 @@ from .document import Table, Text
 from .step_figures import product_ratios, ratios
 
 SHAPE = "{dtype} {T}, {d}, {F}, {E}, {k}"
+
+
+def read(file: pathlib.Path) -> list[dict]:
+    """The records of a file of JSON lines. Throws OSError and ValueError."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def section(heads, rows, texts):

@@ -52,14 +52,13 @@ def test_verdicts_are_what_their_records_say(page, techniques):
 
 @by_folder("page", sorted(ROOT.glob("results/*/peers.md")))
 def test_tables_of_peers_are_what_their_records_say(page):
-    records_of_peers = [json.loads(line) for line in page.with_suffix(".jsonl").read_text().splitlines()]
+    records_of_peers = peer_tables.read(page.with_suffix(".jsonl"))
     assert rendering.to_markdown(peer_tables.report(records_of_peers)) == page.read_text(), f"scripts/report_peers.py makes {page} anew"
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/cpu.md")))
 def test_tables_of_cpus_are_what_their_records_say(page):
-    found, peers = ([json.loads(line) for line in page.with_name(name).read_text().splitlines()]
-                    for name in ("cpu.jsonl", "peers.jsonl"))
+    found, peers = (peer_tables.read(page.with_name(name)) for name in ("cpu.jsonl", "peers.jsonl"))
     text = rendering.to_markdown(cpu_tables.report(found, peers))
     assert text == page.read_text(), f"scripts/report_cpu.py makes {page} anew"
 
