@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What other processes cost a training: tokens/s alone, and beside one busy process (`yes`) on each core.
 
-Measures moelab as it is, whose waiting threads soon sleep, and with libgomp's own spin count. Rounds take turns between all
-of these; pairs compare both spin counts alone. Appends one JSON line to --out: medians, ratios, every run, command, commit and
+Measures moelab twice: as it is (its waiting threads sleep early), and with libgomp's own spin count. Rounds take turns
+between all of these; pairs compare both spin counts alone. Appends one JSON line to --out: medians, ratios, every run, command, commit and
 machine. Run it on a quiet machine.
 
 example: .venv/bin/python bench/busy_machine.py --model moe-pico --steps 20 --out results/my-machine/cpu.jsonl \\

@@ -8,8 +8,8 @@
 namespace moelab {
 
 // Adafactor without a first moment (Shazeer & Stern, arXiv 1804.04235, algorithm 4, with lr given). The last
-// two dimensions (rows, columns) are a matrix, whose second moment is stored as an outer product; leading
-// dimensions (experts) are separate matrices, and a vector is one row. With beta = 1 - step^-0.8:
+// two dimensions (rows, columns) are a matrix; its second moment is stored as an outer product. Leading
+// dimensions (experts) count separate matrices. A vector is a matrix of one row. With beta = 1 - step^-0.8:
 //   r = beta r + (1 - beta) mean over columns of (g^2 + 1e-30), c likewise over rows
 //   u = g / sqrt(r c / mean(r));  u /= max(1, rms(u));  master -= lr * (u + weight_decay * master)
 // master (experts * rows * columns elements); row fp32 (experts * rows) and column fp32 (experts * columns)

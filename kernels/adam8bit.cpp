@@ -36,7 +36,7 @@ void check_tensors(const Tensor& master, const Tensor& gradient, const Adam8bitS
 // A block's elements in fp32.
 using Block = std::array<float, kQuantBlock>;
 
-// AdamW on a block whose decoded moments are in m and v.
+// AdamW on one block; m and v hold its decoded moments.
 template <class Gradient>
 void update_block(const SteppedWeights& weights, const Gradient* gradient, Block& m, Block& v, int64_t first,
                   int64_t count, const AdamWFactors& f) {

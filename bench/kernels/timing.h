@@ -6,8 +6,8 @@
 
 namespace moelab::bench {
 
-// Seconds that f() takes with cold caches. On the CPU only the cores' private caches are cleared: the shared
-// one is left as it is, because in a training step, too, the operands were just written. On CUDA the L2 cache
+// Seconds that f() takes with cold caches. On the CPU only the cores' private caches are cleared. The
+// shared cache keeps its contents: in a training step, too, operands were just written. On CUDA the L2 cache
 // is cleared and the time is the device's, between two events; f() is queued behind a pause, so that
 // launching it is not counted.
 double seconds_of(c10::Device device, const std::function<void()>& f);

@@ -23,8 +23,8 @@ struct Case {
 // compared with. Presets (`fit`) differ: each has its own model, and neither baseline nor techniques.
 // `overrides` (key=value) apply after the part's settings and before a technique's own. Under memory.limit
 // cases get memory.recover=false unless it is given, so that a run that does not fit ends instead of training
-// in smaller batches. Throws UserError for invalid settings, for a missing data.path, and for a case whose
-// tokens per step differ from the baseline's, since the two could not be compared.
+// in smaller batches. Throws UserError if settings are invalid, if data.path is missing, or if a case
+// trains on another number of tokens per step than the baseline: the two could not be compared.
 std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string>& overrides);
 
 // The cases with these names, the cases that they are compared with, and the baseline; empty if no case has

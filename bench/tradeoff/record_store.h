@@ -17,7 +17,7 @@ inline constexpr int kRecordSchema = 1;
 // fewer). Nothing if the run did not end well or timed no step.
 std::optional<double> step_ms(const Json& record);
 
-// Identifies a run: one whose key is recorded is not repeated.
+// Identifies a run. A run whose key is in the records already is skipped.
 struct RunKey {
   std::string sweep;  // the part of a plan; empty: no plan
   std::string case_name;

@@ -15,7 +15,7 @@ struct PlanPart {
   std::vector<std::string> singles = {};   // rows of the table of techniques
   std::string leave_one_out = {};  // a row that combines techniques: measured whole, and without each in turn
   std::vector<std::string> ladder = {};            // single techniques, each added to those before it
-  std::vector<std::string> crossover = {};         // rows whose gain is followed from part to part
+  std::vector<std::string> crossover = {};         // rows whose gain is compared between parts
   int64_t pairs = 0;                               // number of pairs: those with the largest predicted saving
   std::vector<std::vector<std::string>> two = {};  // those pairs, filled in once predicted
   std::vector<std::pair<std::string, std::string>> fit = {};  // preset, and the model to train under it
