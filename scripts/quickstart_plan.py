@@ -15,7 +15,7 @@ from typing import NamedTuple
 TRAINING_SECONDS, MOST_STEPS, FEWEST_STEPS = 240, 500, 20
 COMPARISON_SECONDS = 240  # about three minutes: no case is slower than the baseline by much, most are faster
 CASES = 6
-WARM_UP, START_SECONDS = 3, 3  # of each measured run: steps that do not count, and starting, evaluating, saving
+START_SECONDS = 3  # of each measured run: starting, evaluating, saving
 
 
 class Comparison(NamedTuple):
@@ -33,7 +33,7 @@ def training_steps(step_seconds):
 def comparison(baseline_seconds):
     """The first choice that fits: fewer rounds, then fewer steps, then the smaller model; never under two rounds."""
     for choice in [Comparison("moe-micro", 3, 10), Comparison("moe-micro", 2, 10), Comparison("moe-micro", 2, 6)]:
-        run = (choice.case_steps + WARM_UP) * baseline_seconds + START_SECONDS
+        run = choice.case_steps * baseline_seconds + START_SECONDS
         if CASES * choice.rounds * run <= COMPARISON_SECONDS:
             return choice
     return Comparison("moe-pico", 3, 10)
