@@ -8,6 +8,10 @@ source scripts/cpu_classes.sh
 
 scripts/setup.sh
 if needs_strict_mkl; then export "${STRICT_MKL?}"; fi
+# build/ci uses all that this CPU has. On one with AVX-512, the kernels for CPUs without it need a build of their own.
+if (($# == 0)) && [[ -z $(missing_flags avx512) ]]; then
+  scripts/test_cpu_classes.sh avx2
+fi
 say "Building (build/ci, $(build_jobs) at a time)"
 configure_and_build ci all
 say "Testing"

@@ -117,6 +117,25 @@ def test_help_and_mistakes(run):
     assert not done.calls
 
 
+@pytest.mark.parametrize("flags, arguments, builds", [
+    (HASWELL, [], ["ci"]),
+    (SKYLAKE, [], ["class-avx2", "ci"]),
+    (SKYLAKE, ["-R", "moe"], ["ci"]),
+])
+def test_all_tests_cover_avx2_as_well_where_the_cpu_has_more(run, flags, arguments, builds):
+    done = run(flags, *arguments, script="test.sh")
+    assert done.calls[0] == "setup"
+    assert [call.split()[2] for call in done.calls if "--build" in call] == [f"build/{folder}" for folder in builds]
+    assert done.calls[-1] == " ".join(["ctest --test-dir build/ci --output-on-failure -j 1", *arguments, ""])
+    assert done.returncode == 3  # ctest's
+
+
+def test_all_tests_end_where_avx2_fails(run, monkeypatch):
+    monkeypatch.setenv("TESTS", "1")
+    done = run(SKYLAKE, script="test.sh")
+    assert done.returncode == 1 and not any("build/ci" in call for call in done.calls)
+
+
 @pytest.mark.parametrize("flags, vendor, mode", [
     (HASWELL, "GenuineIntel", "AVX2,STRICT"),
     (HASWELL, "AuthenticAMD", ""),
