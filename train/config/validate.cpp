@@ -204,6 +204,27 @@ void check_dynamic_batch(const Settings& s) {
               value_text(d.min) + " to max=" + value_text(d.max) + ", between which it is to move");
 }
 
+void check_parallel(const Settings& s) {
+  const auto one = [](const char* key, int64_t value) {
+    require(value == 1, named(key, value) + ": only data-parallel ranks are built so far; set it to 1");
+  };
+  one("parallel.tensor", s.parallel.tensor);
+  one("parallel.pipeline", s.parallel.pipeline);
+  one("parallel.expert", s.parallel.expert);
+  if (s.parallel.data < 2) return;
+  const std::string ranks = named("parallel.data", s.parallel.data) + " with ";
+  require(!s.optim.in_backward,
+          ranks +
+              "optim.in_backward=true, which would step before the ranks have added their gradients; set " +
+              "optim.in_backward=false");
+  require(!captures_step(s.memory.cuda_graphs),
+          ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +
+              ", whose captured step sends nothing; set memory.cuda_graphs=none or decode");
+  require(
+      !s.memory.dynamic_batch.enabled,
+      ranks + "memory.dynamic_batch.enabled=true, which each rank would decide for itself; set it to false");
+}
+
 void check_memory(const MemorySettings& m) {
   require(m.target < m.warning && m.warning < m.critical && m.critical < m.emergency,
           "memory.target, warning, critical and emergency must ascend; they are " + value_text(m.target) +
@@ -224,6 +245,7 @@ void validate(const Settings& settings) {
   check_precision(settings);
   check_storage(settings);
   check_placement(settings);
+  check_parallel(settings);
   check_reference(settings);
   check_optim(settings);
   check_sample(settings);

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/memory/ledger.h"
+
 namespace moelab {
 namespace {
 
@@ -77,6 +79,7 @@ C10dCommunicator::C10dCommunicator(RankGroup group, std::string name)
       received_from_(size_) {}
 
 std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin() {
+  TORCH_CHECK(group_, name_, ": this rank has left the others");
   return std::make_unique<Pending>(name_ + ", communication " + std::to_string(++calls_) + ", rank " +
                                    std::to_string(rank_) + " of " + std::to_string(size_));
 }
@@ -123,6 +126,7 @@ std::unique_ptr<Transfer> C10dCommunicator::reduce(const at::Tensor& whole, cons
   versions[rank_] = flat.narrow(0, first[rank_], counts[rank_]);
   for (int64_t i = 1; i < size_; ++i) {
     const int64_t to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+    const KindScope kind(Kind::communication);
     versions[from] = at::empty({counts[rank_]}, whole.options());
     post_send(*pending, flat.narrow(0, first[to], counts[to]), to);
     post_receive(*pending, versions[from], from);

@@ -27,6 +27,10 @@ class C10dCommunicator : public Communicator {
   std::vector<int64_t> agree(std::span<const int64_t> words) override;
   int64_t sent_bytes() const override { return sent_bytes_; }
 
+  const std::string& name() const { return name_; }
+  // Drops the group, which ends the other ranks' waiting with an error. Later calls throw c10::Error.
+  void leave() { group_.reset(); }
+
  private:
   class Pending;
   std::unique_ptr<Pending> begin();
