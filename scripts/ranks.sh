@@ -7,8 +7,8 @@ usage() {
 usage: scripts/ranks.sh RANKS PROGRAM [ARGUMENT…]
 
 Starts PROGRAM RANKS times, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free
-port, unless it is set). Passes SIGTERM and SIGINT on to all. When a rank fails, the others have MOELAB_RANKS_GRACE
-seconds (default: 10) to end by themselves. Ends with the exit code of the first that failed, or 0.
+port, unless it is set). Passes SIGTERM and SIGINT on to all. When a rank fails, the others have 10 seconds to end by
+themselves. Ends with the exit code of the first that failed, or 0.
 
 example: scripts/ranks.sh 2 build/ci/bin/moelab train --config moe-pico data.path=data/python-stdlib
 TEXT
@@ -58,7 +58,7 @@ while ((${#running[@]} > 0)); do
   unset "running[$process]"
   if ((ended != 0 && code == 0)); then
     code=$ended
-    (sleep "${MOELAB_RANKS_GRACE:-10}" && kill -KILL "${!running[@]}") 2>/dev/null &
+    (sleep 10 && kill -KILL "${!running[@]}") >/dev/null 2>&1 &  # holds no pipe of the caller's open
     killer=$!
   fi
 done

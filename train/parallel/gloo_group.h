@@ -1,5 +1,6 @@
 #pragma once
-#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -7,11 +8,6 @@
 #include <vector>
 
 #include "train/parallel/world.h"
-
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
 
 namespace moelab {
 
