@@ -155,3 +155,15 @@ def test_a_signal_to_one_rank_stops_and_saves_all(tmp_path, corpus, name):
     assert (tmp_path / f"run/checkpoints/step-{steps}").exists()
     reasons = [json.loads((folder / "summary.json").read_text())["reason"] for folder in (tmp_path / "run", tmp_path / "run/ranks/1")]
     assert reasons == ["a signal to another rank", name]
+
+
+def test_torchrun_starts_the_same_ranks(tmp_path, corpus):
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    if subprocess.run([*torchrun, "--help"], capture_output=True).returncode != 0:
+        pytest.skip("torchrun cannot be imported beside this installation of LibTorch")
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert run(1, one, corpus, 2).returncode == 0
+    command = [*torchrun, "--standalone", "--no-python", "--nproc-per-node=2", *settings(several, corpus, 1)]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert numbers(several) == numbers(one) and checkpoint(several) == checkpoint(one)
