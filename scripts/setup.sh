@@ -20,7 +20,7 @@ TEXT
 }
 
 readonly APT_PACKAGES=(g++ cmake ninja-build ccache git python3 python3-venv libcli11-dev libyaml-cpp-dev
-  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev liburing-dev strace)
+  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libxxhash-dev liburing-dev libgloo-dev strace)
 readonly ALLOCATORS=(libjemalloc2 libtcmalloc-minimal4)  # of memory.host_allocator; a run says what it lacks
 readonly FORMATTER=clang-format-14  # other versions format differently; the format check skips without it
 readonly BROWSER=chromium  # that a test looks at reports with; it skips without one

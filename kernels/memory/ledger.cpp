@@ -7,21 +7,10 @@
 namespace moelab {
 namespace {
 
-constexpr std::array<std::string_view, kKinds> kKindNames = {"other",
-                                                             "parameters",
-                                                             "parameter_experts",
-                                                             "gradients",
-                                                             "optimizer",
-                                                             "master",
-                                                             "activations",
-                                                             "attention",
-                                                             "routing",
-                                                             "capacity_buffers",
-                                                             "activation_experts",
-                                                             "loss_head",
-                                                             "kv_cache",
-                                                             "reference",
-                                                             "scratch"};
+constexpr std::array<std::string_view, kKinds> kKindNames = {
+    "other",       "parameters", "parameter_experts", "gradients",        "optimizer",          "master",
+    "activations", "attention",  "routing",           "capacity_buffers", "activation_experts", "loss_head",
+    "kv_cache",    "reference",  "communication",     "scratch"};
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {"init", "forward", "backward", "step"};
 
 thread_local Kind current_kind = Kind::other;

@@ -29,9 +29,10 @@ enum class Kind : uint8_t {
   loss_head,
   kv_cache,
   reference,
-  scratch,  // inside one operator: oneDNN's raw_allocate, blocks made within at::parallel_for
+  communication,  // received from other ranks, until it is added or put in its place
+  scratch,        // inside one operator: oneDNN's raw_allocate, blocks made within at::parallel_for
 };
-inline constexpr size_t kKinds = 15;
+inline constexpr size_t kKinds = 16;
 std::string_view kind_name(Kind kind);
 
 // A phase of training; the peak is kept for each.

@@ -34,6 +34,7 @@ std::vector<std::pair<std::string, int64_t>> kind_report(const KindBytes& bytes)
           {"loss_head", of(Kind::loss_head)},
           {"kv_cache", of(Kind::kv_cache)},
           {"reference", of(Kind::reference)},
+          {"communication", of(Kind::communication)},
           {"scratch", of(Kind::scratch)},
           {"other", of(Kind::other)}};
 }

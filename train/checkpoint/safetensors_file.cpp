@@ -54,8 +54,8 @@ void check_names(const SafetensorsFile& file, const std::vector<TensorEntry>& in
     if (!wanted.contains(info.name)) unexpected.push_back(info.name);
   }
   if (missing.empty() && unexpected.empty()) return;
-  throw UserError(file.path().string() + ": not the tensors of this model: of " +
-                  std::to_string(into.size()) + " it" + listed("lacks", missing) +
+  throw UserError(file.path().string() + ": holds another model: of the " + std::to_string(into.size()) +
+                  " tensors needed it" + listed("lacks", missing) +
                   (missing.empty() || unexpected.empty() ? "" : " and") + listed("has besides", unexpected));
 }
 

@@ -175,6 +175,28 @@ struct PlacementSettings {
   }
 };
 
+// The ranks of a run, which torchrun or scripts/ranks.sh starts.
+struct ParallelSettings {
+  int64_t data = 0;
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  int64_t expert = 1;
+  double timeout = 300;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor& v) {
+    v.field("data", self.data,
+            "ranks that hold the same model and share the rows of a step; 0: all that the others leave",
+            range(0, 1 << 20));
+    v.field("tensor", self.tensor, "ranks that share each weight matrix; only 1 so far", range(1, 1 << 20));
+    v.field("pipeline", self.pipeline, "ranks that share the layers; only 1 so far", range(1, 1 << 20));
+    v.field("expert", self.expert, "data-parallel ranks that share the experts; only 1 so far",
+            range(1, 1 << 20));
+    v.field("timeout", self.timeout, "seconds that a rank waits for another before the run ends",
+            range(0.1, 1e6));
+  }
+};
+
 struct TrainSettings {
   int64_t steps = 200;
   int64_t micro_batch = 8;
@@ -407,6 +429,7 @@ struct Settings {
   ActivationSettings activations;
   OptimSettings optim;
   PlacementSettings placement;
+  ParallelSettings parallel;
   TrainSettings train;
   EvalSettings eval;
   ReferenceSettings reference;
@@ -425,6 +448,7 @@ struct Settings {
     v.group("activations", self.activations);
     v.group("optim", self.optim);
     v.group("placement", self.placement);
+    v.group("parallel", self.parallel);
     v.group("train", self.train);
     v.group("eval", self.eval);
     v.group("reference", self.reference);

@@ -35,8 +35,8 @@ PackedRows::PackedRows(std::vector<Source> sources, const PackingOptions& option
   for (const Source& source : sources_) {
     passages_.push_back(cut_documents(source.tokens, options.end_of_text, options.longest));
     if (passages_.back().empty())
-      throw UserError(source.name + " has no document of two tokens or more; token " +
-                      std::to_string(options.end_of_text) + " ends each");
+      throw UserError(source.name + " has no document of two tokens or more (a document ends with token " +
+                      std::to_string(options.end_of_text) + ")");
     lengths.push_back({source.weight, {}});
     for (const Passage& passage : passages_.back()) lengths.back().lengths.push_back(passage.tokens);
   }

@@ -69,7 +69,7 @@ class Reader {
 }  // namespace
 
 void check_prompt(std::span<const int64_t> prompt, int64_t positions) {
-  if (prompt.empty()) throw UserError("the prompt is empty; give at least one token to go on from");
+  if (prompt.empty()) throw UserError("the prompt is empty; give at least one token to continue");
   if (static_cast<int64_t>(prompt.size()) > positions) {
     throw UserError("the prompt has " + std::to_string(prompt.size()) + " tokens, more than the " +
                     std::to_string(positions) + " positions there is room for; shorten it");

@@ -25,7 +25,8 @@ constexpr uint64_t kMaxIndexBytes = 1 << 28;
   for (const auto& file : fs::directory_iterator(folder, error)) {
     const std::string name = file.path().filename().string(), kind = file.path().extension().string();
     if (kind == ".bin" || kind == ".pt" || kind == ".pth") {
-      throw UserError(file.path().string() + ": pickled weights are never read; save " +
+      throw UserError(file.path().string() +
+                      ": pickled weights are not read, because loading them runs code; save " +
                       folder.filename().string() + " as safetensors first");
     }
   }
@@ -108,7 +109,7 @@ void HfWeights::check(const std::vector<TensorEntry>& into) const {
   for (const auto& [name, file] : file_of_) {
     if (wanted.contains(name)) continue;
     throw UserError(folder_.string() + ": tensor " + in_quotes(name) +
-                    " is none that its config.json asks for");
+                    " is not part of the model that config.json describes");
   }
 }
 

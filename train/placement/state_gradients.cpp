@@ -51,11 +51,12 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 }
 
 GradientStore::GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                             std::shared_ptr<StateFile> file)
+                             std::shared_ptr<StateFile> file, Communicator& ranks)
     : home_(gradient_home(settings, device)),
       device_(device),
       optimizer_(optimizer),
       file_(std::move(file)),
+      ranks_(ranks),
       copies_(device) {}
 
 c10::ScalarType GradientStore::sum_type(const Parameter& parameter) const {
@@ -66,44 +67,63 @@ void GradientStore::take(size_t index) {
   const at::NoGradGuard no_grad;
   stored_.resize(optimizer_.parameters().size());
   Parameter& parameter = optimizer_.parameters()[index];
-  switch (home_) {
-    case Home::device:
-      return keep(parameter);
-    case Home::host:
-      to_host(parameter, stored_[index]);
-      break;
-    case Home::nvme:
-      to_file(index, stored_[index]);
-      break;
-  }
-  parameter.value.mutable_grad().reset();
-}
-
-// fp32 gradients are summed by autograd itself.
-void GradientStore::keep(Parameter& parameter) {
   at::Tensor& gradient = parameter.value.mutable_grad();
-  if (gradient.scalar_type() == sum_type(parameter)) {
-    retag(gradient, Kind::gradients);
-    return;
-  }
-  if (parameter.accumulated.defined()) {
-    if (gradient.is_cuda()) {
-      parameter.accumulated.add_(gradient);  // reads both types directly
-    } else {
-      add_in_blocks(parameter.accumulated, gradient);
-    }
+  if (ranks_.size() > 1) {
+    add_of_ranks(index);
+  } else if (home_ == Home::device && gradient.scalar_type() == sum_type(parameter)) {
+    return retag(gradient, Kind::gradients);  // autograd itself sums fp32 gradients
   } else {
-    const KindScope kind(Kind::gradients);
-    parameter.accumulated = gradient.to(at::kFloat);
+    add(index, gradient);
   }
   gradient.reset();
 }
 
+// The first gradient may become the sum itself, so this rank's is sent before it is added.
+void GradientStore::add_of_ranks(size_t index) {
+  const at::Tensor own = optimizer_.parameters()[index].value.grad();
+  std::vector<std::unique_ptr<Transfer>> sent;
+  for (int64_t i = 1; i < ranks_.size(); ++i)
+    sent.push_back(ranks_.send(own, (ranks_.rank() + i) % ranks_.size()));
+  for (int64_t r = 0; r < ranks_.size(); ++r) {
+    if (r == ranks_.rank()) {
+      for (const auto& transfer : sent) transfer->wait();
+      add(index, own);
+      continue;
+    }
+    const KindScope kind(Kind::communication);
+    const at::Tensor received = at::empty_like(own);
+    ranks_.receive(received, r)->wait();
+    add(index, received);
+  }
+}
+
+void GradientStore::add(size_t index, const at::Tensor& gradient) {
+  switch (home_) {
+    case Home::device:
+      return keep(optimizer_.parameters()[index], gradient);
+    case Home::host:
+      return to_host(optimizer_.parameters()[index], stored_[index], gradient);
+    case Home::nvme:
+      return to_file(index, stored_[index], gradient);
+  }
+}
+
+void GradientStore::keep(Parameter& parameter, const at::Tensor& gradient) {
+  if (!parameter.accumulated.defined()) {
+    const KindScope kind(Kind::gradients);
+    parameter.accumulated = gradient.to(at::kFloat);
+    retag(parameter.accumulated, Kind::gradients);
+  } else if (gradient.is_cuda()) {
+    parameter.accumulated.add_(gradient);  // reads both types directly
+  } else {
+    add_in_blocks(parameter.accumulated, gradient);
+  }
+}
+
 // The memory is kept between steps: on CUDA it is pinned, and allocating it takes longer than filling it.
-void GradientStore::to_host(Parameter& parameter, Stored& stored) {
+void GradientStore::to_host(Parameter& parameter, Stored& stored, const at::Tensor& gradient) {
   const KindScope kind(Kind::gradients);
   const HomeScope outside(Home::host);
-  const at::Tensor& gradient = parameter.value.grad();
   const c10::ScalarType type = sum_type(parameter);
   if (!parameter.accumulated.defined()) {
     if (!stored.memory.defined() || stored.memory.scalar_type() != type) {
@@ -126,9 +146,9 @@ at::Tensor GradientStore::on_host(const at::Tensor& gradient) {
 }
 
 // In multiples of the norm's blocks, so that the sum of squares is computed on the way.
-void GradientStore::to_file(size_t index, Stored& stored) {
+void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& gradient) {
   const Parameter& parameter = optimizer_.parameters()[index];
-  const at::Tensor flat = on_host(parameter.value.grad()).view(-1);
+  const at::Tensor flat = on_host(gradient).view(-1);
   const c10::ScalarType type = sum_type(parameter);
   const auto size = static_cast<int64_t>(c10::elementSize(type));
   if (stored.bytes < flat.numel() * size) {

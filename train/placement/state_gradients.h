@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "moe/communicator.h"
 #include "train/config/settings.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/optimizer.h"
@@ -20,14 +21,17 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 // Holds a step's gradients, from autograd's accumulation until the optimizer has used them, in the home of
 // placement.gradients: on the device (Kind::gradients), in host memory, or in the file. Over several
 // micro-batches they are summed there, 16-bit ones in fp32. All homes give bitwise the same results.
+//
+// Each of several ranks holds the sum over all ranks: at every micro-batch each sends its gradient to all
+// others, which add them in rank order. A rank sends (N - 1) times the bytes of its gradients a micro-batch.
 class GradientStore {
  public:
   // Keeps references; `optimizer` must have all its parameters at the first take(). On CUDA, if the optimizer
   // steps on the host, gradients go to the host even with placement.gradients=device.
   GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                std::shared_ptr<StateFile> file);
+                std::shared_ptr<StateFile> file, Communicator& ranks = one_rank());
 
-  // Sets the number of micro-batches per step, from the next step on.
+  // Sets the number of micro-batches per step, those of all ranks together, from the next step on.
   void accumulate(int64_t micro_batches) { micro_batches_ = micro_batches; }
 
   // Takes the gradient that autograd has accumulated for the parameter at `index`; call once per micro-batch.
@@ -48,15 +52,18 @@ class GradientStore {
     double norm = 0;       // nvme: squared
   };
   c10::ScalarType sum_type(const Parameter& parameter) const;
-  void keep(Parameter& parameter);
-  void to_host(Parameter& parameter, Stored& stored);
+  void add(size_t index, const at::Tensor& gradient);
+  void add_of_ranks(size_t index);
+  void keep(Parameter& parameter, const at::Tensor& gradient);
+  void to_host(Parameter& parameter, Stored& stored, const at::Tensor& gradient);
   at::Tensor on_host(const at::Tensor& gradient);  // a copy of a CUDA tensor, else the tensor itself
-  void to_file(size_t index, Stored& stored);
+  void to_file(size_t index, Stored& stored, const at::Tensor& gradient);
 
   Home home_;
   c10::Device device_;
   Optimizer& optimizer_;
   std::shared_ptr<StateFile> file_;
+  Communicator& ranks_;
   HostCopy copies_;
   int64_t micro_batches_ = 1;
   std::vector<Stored> stored_;  // one per parameter

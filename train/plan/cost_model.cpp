@@ -15,13 +15,13 @@ void read_costs(CostModel& model, const Json& costs, const std::string& where) {
   const std::vector<std::string_view>& terms = cost_terms();
   for (size_t i = 0; i < terms.size(); ++i) {
     const std::string name(terms[i]);
-    if (!costs.contains(name)) throw UserError(where + ": no cost of " + name);
+    if (!costs.contains(name)) throw UserError(where + ": lacks the cost of " + name);
     model.nanoseconds[i] = costs.at(name).get<double>();
     if (!(model.nanoseconds[i] >= 0)) throw UserError(where + ": the cost of " + name + " is negative");
   }
   for (const auto& [name, unused] : costs.items())
     if (std::find(terms.begin(), terms.end(), name) == terms.end())
-      throw UserError(where + ": has a cost of " + name + ", which no step has");
+      throw UserError(where + ": has a cost for " + name + ", which is no term of the cost model");
 }
 
 Json parse(const std::string& text, const char* file) {

@@ -1,13 +1,16 @@
 // The program. Exit codes: 0 success, 2 a user's mistake, 3 the memory budget cannot be met, 1 a defect in
 // the program.
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <string_view>
 
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "train/config/print.h"
 #include "train/config/shell_line.h"
+#include "train/parallel/ranks.h"
 #include "train/program/arguments.h"
 #include "train/program/host_allocator.h"
 #include "train/run/commands.h"
@@ -15,6 +18,13 @@
 
 namespace moelab {
 namespace {
+
+// Ranks have the same command line, so rank 0 speaks for all of a user's mistakes.
+void print_mistake(const UserError& error) {
+  const char* const rank = std::getenv("RANK");
+  const bool speaks = rank == nullptr || std::string_view(rank) == "0" || dynamic_cast<const RankError*>(&error);
+  if (speaks) std::cerr << "moelab: " << error.what() << "\n";
+}
 
 int run(const Arguments& arguments, const std::string& command) {
   if (arguments.print_config) {
@@ -64,7 +74,7 @@ int main(int argc, char** argv) {
       moelab::use_host_allocator(arguments->settings.memory.host_allocator, argv);
     return arguments ? moelab::run(*arguments, moelab::shell_line({argv, argv + argc})) : 0;
   } catch (const moelab::UserError& error) {
-    std::cerr << "moelab: " << error.what() << "\n";
+    moelab::print_mistake(error);
     return 2;
   } catch (const std::exception& error) {
     std::cerr << "moelab: internal error: " << error.what() << "\n";

@@ -7,6 +7,7 @@
 #include "kernels/memory/block_observer.h"
 #include "kernels/meta/aten_meta.h"
 #include "kernels/meta/stands_for.h"
+#include "train/parallel/counting_communicator.h"
 #include "train/sample/sample_plan.h"
 
 namespace moelab {
@@ -24,7 +25,7 @@ Batch meta_rows(const TrainSettings& train, int64_t rows) {
   HomeScope outside(Home::host);
   batch.documents = at::empty_like(batch.tokens, at::kInt);
   batch.filled = batch.tokens.numel();
-  batch.share = 1.0 / static_cast<double>(train.accumulation);
+  batch.share = 1.0 / static_cast<double>(train.accumulation);  // of one rank: only memory counts here
   return batch;
 }
 
@@ -41,12 +42,15 @@ DryRun dry_run(const Settings& settings) {
   host.reset_peaks();
   nvme.reset_peaks();
   const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
-  Trainer trainer(settings, at::kMeta, batches);
+  const int64_t ranks = std::max<int64_t>(1, settings.parallel.data);
+  CountingCommunicator gradients(0, ranks), control(0, ranks);
+  Trainer trainer(settings, at::kMeta, batches, {.gradients = &gradients, .control = &control});
   trainer.step(0);
   // The second step finds the state the first one made: moments, cached tables. A run of one step has no
   // learning rate for a second, so step 0 is repeated.
   trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
   DryRun result;
+  result.sent_bytes = gradients.sent_bytes() / 2;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {

@@ -10,7 +10,7 @@ namespace moelab {
 
 // What a training run will hold at its peak in tensor bytes, without scratch inside library products.
 // Predicted by running its first steps on the meta device, which stands in for settings.run.device: the same
-// code, without data or arithmetic.
+// code, without data or arithmetic. With parallel.data, that of one of the ranks.
 struct DryRun {
   int64_t peak = 0;
   std::array<int64_t, kPhases> phase_peak{};
@@ -18,6 +18,7 @@ struct DryRun {
   KindBytes by_kind_in_forward{};  // at the peak of a step's forward pass
   int64_t host_peak = 0;           // batches and everything else outside the device budget
   int64_t nvme_peak = 0;
+  int64_t sent_bytes = 0;    // to other ranks, by the gradients of a step
   int64_t update_bytes = 0;  // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
 };

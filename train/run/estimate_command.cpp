@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -121,6 +122,7 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
       {"reserved_bytes", estimate.reserved},
       {"host_bytes", run.host_peak},
       {"nvme_bytes", run.nvme_peak},
+      {"sent_bytes", run.sent_bytes},
       {"state_bytes",
        {{"parameters", run.state.parameters},
         {"gradients", run.state.gradients},
@@ -157,6 +159,11 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   }
   std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
                            human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
+  if (settings.parallel.data > 1) {
+    std::cout << fmt::format(
+        "\none of {} data-parallel ranks\n  {:<24}{:>12}  2 P (N - 1) a micro-batch; 4 P in fp32\n",
+        settings.parallel.data, "sent in a step", human_bytes(run.sent_bytes));
+  }
   if (estimate.reserved > 0) {
     std::cout << fmt::format(
         "\nreserved by CUDA's caching allocator {}, {:.1f} % of it idle at the peak\n",
@@ -170,9 +177,9 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   state("weights", run.state.parameters,
         wide ? "4 P" : ("2 P (" + stored + coded + ")" + (masters ? " + 4 P (fp32 masters)" : "")).c_str());
   state("gradients", run.state.gradients,
-        settings.optim.in_backward                  ? "the largest, consumed in backward"
-        : !wide && settings.train.accumulation == 1 ? "2 P"
-                                                    : "4 P");
+        settings.optim.in_backward ? "the largest, consumed in backward"
+        : !wide && settings.train.accumulation * std::max<int64_t>(1, settings.parallel.data) == 1 ? "2 P"
+                                                                                                   : "4 P");
   state("optimizer", run.state.optimizer, update_rule_facts(settings.optim).formula().c_str());
   print_formulas(settings, run);
   if (ranks > 1) print_ranks(settings, run, ranks);

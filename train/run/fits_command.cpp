@@ -160,7 +160,9 @@ FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string
   row.largest_layers = stack.largest(model, kLayers, kMostLayers, room);
   row.largest_batch = stack.largest(model, kBatch, kMostRows, room);
   const std::optional<Needs> needs = stack.needs(model);
-  if (!needs) throw UserError(model + " is no valid run under " + stack.name() + "; give another --config");
+  if (!needs)
+    throw UserError(model + " cannot be trained with the techniques of " + stack.name() +
+                    "; give another --config");
   row.needs = *needs;
   row.status = status_of(memory, row.needs, card.bytes);
   return row;

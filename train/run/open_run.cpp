@@ -66,7 +66,9 @@ std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Datas
   if (train.tokens_per_device == 0) return window_rows(data.train, train.sequence, train.seed, pinned);
   const std::string key = "train.tokens_per_device=" + std::to_string(train.tokens_per_device);
   if (!data.tokenizer) {
-    throw UserError(key + ": no tokenizer.json beside the shards of data.path says what ends a document; " +
+    throw UserError(key +
+                    ": packing must know which token ends a document, and there is no tokenizer.json beside "
+                    "the shards of data.path; " +
                     "scripts/prepare_data.py writes one");
   }
   const std::optional<int64_t> end = end_of_text(Tokenizer::load(*data.tokenizer));

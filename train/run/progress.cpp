@@ -39,10 +39,11 @@ void Progress::step(const StepTaken& done, const RunRecord& record) const {
   const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
   std::cout << fmt::format(
                    "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
-                   "{:.0f} tokens/s  peak {}  {} left\n",
+                   "{:.0f} tokens/s{}  peak {}  {} left\n",
                    done.step, std::to_string(steps_).size(), steps_, r.loss, r.lr, r.gradient_norm,
                    r.load_max_over_mean, 100 * r.dropped_fraction, fill, record.median_tokens_per_second(),
-                   human_bytes(done.memory.peak), human_seconds(left))
+                   ranks_ > 1 ? fmt::format(" on {} ranks", ranks_) : "", human_bytes(done.memory.peak),
+                   human_seconds(left))
             << std::flush;
 }
 
@@ -58,6 +59,12 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                            device.str(), at::get_num_threads(), value_text(settings.precision.compute),
                            value_text(settings.attention.kernel), value_text(m.dispatch),
                            value_text(settings.activations.checkpoint))
+            << (settings.parallel.data > 1
+                    ? fmt::format("{} data-parallel ranks; a step takes {} micro-batches of {} rows\n",
+                                  settings.parallel.data,
+                                  settings.parallel.data * settings.train.accumulation,
+                                  settings.train.micro_batch)
+                    : "")
             << fmt::format("memory: weights {}, gradients {}, optimizer {}; predicted peak {}{}\n",
                            human_bytes(predicted.state.parameters), human_bytes(predicted.state.gradients),
                            human_bytes(predicted.state.optimizer), human_bytes(predicted.peak),

@@ -21,13 +21,15 @@ class Progress {
   explicit Progress(const Settings& settings)
       : steps_(settings.train.steps),
         every_(settings.run.log_every),
-        packed_(settings.train.tokens_per_device > 0) {}
+        packed_(settings.train.tokens_per_device > 0),
+        ranks_(settings.parallel.data) {}
   // Speed and time left come from `record`'s medians.
   void step(const StepTaken& done, const RunRecord& record) const;
 
  private:
   int64_t steps_, every_;
   bool packed_;
+  int64_t ranks_;
 };
 
 void print_start(const Settings& settings, c10::Device device, const DryRun& predicted);

@@ -9,19 +9,22 @@
 namespace moelab {
 
 RunModel::RunModel(const Settings& settings, const Dataset& data, c10::Device device,
-                   std::function<bool()> stop)
+                   std::function<bool()> stop, DataRanks ranks)
     : settings_(settings),
       data_(data),
       device_(device),
       stop_(std::move(stop)),
+      ranks_(ranks),
       samples_(settings, data),
-      stream_(open_rows(settings, data, device), settings.train.micro_batch * settings.train.accumulation,
+      stream_(open_rows(settings, data, device),
+              settings.train.micro_batch * settings.train.accumulation * ranks.size(),
               {settings.data.workers, settings.data.prefetch}) {}
 
 void RunModel::open(int64_t update_bytes) {
-  trainer_.emplace(settings_, device_, [this](int64_t step, int64_t first, int64_t count) {
+  const auto read = [this](int64_t step, int64_t first, int64_t count) {
     return stream_.read(step, first, count);
-  });
+  };
+  trainer_.emplace(settings_, device_, read, ranks_);
   trainer_->reserve_for_update(update_bytes);
 }
 

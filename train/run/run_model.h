@@ -12,8 +12,10 @@ namespace moelab {
 // The model that `moelab train` trains: a Trainer on the run's data.
 class RunModel : public ModelInTraining {
  public:
-  // Opens the data; open() makes the Trainer. `stop`: polled, true once the run should stop.
-  RunModel(const Settings& settings, const Dataset& data, c10::Device device, std::function<bool()> stop);
+  // Opens the data; open() makes the Trainer. `stop`: polled, true once the run should stop, on all ranks
+  // alike.
+  RunModel(const Settings& settings, const Dataset& data, c10::Device device, std::function<bool()> stop,
+           DataRanks ranks = {});
 
   // Makes the model. `update_bytes` are reserved for each update (Trainer::reserve_for_update).
   void open(int64_t update_bytes);
@@ -41,6 +43,7 @@ class RunModel : public ModelInTraining {
   Dataset data_;
   c10::Device device_;
   std::function<bool()> stop_;
+  DataRanks ranks_;
   RunSamples samples_;
   TokenStream stream_;
   std::optional<Trainer> trainer_;

@@ -70,6 +70,18 @@ Json read_json(const fs::path& path) {
   return json.is_object() ? json : Json::object();
 }
 
+Json ranks_json(const RunRecord::Ending& ending) {
+  Json ranks = Json::array();
+  for (const int64_t peak : ending.rank_peaks) ranks.push_back({{"peak_bytes", peak}});
+  return ranks;
+}
+
+Json communication(const RunRecord::Ending& ending) {
+  Json sent = Json::object();
+  for (const auto& [use, bytes] : ending.sent_bytes) sent[use] = bytes;
+  return {{"sent_bytes", sent}};
+}
+
 // Without the warm-up.
 std::vector<double> measured(const std::vector<double>& step_ms) {
   return {step_ms.begin() + warm_up_steps(static_cast<int64_t>(step_ms.size())), step_ms.end()};
@@ -235,6 +247,8 @@ Json RunRecord::summary(const Ending& e) const {
           {"host_bytes", e.host_bytes},
           {"data_bytes_by_formula", data_bytes(settings_)},
           {"nvme_bytes", cpu_ledger(Home::nvme).peak()},
+          {"ranks", ranks_json(e)},
+          {"communication", communication(e)},
           {"fragmentation", e.peaks.reserved > 0 ? 1 - static_cast<double>(e.peaks.allocated) /
                                                            static_cast<double>(e.peaks.reserved)
                                                  : 0.0},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/checkpoint/checkpoint.h"
@@ -50,8 +51,11 @@ class RunRecord {
     SaveCosts saves;
     double gemm_rate = 0;  // 0: not measured
     std::vector<TechniqueSaving> savings;
-    std::vector<Advice> advice;      // settings still open, if the last step was near or past its limit
-    int64_t recoveries = 0;          // times that memory ran out and the run continued
+    std::vector<Advice> advice;       // settings still open, if the last step was near or past its limit
+    int64_t recoveries = 0;           // times that memory ran out and the run continued
+    std::vector<int64_t> rank_peaks;  // bytes, of each rank
+    // Bytes that this rank has sent, by axis and use; empty: one rank.
+    std::vector<std::pair<std::string, int64_t>> sent_bytes;
     std::vector<std::string> leaks;  // the monitor's reports of leaks
   };
   // Each replaces its file through a temporary file and throws UserError when that fails. Disk space for

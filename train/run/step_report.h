@@ -8,6 +8,18 @@
 
 namespace moelab {
 
+// The numbers of one micro-batch, which ranks send one another.
+struct MicroBatchReport {
+  double cross_entropy = 0, balance_loss = 0, z_loss = 0, reference_kl = 0;  // as LossParts'
+  double share = 0;                                                          // of the step
+  int64_t tokens = 0;                                                        // without padding
+  int64_t places = 0;  // token positions, padding included
+  double pairs = 0;    // query-key pairs that attention compares
+
+  // Counts the batch's tokens, places and pairs.
+  void count(const Batch& batch, const AttentionSpan& span);
+};
+
 // What one optimizer step did. Losses are means over the tokens of the step's micro-batches.
 struct StepReport {
   double loss = 0;  // cross entropy, nats, without the auxiliary losses
@@ -28,10 +40,8 @@ struct StepReport {
   int64_t places = 0;             // token positions, padding included
   double pairs = 0;               // query-key pairs that attention compares
 
-  // Adds a micro-batch's tokens, places and pairs.
-  void count(const Batch& batch, const AttentionSpan& span);
-  // Adds a micro-batch's losses, weighted by its share of the step.
-  void add(double cross_entropy, double balance, double z, double share);
+  // Adds a micro-batch: its counts, and its losses weighted by its share of the step.
+  void add(const MicroBatchReport& batch);
   void take(const StepDecision& decision) {
     skipped = decision.skipped;
     gradient_norm = decision.gradient_norm;

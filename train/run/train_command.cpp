@@ -1,15 +1,23 @@
+#include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <span>
+#include <thread>
 
 #include "kernels/memory/cuda_stats.h"
 #include "kernels/memory/report.h"
+#include "moe/name_hash.h"
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/convert.h"
+#include "train/config/print.h"
+#include "train/config/validate.h"
 #include "train/loop/run_failure.h"
 #include "train/loop/train_loop.h"
 #include "train/memory/advice.h"
 #include "train/memory/savings.h"
+#include "train/parallel/ranks.h"
 #include "train/precision/compute_type.h"
 #include "train/run/commands.h"
 #include "train/run/flops.h"
@@ -23,6 +31,44 @@ namespace moelab {
 namespace {
 
 bool stopped() { return StopSignal::received() != nullptr; }
+
+constexpr int64_t kSampledTokens = 4096;
+
+// What all ranks must have alike: their settings, and the data at both ends of each source.
+std::vector<int64_t> digest_of(const Settings& settings) {
+  return {static_cast<int64_t>(name_hash(print_settings(settings)))};
+}
+std::vector<int64_t> digest_of(const Dataset& data) {
+  std::vector<int64_t> digest;
+  for (const Source& source : data.train) {
+    const int64_t tokens = source.tokens.size(), count = std::min(tokens, kSampledTokens);
+    std::vector<int64_t> ends(static_cast<size_t>(2 * count));
+    const std::span<int64_t> all(ends);
+    source.tokens.copy(0, all.first(static_cast<size_t>(count)));
+    source.tokens.copy(tokens - count, all.last(static_cast<size_t>(count)));
+    const std::string_view bytes(reinterpret_cast<const char*>(ends.data()), ends.size() * sizeof(int64_t));
+    digest.insert(digest.end(), {tokens, static_cast<int64_t>(name_hash(bytes))});
+  }
+  return digest;
+}
+
+// Rank 0 speaks, saves checkpoints and leaves its files in run.dir; each other rank leaves its own in
+// run.dir/ranks/RANK. Ranks do not yet agree on smaller batches, so that none makes its own smaller.
+Settings settings_of_rank(Settings settings, const Ranks& ranks) {
+  const World& world = ranks.world();
+  if (ranks.alone()) return settings;
+  settings.parallel.data = ranks.layout().data;
+  validate(settings);
+  settings.memory.recover = false;
+  if (settings.run.threads == 0)
+    settings.run.threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / world.local_size);
+  if (world.rank > 0) {
+    settings.run.dir += "/ranks/" + std::to_string(world.rank);
+    settings.checkpoint.keep = 0;
+    std::cout.setstate(std::ios::failbit);
+  }
+  return settings;
+}
 
 int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
 
@@ -43,16 +89,20 @@ std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
 class TrainRun : LoopObserver {
  public:
   TrainRun(const Settings& settings, const TrainOptions& options, const std::string& command_line,
-           const DryRun& predicted)
+           const DryRun& predicted, Ranks& ranks)
       : settings_(settings),
         options_(options),
         command_line_(command_line),
         device_(open_device(settings)),
         data_(open_data(settings)),
         predicted_(predicted),
-        model_(settings, data_, device_, stopped),
-        loop_(settings, device_, data_, {stopped, predict_peak, options.before_step}, model_, *this),
+        ranks_(ranks),
+        model_(
+            settings, data_, device_, [this] { return asked_to_stop(); }, ranks.data()),
+        loop_(settings, device_, data_,
+              {[this] { return asked_to_stop(); }, predict_peak, options.before_step}, model_, *this),
         progress_(settings) {
+    ranks_.require_same("data in data.path", digest_of(data_));
     print_start(settings, device_, predicted);
     set_limit(device_, settings.memory.limit.count);
     try {
@@ -75,6 +125,15 @@ class TrainRun : LoopObserver {
   }
 
  private:
+  // All ranks ask together, and all stop when one of them was told to.
+  bool asked_to_stop() {
+    stop_ = stop_ || on_any_rank(*ranks_.data().control, stopped());
+    return stop_;
+  }
+  std::string stop_reason() const {
+    return stopped() ? StopSignal::received() : stop_ ? "a signal to another rank" : "";
+  }
+
   void open() {
     model_.open(predicted_.update_bytes);
     if (!options_.resume.empty()) {
@@ -94,8 +153,8 @@ class TrainRun : LoopObserver {
 
   void train() {
     loop_.run();
-    if (stopped()) {
-      std::cout << StopSignal::received() << ": stopped after step " << loop_.steps()
+    if (stop_) {
+      std::cout << stop_reason() << ": stopped after step " << loop_.steps()
                 << (loop_.saves_checkpoints() ? "; --resume latest goes on from there\n" : "\n");
     } else {
       ending_.held_out_loss = loop_.evaluate();
@@ -119,6 +178,7 @@ class TrainRun : LoopObserver {
   // Tries each part of the end even if another failed. The exit code and the summary report the run's first
   // failure.
   int finish() {
+    if (!failure_.reason().empty()) ranks_.leave();
     const bool out_of_memory = failure_.out_of_memory();
     if (out_of_memory || loop_.memory_status() != MemoryStatus::normal)
       failure_.attempt([&] { seek_advice(); });
@@ -143,8 +203,7 @@ class TrainRun : LoopObserver {
 
   void save_last() {
     const bool out_of_memory = failure_.out_of_memory();
-    const bool worth_saving =
-        out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stopped();
+    const bool worth_saving = out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_;
     const std::string lost = failure_.attempt([&] { loop_.finish_saving(worth_saving); });
     if (!lost.empty() && out_of_memory) std::cerr << "moelab: " << lost << "\n";
     ending_.saves = loop_.save_costs();
@@ -158,6 +217,9 @@ class TrainRun : LoopObserver {
     ending_.predicted = predicted_;
     if (model_.is_open()) ending_.state = model_.state_bytes();
     ending_.host_bytes = cpu_ledger(Home::host).peak();
+    if (failure_.reason().empty())
+      ending_.rank_peaks = of_all_ranks(*ranks_.data().control, ending_.peaks.allocated);
+    ending_.sent_bytes = ranks_.sent_bytes();
     ending_.recoveries = loop_.recovery().recoveries();
     ending_.leaks = memory.leaks.found();
     ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
@@ -167,7 +229,7 @@ class TrainRun : LoopObserver {
   void write_summary() {
     if (!failure_.reason().empty()) ending_.status = failure_.out_of_memory() ? "oom" : "error";
     ending_.reason = failure_.reason();
-    if (ending_.reason.empty() && stopped()) ending_.reason = StopSignal::received();
+    if (ending_.reason.empty()) ending_.reason = stop_reason();
     const std::string lost = failure_.attempt([&] { record_->write_summary(ending_); });
     if (!lost.empty() && lost != failure_.reason())
       std::cerr << "moelab: no summary of this run: " << lost << "\n";
@@ -205,6 +267,8 @@ class TrainRun : LoopObserver {
   c10::Device device_;
   Dataset data_;
   DryRun predicted_;
+  Ranks& ranks_;
+  bool stop_ = false;  // agreed by all ranks
   RunModel model_;
   TrainLoop loop_;
   Progress progress_;
@@ -215,16 +279,25 @@ class TrainRun : LoopObserver {
 
 }  // namespace
 
-int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line) {
+int train_command(const Settings& given, const TrainOptions& options, const std::string& command_line) {
   // Before anything else, so that a signal while the run opens still leaves a checkpoint and a summary.
   StopSignal::listen();
+  const World world = world_from([](const char* name) { return std::getenv(name); });
+  Ranks ranks(world, given.parallel);
+  ranks.require_same("settings", digest_of(given));
+  const Settings settings = settings_of_rank(given, ranks);
   use_threads(settings);
   const DryRun predicted = dry_run(settings);
   if (const std::string reason = too_small_limit(settings, predicted); !reason.empty()) {
-    std::cerr << "moelab: " << reason << "\n";
+    if (world.rank == 0) std::cerr << "moelab: " << reason << "\n";
     return 3;
   }
-  return TrainRun(settings, options, command_line, predicted).run();
+  try {
+    return TrainRun(settings, options, command_line, predicted, ranks).run();
+  } catch (const UserError& error) {
+    if (world.rank == 0) throw;
+    throw RankError(world.rank, error);
+  }
 }
 
 }  // namespace moelab

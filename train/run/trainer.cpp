@@ -51,15 +51,24 @@ double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar
 }  // namespace
 
 double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
-                const std::function<bool()>& stop) {
+                const std::function<bool()>& stop, Communicator& ranks) {
   at::NoGradGuard no_grad;
+  struct Mean {
+    double loss = 0, weight = 0;
+  };
   double sum = 0, tokens = 0;
-  for (int64_t b = 0; b < count; ++b) {
+  for (int64_t first = 0; first < count; first += ranks.size()) {
     if (stop && stop()) return std::nan("");
-    const Batch batch = batches(b);
-    const auto weight = static_cast<double>(batch.tokens.numel());
-    sum += weight * value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
-    tokens += weight;
+    Mean own;
+    if (const int64_t b = first + ranks.rank(); b < count) {
+      const Batch batch = batches(b);
+      own.weight = static_cast<double>(batch.tokens.numel());
+      own.loss = value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
+    }
+    for (const Mean& one : of_all_ranks(ranks, own)) {
+      sum += one.weight * one.loss;
+      tokens += one.weight;
+    }
   }
   return tokens > 0 ? sum / tokens : std::nan("");
 }
@@ -96,15 +105,16 @@ Batch batch_on(c10::Device device, const Batch& batch) {
   return there;
 }
 
-Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches)
+Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks)
     : settings_(settings),
       device_(device),
       batches_(std::move(batches)),
+      ranks_(ranks),
       gathered_(settings, device),
       state_file_(make_state_file(settings.placement, device)),
       optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_),
       model_(settings.model, settings.attention, training_options(settings, device, optimizer_, gathered_)),
-      gradients_(settings.placement, device, optimizer_, state_file_),
+      gradients_(settings.placement, device, optimizer_, state_file_, *ranks.gradients),
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
@@ -115,7 +125,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
 }
 
 void Trainer::hook_gradients() {
-  gradients_.accumulate(settings_.train.accumulation);
+  gradients_.accumulate(micro_batches());
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     const auto take = [this, i] { settings_.optim.in_backward ? consume_gradient(i) : gradients_.take(i); };
     torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.parameters()[i].value,
@@ -135,7 +145,17 @@ void Trainer::check_budget() const {
 }
 
 double Trainer::share_of_step(const Batch& batch) const {
-  return batch.documents.defined() ? batch.share : 1 / static_cast<double>(settings_.train.accumulation);
+  return batch.documents.defined() ? batch.share : 1 / static_cast<double>(micro_batches());
+}
+
+MicroBatchReport Trainer::report_of(const LossParts& parts, const Batch& batch, double share) const {
+  MicroBatchReport report{.cross_entropy = value_of(parts.cross_entropy),
+                          .balance_loss = value_of(parts.balance_loss),
+                          .z_loss = value_of(parts.z_loss),
+                          .reference_kl = reference_ ? value_of(parts.reference_kl) : 0,
+                          .share = share};
+  report.count(batch, settings_.attention.span());
+  return report;
 }
 
 LossParts Trainer::forward(const Batch& batch) {
@@ -239,10 +259,10 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   }
   consumed_squares_.assign(optimizer_.parameters().size(), kNotConsumed);
   model_.reset_routing_stats();
-  const int64_t rows = settings_.train.micro_batch, micro_batches = settings_.train.accumulation;
+  const int64_t rows = settings_.train.micro_batch;
   report.micro_batch = rows;
   if (reference_) report.reference_kl = 0;
-  for (int64_t i = 0; i < micro_batches; ++i) {
+  for (int64_t i = ranks_.rank(); i < micro_batches(); i += ranks_.size()) {
     if (stop && stop()) {
       gradients_.drop();
       report.interrupted = true;
@@ -252,11 +272,11 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
     const double share = share_of_step(batch);
     const LossParts parts = forward(batch_on(device_, batch));
     backward(parts, at::scalar_tensor(share, at::kFloat));
-    report.add(value_of(parts.cross_entropy), value_of(parts.balance_loss), value_of(parts.z_loss), share);
-    if (reference_) *report.reference_kl += value_of(parts.reference_kl) * share;
-    report.count(batch, settings_.attention.span());
+    for (const MicroBatchReport& one : of_all_ranks(*ranks_.control, report_of(parts, batch, share)))
+      report.add(one);
   }
   check_budget();
+  add_routing_of_ranks();
   read_routing(report);  // before the update: it allocates
   update(report);
   return report;
@@ -292,6 +312,27 @@ bool Trainer::abandon_step() {
   return !written_;
 }
 
+// Numbers of routes are integers, so that their sums are exact.
+void Trainer::add_routing_of_ranks() {
+  if (ranks_.size() == 1 || device_.is_meta() || settings_.model.dense()) return;
+  const HomeScope outside(Home::host);
+  std::vector<at::Tensor> counts;
+  for (const RoutingStats& stats : model_.routing_stats()) {
+    counts.push_back(stats.load_E);
+    counts.push_back(stats.dropped.view(1));
+  }
+  const at::Tensor own = at::cat(counts).to(at::kCPU, at::kLong);
+  const int64_t size = own.numel();
+  const std::vector<int64_t> all =
+      ranks_.control->agree({own.const_data_ptr<int64_t>(), static_cast<size_t>(size)});
+  const at::Tensor sums = at::tensor(all).view({ranks_.size(), size}).sum(0);
+  int64_t first = 0;
+  for (at::Tensor& count : counts) {
+    count.copy_(sums.narrow(0, first, count.numel()));
+    first += count.numel();
+  }
+}
+
 void Trainer::read_routing(StepReport& report) const {
   if (device_.is_meta() || settings_.model.dense()) return;
   double dropped = 0, routes = 0;
@@ -311,7 +352,7 @@ void Trainer::read_routing(StepReport& report) const {
 
 double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {
   enter(Phase::forward);
-  const double loss = moelab::evaluate(model_, runner_, batches, count, stop);
+  const double loss = moelab::evaluate(model_, runner_, batches, count, stop, *ranks_.control);
   check_budget();
   return loss;
 }
@@ -362,7 +403,7 @@ Trainer::StateBytes Trainer::state_bytes() const {
     const Parameter& parameter = optimizer_.parameters()[i];
     const auto size = static_cast<int64_t>(parameter.value.nbytes());
     bytes.parameters += gathered_.held_bytes(i);
-    const int64_t gradient = settings_.train.accumulation > 1 ? parameter.value.numel() * 4 : size;
+    const int64_t gradient = micro_batches() > 1 ? parameter.value.numel() * 4 : size;
     const bool one_at_a_time = settings_.optim.in_backward;
     bytes.gradients = one_at_a_time ? std::max(bytes.gradients, gradient) : bytes.gradients + gradient;
   }

@@ -16,6 +16,7 @@
 #include "train/files/serial_worker.h"
 #include "train/graph/step_graph.h"
 #include "train/optim/optimizer.h"
+#include "train/parallel/data_ranks.h"
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
 #include "train/precision/loss_scale.h"
@@ -28,9 +29,9 @@ namespace moelab {
 using BatchSource = std::function<Batch(int64_t step, int64_t first, int64_t count)>;
 
 // Mean cross entropy in nats over batches 0 … count-1, dropless, without gradients. NaN once `stop` (polled
-// between batches) returns true.
+// between batches) returns true. Ranks take turns at the batches, and all of them get the mean.
 double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
-                const std::function<bool()>& stop = {});
+                const std::function<bool()>& stop = {}, Communicator& ranks = one_rank());
 
 // The batch on `device`: on a GPU, or on meta standing in for one, its tensors are copied there.
 Batch batch_on(c10::Device device, const Batch& batch);
@@ -46,9 +47,13 @@ void round_masters(Transformer& model, const PrecisionSettings& precision = {});
 
 // One model in training on one device. On the meta device the same steps run without data or arithmetic,
 // which is how memory is predicted; the numbers in the reports are then 0.
+//
+// Of several data-parallel ranks, rank d of N takes micro-batch a * N + d of a step as its a-th. Every rank
+// adds the gradients, losses and routing of all of them in that order, so that all ranks have the bits of one
+// rank that takes N times as many micro-batches. All ranks make the same calls.
 class Trainer {
  public:
-  Trainer(const Settings& settings, c10::Device device, BatchSource batches);
+  Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks = {});
 
   // One optimizer step: forward and backward of `accumulation` micro-batches, clip, update. Returns early,
   // with nothing updated, once `stop` (polled between micro-batches) returns true. Throws
@@ -105,6 +110,9 @@ class Trainer {
  private:
   LossParts forward(const Batch& batch);
   double share_of_step(const Batch& batch) const;
+  MicroBatchReport report_of(const LossParts& parts, const Batch& batch, double share) const;
+  int64_t micro_batches() const { return settings_.train.accumulation * ranks_.size(); }
+  void add_routing_of_ranks();
   // `share`: () fp32, the batch's share of the step.
   void backward(const LossParts& parts, const at::Tensor& share);
   void update(StepReport& report);
@@ -123,12 +131,12 @@ class Trainer {
   struct GraphStep {
     explicit GraphStep(c10::Device device);
     StepGraph graph;
-    at::Tensor tokens_ABS, targets_ABS;  // A micro-batches of B rows of S tokens; int64
-    at::Tensor documents_ABS;            // int32; undefined unless rows are packed
-    at::Tensor share_A;                  // fp32: each micro-batch's share of the step
-    at::Tensor losses_A3;                // fp32: cross entropy, balance, z
-    at::Tensor live;                     // kernels/live_step.h
-    std::vector<double> shares;          // the values of share_A
+    at::Tensor tokens_ABS, targets_ABS;     // A micro-batches of B rows of S tokens; int64
+    at::Tensor documents_ABS;               // int32; undefined unless rows are packed
+    at::Tensor share_A;                     // fp32: each micro-batch's share of the step
+    at::Tensor losses_A3;                   // fp32: cross entropy, balance, z
+    at::Tensor live;                        // kernels/live_step.h
+    std::vector<MicroBatchReport> reports;  // of the micro-batches, their losses left to be read
   };
   StepReport step_in_graph(int64_t step, StepReport report);
   void fill_places(int64_t step, StepReport& report);
@@ -143,6 +151,7 @@ class Trainer {
   Settings settings_;
   c10::Device device_;
   BatchSource batches_;
+  DataRanks ranks_;
   mutable GatheredWeights gathered_;       // reading weights gathers them on the device for a moment
   std::shared_ptr<StateFile> state_file_;  // null: no state is on NVMe
   Optimizer optimizer_;

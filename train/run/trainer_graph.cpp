@@ -30,7 +30,8 @@ void Trainer::fill_places(int64_t step, StepReport& report) {
   GraphStep& g = *graph_;
   const int64_t A = settings_.train.accumulation, B = settings_.train.micro_batch;
   report.micro_batch = B;
-  g.shares.resize(A);
+  g.reports.assign(A, {});
+  std::vector<double> shares;
   for (int64_t i = 0; i < A; ++i) {
     const Batch batch = batches_(step, i * B, B);
     if (!g.tokens_ABS.defined()) {
@@ -44,10 +45,11 @@ void Trainer::fill_places(int64_t step, StepReport& report) {
     g.tokens_ABS[i].copy_(batch.tokens, /*non_blocking=*/true);
     g.targets_ABS[i].copy_(batch.targets, /*non_blocking=*/true);
     if (batch.documents.defined()) g.documents_ABS[i].copy_(batch.documents, /*non_blocking=*/true);
-    g.shares[i] = share_of_step(batch);
-    report.count(batch, settings_.attention.span());
+    g.reports[i].share = share_of_step(batch);
+    g.reports[i].count(batch, settings_.attention.span());
+    shares.push_back(g.reports[i].share);
   }
-  g.share_A.copy_(at::tensor(g.shares, at::kFloat), /*non_blocking=*/true);
+  g.share_A.copy_(at::tensor(shares, at::kFloat), /*non_blocking=*/true);
 }
 
 void Trainer::run_step() {
@@ -93,8 +95,11 @@ void Trainer::read_outcome(StepReport& report) {
   report.take(decision_of(read_live_step(g.live)));
   const at::Tensor losses = g.losses_A3.to(at::kCPU, at::kDouble);
   for (int64_t i = 0; i < losses.size(0); ++i) {
-    const auto loss = [&](int64_t part) { return losses[i][part].item<double>(); };
-    report.add(loss(0), loss(1), loss(2), g.shares[i]);
+    MicroBatchReport one = g.reports[i];
+    one.cross_entropy = losses[i][0].item<double>();
+    one.balance_loss = losses[i][1].item<double>();
+    one.z_loss = losses[i][2].item<double>();
+    report.add(one);
   }
   read_routing(report);
 }

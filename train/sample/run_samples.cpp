@@ -23,7 +23,7 @@ Tokenizer open_tokenizer(const Settings& settings, const Dataset& data) {
   if (!data.tokenizer) {
     throw UserError(
         "sample.every=" + std::to_string(settings.sample.every) +
-        ": no tokenizer.json beside the shards of data.path, which turns prompts into tokens; prepare "
+        ": prompts need a tokenizer, and there is no tokenizer.json beside the shards of data.path; prepare "
         "the data anew or set sample.every=0");
   }
   return Tokenizer::load(*data.tokenizer);

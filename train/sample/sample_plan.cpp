@@ -41,7 +41,8 @@ std::vector<std::string> sample_prompts(const Settings& settings) {
   } catch (const UserError& error) {
     throw UserError("sample.prompt=" + prompt + ": " + error.what());
   }
-  if (prompts.empty()) throw UserError("sample.prompt=" + prompt + ": no line of it holds a prompt");
+  if (prompts.empty())
+    throw UserError("sample.prompt=" + prompt + ": there is no prompt in it; write one on each line");
   return prompts;
 }
 

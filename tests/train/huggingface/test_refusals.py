@@ -76,7 +76,7 @@ def test_pickles_are_not_read(moelab, tmp_path, family):
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[family]))
     refused(moelab, tmp_path, tmp_path / "out", "has neither model.safetensors")
     torch.save({}, tmp_path / "pytorch_model.bin")
-    refused(moelab, tmp_path, tmp_path / "out", "pytorch_model.bin: pickled weights are never read")
+    refused(moelab, tmp_path, tmp_path / "out", "pytorch_model.bin: pickled weights are not read")
 
 
 @pytest.fixture(scope="module")

@@ -96,13 +96,13 @@ def test_at_the_threshold_the_batch_is_halved(shards, free, tmp_path):
 
 
 @pytest.mark.parametrize("wrong, said", [
-    (["memory.critical=0.99", "memory.emergency=0.98"], "must ascend; they are 0.9, 0.92, 0.99, 0.98"),
-    (["memory.warning=0.5"], "must ascend; they are 0.9, 0.5, 0.95, 0.97"),
+    (["memory.critical=0.99", "memory.emergency=0.98"], "must rise in this order; they are 0.9, 0.92, 0.99, 0.98"),
+    (["memory.warning=0.5"], "must rise in this order; they are 0.9, 0.5, 0.95, 0.97"),
     (["memory.emergency=1.5"], "memory.emergency: expected a number from 0 to 1, got 1.5"),
     (["memory.dynamic_batch.min=17"], "memory.dynamic_batch.min=17 is more than memory.dynamic_batch.max=16"),
     (["memory.dynamic_batch.enabled=true", "train.micro_batch=2"], "train.micro_batch=2 is outside of memory.dynamic"),
-    (["memory.dynamic_batch.enabled=true", "optim.in_backward=true"], "which cannot accumulate"),
-    (["memory.dynamic_batch.enabled=true", "memory.recover=false"], "which keeps the batch as it is"),
+    (["memory.dynamic_batch.enabled=true", "optim.in_backward=true"], "a smaller batch needs accumulation"),
+    (["memory.dynamic_batch.enabled=true", "memory.recover=false"], "the one lets the batch change, the other forbids it"),
     (["memory.dynamic_batch.every=0"], "memory.dynamic_batch.every: expected an integer from 1 to"),
     (["memory.dynamic_batch.evry=5"], "did you mean memory.dynamic_batch.every?"),
     (["memory.empty_cache_every=-1"], "memory.empty_cache_every: expected an integer of at least 0, got -1"),

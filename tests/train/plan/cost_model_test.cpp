@@ -53,11 +53,11 @@ TEST(CostModel, MistakesAreNamed) {
   missing["devices"]["cpu"]["nanoseconds"].erase("row_bytes");
   unknown["devices"]["cpu"]["nanoseconds"]["magic"] = 1;
   EXPECT_EQ(user_error([&] { parse_cost_models(missing.dump(), kNone.dump()); }),
-            "devices.json: cpu: no cost of row_bytes");
+            "devices.json: cpu: lacks the cost of row_bytes");
   EXPECT_EQ(user_error([&] { parse_cost_models(fp8.dump(), kNone.dump()); }),
             "devices.json: cpu: fp8_products is neither true nor false");
   EXPECT_EQ(user_error([&] { parse_cost_models(unknown.dump(), kNone.dump()); }),
-            "devices.json: cpu: has a cost of magic, which no step has");
+            "devices.json: cpu: has a cost for magic, which is no term of the cost model");
   EXPECT_NE(user_error([&] { parse_cost_models("{}", kNone.dump()); }).find("schema 1"), std::string::npos);
   EXPECT_NE(user_error([&] { cost_model("h10"); }).find("h100"), std::string::npos);
 }

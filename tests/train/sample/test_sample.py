@@ -170,7 +170,7 @@ def test_mistakes_are_one_line(data, tmp_path):
     expect_mistake(mistake(), "sample.every=2 with sample.prompt=")
     expect_mistake(mistake(f"sample.prompt=@{tmp_path}/gone"), f"sample.prompt=@{tmp_path}/gone", "No such file")
     (tmp_path / "blank").write_text(" \n\n")
-    expect_mistake(mistake(f"sample.prompt=@{tmp_path}/blank"), "no line of it holds a prompt")
+    expect_mistake(mistake(f"sample.prompt=@{tmp_path}/blank"), "there is no prompt in it")
     expect_mistake(mistake("sample.prompt=" + "long " * 20), "100 tokens", "64 positions")
     expect_mistake(mistake("sample.prompt=a", "model.router=expert_choice"), "model.router=expert_choice")
     expect_mistake(mistake("sample.prompt=a", "sample.share=1.5"), "sample.share")

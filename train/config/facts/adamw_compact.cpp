@@ -31,10 +31,11 @@ class AdamWCompactFacts : public UpdateRuleFacts {
     const PrecisionSettings& p = s.precision;
     require(p.compute == ComputePrecision::bf16 || p.compute == ComputePrecision::fp8,
             "optim.name=adamw_compact with " + named("precision.compute", p.compute) +
-                "; its weights are bf16, so it needs precision.compute=bf16");
-    require(p.master == MasterWeights::fp32,
-            "optim.name=adamw_compact with " + named("precision.master", p.master) +
-                "; its 8-bit correction stands in for the masters already, leave precision.master=fp32");
+                ": compact AdamW splits bf16 weights; set precision.compute=bf16");
+    require(p.master == MasterWeights::fp32, "optim.name=adamw_compact with " +
+                                                 named("precision.master", p.master) +
+                                                 ": compact AdamW never keeps masters, its 8-bit correction "
+                                                 "replaces them; leave precision.master at fp32");
   }
   std::optional<Technique> row() const override {
     return Technique{"adamw_compact",

@@ -48,11 +48,10 @@ class MuonFacts : public UpdateRuleFacts {
             {"update_adamw", weights.outside}};
   }
   void check(const Settings& s) const override {
-    require(
-        !captures_step(s.memory.cuda_graphs),
-        named("memory.cuda_graphs", s.memory.cuda_graphs) +
-            " with optim.name=muon, whose step a graph cannot skip; set memory.cuda_graphs=none or decode, "
-            "or another optim.name");
+    require(!captures_step(s.memory.cuda_graphs), named("memory.cuda_graphs", s.memory.cuda_graphs) +
+                                                      " with optim.name=muon: a CUDA graph cannot skip "
+                                                      "Muon's step; set memory.cuda_graphs=none or decode, "
+                                                      "or another optim.name");
   }
   std::optional<Technique> row() const override {
     return Technique{

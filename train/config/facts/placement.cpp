@@ -37,14 +37,14 @@ std::vector<Cost> weight_costs(const Settings& settings, const StateBytes& block
 void check_placement(const Settings& s) {
   for (const PlacedState& state : kPlacedStates)
     require_drive(s, state.key, s.placement.*state.home, s.placement.*state.home);
-  require(
-      s.placement.gradients == Home::device || !s.optim.in_backward,
-      named("placement.gradients", s.placement.gradients) +
-          " with optim.in_backward=true, which uses each gradient at once; set placement.gradients=device");
+  require(s.placement.gradients == Home::device || !s.optim.in_backward,
+          named("placement.gradients", s.placement.gradients) +
+              " with optim.in_backward=true: each gradient is used at once, so none is stored; set "
+              "placement.gradients=device");
   const int64_t block = s.placement.nvme_block.count;
   require(block >= 4096 && block <= int64_t{1} << 30 && block % 4096 == 0,
           named("placement.nvme_block", s.placement.nvme_block) +
-              " is not a multiple of 4096 bytes, at most 1GiB, which direct reads and writes need");
+              ": direct reads and writes need a multiple of 4096 bytes, at most 1GiB");
 }
 
 std::vector<Technique> weight_placement_rows() {

@@ -19,8 +19,9 @@ std::string_view moved_term(Home home);
 // Throws UserError if `home`, the home of `key`=`value`, is nvme and placement.nvme_path is empty.
 template <class T>
 void require_drive(const Settings& settings, std::string_view key, const T& value, Home home) {
-  require(home != Home::nvme || !settings.placement.nvme_path.empty(),
-          named(key, value) + " with placement.nvme_path=; name a folder on the drive there");
+  require(
+      home != Home::nvme || !settings.placement.nvme_path.empty(),
+      named(key, value) + " with placement.nvme_path=: name a folder on the drive in placement.nvme_path");
 }
 
 // A part of the training state whose home is a setting.

@@ -9,36 +9,39 @@ namespace {
 void check_compute(const PrecisionSettings& p, const ModelSettings& m) {
   const bool fp8 = p.compute == ComputePrecision::fp8;
   require(!fp8 || m.dense() || m.dispatch != Dispatch::onehot,
-          "precision.compute=fp8 with model.dispatch=onehot, whose products have no fp8; set "
+          "precision.compute=fp8 with model.dispatch=onehot: one-hot dispatch has no fp8 products; set "
           "model.dispatch=capacity or dropless");
   require(p.master == MasterWeights::fp32 || fp8 || p.compute == ComputePrecision::bf16,
           named("precision.master", p.master) + " with " + named("precision.compute", p.compute) +
-              "; stochastic rounding is for bf16 weights, set precision.compute=bf16");
+              ": weights without masters are rounded stochastically, which works for bf16 only; set "
+              "precision.compute=bf16");
   require(
       p.loss_scale.automatic() || p.compute == ComputePrecision::fp16 || p.compute == ComputePrecision::bf16,
       named("precision.loss_scale", p.loss_scale) + " with " + named("precision.compute", p.compute) +
-          "; a loss scale is for precision.compute=fp16 or bf16, leave it at 0");
+          ": only fp16 and bf16 take a loss scale; leave it at 0");
 }
 
 void check_plain_store(const PrecisionSettings& p) {
   const std::string type = p.compute == ComputePrecision::fp8 ? "bf16" : value_text(p.compute);
   require(p.store == WeightStore::compute || value_text(p.store) == type,
           named("precision.store", p.store) + " with " + named("precision.compute", p.compute) +
-              "; weights are held as " + type + " there, leave it at compute");
+              ": this precision holds weights as " + type + "; leave precision.store at compute");
 }
 
 void check_coded_store(const PrecisionSettings& p, const OptimSettings& optim) {
   const std::string store = named("precision.store", p.store);
-  require(p.compute != ComputePrecision::fp32,
-          store + " with " + named("precision.compute", p.compute) +
-              "; a coded weight needs its fp32 master beside it, which is the weight itself there, set "
-              "precision.compute=bf16");
-  require(p.master == MasterWeights::fp32, store + " with " + named("precision.master", p.master) +
-                                               "; steps are smaller than what 8 bits can tell apart, set "
-                                               "precision.master=fp32");
+  require(p.compute != ComputePrecision::fp32, store + " with " + named("precision.compute", p.compute) +
+                                                   ": a stored 8-bit weight needs an fp32 master beside it, "
+                                                   "and in fp32 the weight is its own master; set "
+                                                   "precision.compute=bf16");
+  require(p.master == MasterWeights::fp32,
+          store + " with " + named("precision.master", p.master) +
+              ": without fp32 masters the steps of training are too small for 8-bit weights; set "
+              "precision.master=fp32");
   require(update_rule_facts(optim).keeps_masters(),
           store + " with " + named("optim.name", optim.name) +
-              ", which keeps no masters to code; set precision.store=compute or another optim.name");
+              ": 8-bit weights are made from fp32 masters, which this optimizer does not keep; set "
+              "precision.store=compute or another optim.name");
 }
 
 }  // namespace

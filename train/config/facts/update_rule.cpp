@@ -95,7 +95,7 @@ void check_update_rule(const Settings& settings) {
   const OptimSettings& o = settings.optim;
   require(find(o.name, o.state) != nullptr, named("optim.state", o.state) + " with " +
                                                 named("optim.name", o.name) + "; only " +
-                                                names_with(o.state) + " has moments of that type");
+                                                names_with(o.state) + " can keep its state in that type");
   update_rule_facts(o).check(settings);
 }
 

@@ -1,0 +1,169 @@
+"""Data-parallel ranks: the numbers and the bits of one rank that takes as many micro-batches, and errors that end all."""
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+from programs import ROOT, metrics, moelab, start_and_take_a_step  # noqa: E402
+
+RANKS = ROOT / "scripts/ranks.sh"
+MICRO_BATCHES = 6  # of a step, over all ranks
+
+
+@pytest.fixture(scope="session")
+def corpus(make_shards) -> pathlib.Path:
+    return make_shards(20_000, 2_000)
+
+
+def settings(folder, data, accumulation, *more):
+    given = {"data.path": data, "run.dir": folder, "train.steps": 4, "train.micro_batch": 2, "train.sequence": 32, "model.vocab": 256,
+             "train.accumulation": accumulation, "eval.batches": 5, "eval.every": 2, "run.log_every": 1,
+             "parallel.timeout": 20} | dict(one.split("=", 1) for one in more)
+    return [moelab(), "train", "--config", "moe-pico", *(f"{key}={value}" for key, value in given.items())]
+
+
+def run(ranks, *arguments):
+    command = settings(*arguments)
+    if ranks > 1:
+        command = [RANKS, ranks, *command]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+
+
+TIMES_AND_MEMORY = ("step_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes", "peak_bytes_by_kind")
+
+
+def numbers(folder):
+    return [{key: value for key, value in step.items() if key not in TIMES_AND_MEMORY} for step in metrics(folder)]
+
+
+def checkpoint(folder):
+    """Digests of the weights and of the optimizer's state."""
+    newest = max((folder / "checkpoints").glob("step-*"))
+    return [hashlib.sha256((newest / name).read_bytes()).hexdigest() for name in ("model.safetensors", "optimizer.safetensors")]
+
+
+CASES = {"fp32": [], "bf16": ["precision.compute=bf16"], "sigmoid": ["model.router=sigmoid"], "dropless": ["model.dispatch=dropless"],
+         "host": ["placement.gradients=host", "placement.optimizer=host", "precision.compute=bf16"],
+         "drive": ["placement.gradients=nvme", "placement.nvme_path=."], "muon": ["optim.name=muon"],
+         "recomputed": ["activations.checkpoint=full", "activations.storage=int8"]}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_have_the_bits_of_one(tmp_path, corpus, case, ranks):
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert run(1, one, corpus, MICRO_BATCHES, *CASES[case]).returncode == 0
+    done = run(ranks, several, corpus, MICRO_BATCHES // ranks, *CASES[case])
+    assert done.returncode == 0, done.stderr
+    assert numbers(several) == numbers(one)
+    assert checkpoint(several) == checkpoint(one)
+    for rank in range(1, ranks):  # all ranks know the same
+        assert numbers(several / f"ranks/{rank}") == numbers(one)
+
+
+def test_rank_0_alone_speaks_and_the_estimate_is_what_was_measured(tmp_path, corpus):
+    done = run(2, tmp_path / "run", corpus, 2)
+    assert done.stdout.count("step 1/4") == 1 and "on 2 ranks" in done.stdout
+    for folder in (tmp_path / "run", tmp_path / "run/ranks/1"):
+        summary = json.loads((folder / "summary.json").read_text())
+        # a step's share of a micro-batch is a scalar that the dry run does not make on the device
+        assert 0 <= summary["peak_tensor_bytes"] - summary["estimated_peak_bytes"] <= 4
+        assert len(summary["ranks"]) == 2 and summary["ranks"][0]["peak_bytes"] > 0
+    parameters, steps, micro_batches = summary["model"]["parameters"], 4, 2
+    sent = summary["communication"]["sent_bytes"]
+    assert sent["data/gradients"] == parameters * 4 * steps * micro_batches  # fp32, to one other rank
+    assert not (tmp_path / "run/ranks/1/checkpoints").exists()
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, corpus):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert run(1, whole, corpus, 6).returncode == 0
+    assert run(3, parted, corpus, 2, "train.steps=2").returncode == 0
+    resumed = subprocess.run([str(w) for w in [RANKS, 2, *settings(parted, corpus, 3), "--resume", "latest"]],
+                             capture_output=True, text=True, timeout=120)
+    assert resumed.returncode == 0, resumed.stderr
+    assert checkpoint(parted) == checkpoint(whole)
+    assert [step["loss"] for step in metrics(parted)] == [step["loss"] for step in metrics(whole)]
+
+
+@pytest.mark.parametrize("setting, said", [
+    ("parallel.data=3", "parallel.data=3 times parallel.tensor=1 times parallel.pipeline=1 takes 3 ranks; this run has 2"),
+    ("parallel.tensor=2", "parallel.tensor=2: only data-parallel ranks are built so far; set it to 1"),
+    ("optim.in_backward=true", "parallel.data=2 with optim.in_backward=true"),
+])
+def test_what_cannot_be_is_one_line_of_rank_0(tmp_path, corpus, setting, said):
+    done = run(2, tmp_path / "run", corpus, 1, setting)
+    assert done.returncode == 2
+    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1 and said in done.stderr
+
+
+@pytest.mark.parametrize("rank_1, said", [('set -- "$@" optim.lr=0.5', "settings"), ("cd other", "data in data.path")])
+def test_ranks_with_other_settings_or_data_refuse_each_other(tmp_path, corpus, make_shards, rank_1, said):
+    (tmp_path / "data").symlink_to(corpus)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/data").symlink_to(make_shards(21_000, 2_000))
+    script = tmp_path / "rank.sh"
+    script.write_text(f'#!/bin/sh\n[ "$RANK" = 0 ] || {rank_1}\nexec "$@"\n')
+    script.chmod(0o755)
+    command = [RANKS, 2, script, *settings(tmp_path / "run", "data", 1)]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"moelab: rank 1 has other {said} than rank 0; all ranks need the same\n"
+
+
+def test_a_rank_that_never_comes_is_named_by_the_wait(tmp_path, corpus):
+    alone = os.environ | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29617"}
+    done = subprocess.run([str(w) for w in settings(tmp_path / "run", corpus, 1, "parallel.timeout=2")], env=alone,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "the 2 ranks of this run did not all meet at 127.0.0.1:29617 within parallel.timeout (2 s)" in done.stderr
+
+
+def start(tmp_path, corpus, **how):
+    """Two ranks that have taken a step of a long run: scripts/ranks.sh, and the process of rank 1."""
+    folder = tmp_path / "run"
+    command = [RANKS, 2, *settings(folder, corpus, 1, "train.steps=100000", "eval.batches=0", "eval.every=0")]
+    started = start_and_take_a_step([str(word) for word in command], folder / "ranks/1", text=True, **how)
+    for process in subprocess.run(["pgrep", "-P", str(started.pid)], capture_output=True, text=True).stdout.split():
+        if b"\0RANK=1\0" in pathlib.Path(f"/proc/{process}/environ").read_bytes():
+            return started, int(process)
+    raise AssertionError("rank 1 does not run")
+
+
+def test_when_a_rank_dies_all_end(tmp_path, corpus):
+    started, rank_1 = start(tmp_path, corpus, stderr=subprocess.PIPE)
+    os.kill(rank_1, signal.SIGKILL)
+    errors = started.communicate(timeout=30)[1]
+    assert started.returncode == 128 + signal.SIGKILL
+    assert "data/" in errors and "rank 0 of 2" in errors, errors
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["status"] == "error" and "rank 0 of 2" in summary["reason"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_to_one_rank_stops_and_saves_all(tmp_path, corpus, name):
+    started, rank_1 = start(tmp_path, corpus)
+    os.kill(rank_1, getattr(signal, name))
+    assert started.wait(timeout=30) == 0
+    steps = len(metrics(tmp_path / "run"))
+    assert (tmp_path / f"run/checkpoints/step-{steps}").exists()
+    reasons = [json.loads((folder / "summary.json").read_text())["reason"] for folder in (tmp_path / "run", tmp_path / "run/ranks/1")]
+    assert reasons == ["a signal to another rank", name]
+
+
+def test_torchrun_starts_the_same_ranks(tmp_path, corpus):
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    if subprocess.run([*torchrun, "--help"], capture_output=True).returncode != 0:
+        pytest.skip("torchrun cannot be imported beside this installation of LibTorch")
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert run(1, one, corpus, 2).returncode == 0
+    command = [*torchrun, "--standalone", "--no-python", "--nproc-per-node=2", *settings(several, corpus, 1)]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert numbers(several) == numbers(one) and checkpoint(several) == checkpoint(one)

@@ -1,0 +1,182 @@
+#include "train/parallel/c10d_communicator.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/memory/ledger.h"
+
+namespace moelab {
+namespace {
+
+// Where each rank's part begins.
+std::vector<int64_t> starts(std::span<const int64_t> counts) {
+  std::vector<int64_t> first(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
+  return first;
+}
+
+void check_counts(std::span<const int64_t> counts, int64_t ranks, const at::Tensor& whole) {
+  TORCH_CHECK(static_cast<int64_t>(counts.size()) == ranks, counts.size(), " counts for ", ranks, " ranks");
+  const int64_t elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  TORCH_CHECK(elements == whole.numel() && whole.is_contiguous(), "counts of ", elements,
+              " elements for a contiguous tensor of ", whole.sizes());
+}
+
+}  // namespace
+
+// A call's messages under way, and what is done with them when they have come.
+class C10dCommunicator::Pending : public Transfer {
+ public:
+  explicit Pending(std::string name) : name_(std::move(name)) {}
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  // Messages use the callers' memory until they have passed.
+  ~Pending() override {
+    try {
+      finish_messages();
+    } catch (const std::exception&) {  // wait() was not called: nobody asks for the result
+    }
+  }
+
+  void wait() override {
+    try {
+      finish_messages();
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, name_, ": ", error.what());
+    }
+    if (afterwards_) std::exchange(afterwards_, {})();
+  }
+
+  void add(c10::intrusive_ptr<c10d::Work> message, const at::Tensor& memory) {
+    messages_.push_back(std::move(message));
+    memory_.push_back(memory);
+  }
+  void then(std::function<void()> afterwards) { afterwards_ = std::move(afterwards); }
+
+ private:
+  void finish_messages() {
+    const auto messages = std::exchange(messages_, {});
+    for (const auto& message : messages) message->wait();
+    memory_.clear();
+  }
+
+  std::string name_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> messages_;
+  std::vector<at::Tensor> memory_;  // lives until the messages have passed
+  std::function<void()> afterwards_;
+};
+
+C10dCommunicator::C10dCommunicator(RankGroup group, std::string name)
+    : group_(std::move(group)),
+      name_(std::move(name)),
+      rank_(group_->getRank()),
+      size_(group_->getSize()),
+      sent_to_(size_),
+      received_from_(size_) {}
+
+std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin() {
+  TORCH_CHECK(group_, name_, ": this rank has left the others");
+  return std::make_unique<Pending>(name_ + ", communication " + std::to_string(++calls_) + ", rank " +
+                                   std::to_string(rank_) + " of " + std::to_string(size_));
+}
+
+void C10dCommunicator::post_send(Pending& pending, const at::Tensor& flat, int64_t to) {
+  if (flat.numel() == 0) return;
+  std::vector<at::Tensor> one{flat.view(at::kByte)};  // Gloo knows no fp8
+  pending.add(group_->send(one, static_cast<int>(to), sent_to_[to]++), flat);
+  sent_bytes_ += static_cast<int64_t>(flat.nbytes());
+}
+
+void C10dCommunicator::post_receive(Pending& pending, const at::Tensor& flat, int64_t from) {
+  if (flat.numel() == 0) return;
+  std::vector<at::Tensor> one{flat.view(at::kByte)};
+  pending.add(group_->recv(one, static_cast<int>(from), received_from_[from]++), flat);
+}
+
+std::unique_ptr<Transfer> C10dCommunicator::gather(const at::Tensor& part, const at::Tensor& whole,
+                                                   std::span<const int64_t> counts) {
+  check_counts(counts, size_, whole);
+  TORCH_CHECK(part.numel() == counts[rank_] && part.is_contiguous() && part.dtype() == whole.dtype(), name_,
+              ": a part of ", part.sizes(), " where rank ", rank_, " has ", counts[rank_], " elements");
+  const std::vector<int64_t> first = starts(counts);
+  const at::Tensor flat = whole.view(-1), own = flat.narrow(0, first[rank_], counts[rank_]);
+  if (own.data_ptr() != part.data_ptr()) own.copy_(part.view(-1));
+  auto pending = begin();
+  for (int64_t i = 1; i < size_; ++i) {
+    const int64_t to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+    post_send(*pending, own, to);
+    post_receive(*pending, flat.narrow(0, first[from], counts[from]), from);
+  }
+  return pending;
+}
+
+std::unique_ptr<Transfer> C10dCommunicator::reduce(const at::Tensor& whole, const at::Tensor& sum,
+                                                   std::span<const int64_t> counts) {
+  check_counts(counts, size_, whole);
+  TORCH_CHECK(sum.numel() == counts[rank_] && sum.is_contiguous(), name_, ": a sum of ", sum.sizes(),
+              " where rank ", rank_, " has ", counts[rank_], " elements");
+  const std::vector<int64_t> first = starts(counts);
+  const at::Tensor flat = whole.view(-1);
+  auto pending = begin();
+  std::vector<at::Tensor> versions(size_);  // this rank's part, by each rank
+  versions[rank_] = flat.narrow(0, first[rank_], counts[rank_]);
+  for (int64_t i = 1; i < size_; ++i) {
+    const int64_t to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+    const KindScope kind(Kind::communication);
+    versions[from] = at::empty({counts[rank_]}, whole.options());
+    post_send(*pending, flat.narrow(0, first[to], counts[to]), to);
+    post_receive(*pending, versions[from], from);
+  }
+  pending->then([versions, total = sum.view(-1)] {
+    for (const at::Tensor& version : versions) total.add_(version);
+  });
+  return pending;
+}
+
+std::unique_ptr<Transfer> C10dCommunicator::exchange(const at::Tensor& sent, std::span<const int64_t> to,
+                                                     const at::Tensor& received,
+                                                     std::span<const int64_t> from) {
+  check_counts(to, size_, sent);
+  check_counts(from, size_, received);
+  TORCH_CHECK(to[rank_] == from[rank_] && sent.dtype() == received.dtype(), name_, ": rank ", rank_,
+              " sends itself ", to[rank_], " elements and takes ", from[rank_]);
+  const std::vector<int64_t> first_to = starts(to), first_from = starts(from);
+  const auto out = [&](int64_t r) { return sent.view(-1).narrow(0, first_to[r], to[r]); };
+  const auto in = [&](int64_t r) { return received.view(-1).narrow(0, first_from[r], from[r]); };
+  in(rank_).copy_(out(rank_));
+  auto pending = begin();
+  for (int64_t i = 1; i < size_; ++i) {
+    const int64_t there = (rank_ + i) % size_, here = (rank_ + size_ - i) % size_;
+    post_send(*pending, out(there), there);
+    post_receive(*pending, in(here), here);
+  }
+  return pending;
+}
+
+std::unique_ptr<Transfer> C10dCommunicator::send(const at::Tensor& tensor, int64_t to) {
+  auto pending = begin();
+  post_send(*pending, tensor.view(-1), to);
+  return pending;
+}
+
+std::unique_ptr<Transfer> C10dCommunicator::receive(const at::Tensor& tensor, int64_t from) {
+  auto pending = begin();
+  post_receive(*pending, tensor.view(-1), from);
+  return pending;
+}
+
+std::vector<int64_t> C10dCommunicator::agree(std::span<const int64_t> words) {
+  const auto count = static_cast<int64_t>(words.size());
+  std::vector<int64_t> all(words.size() * static_cast<size_t>(size_));
+  const at::Tensor whole = at::from_blob(all.data(), {size_ * count}, at::kLong);
+  const at::Tensor own = whole.narrow(0, rank_ * count, count);
+  std::copy(words.begin(), words.end(), own.data_ptr<int64_t>());
+  gather(own, whole, std::vector<int64_t>(size_, count))->wait();
+  return all;
+}
+
+}  // namespace moelab

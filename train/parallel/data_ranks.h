@@ -1,0 +1,47 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "moe/communicator.h"
+
+namespace moelab {
+
+// The data-parallel ranks: each holds the whole model and takes its share of a step's micro-batches. Each use
+// has a communicator of its own, because the calls of one must come in the same order on all ranks. By
+// default: one rank.
+struct DataRanks {
+  Communicator* gradients = &one_rank();
+  Communicator* control = &one_rank();  // what ranks decide and report together
+
+  int64_t rank() const { return control->rank(); }
+  int64_t size() const { return control->size(); }
+};
+
+// Every rank's value, in rank order.
+template <class T>
+std::vector<T> of_all_ranks(Communicator& ranks, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
+  using Words = std::array<int64_t, sizeof(T) / sizeof(int64_t)>;
+  const std::vector<int64_t> all = ranks.agree(std::bit_cast<Words>(mine));
+  std::vector<T> values;
+  for (auto word = all.begin(); word != all.end(); word += std::tuple_size_v<Words>) {
+    Words words;
+    std::copy_n(word, words.size(), words.begin());
+    values.push_back(std::bit_cast<T>(words));
+  }
+  return values;
+}
+
+// Whether it holds on one of the ranks at least.
+inline bool on_any_rank(Communicator& ranks, bool holds) {
+  for (const int64_t one : of_all_ranks<int64_t>(ranks, holds)) {
+    if (one != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace moelab

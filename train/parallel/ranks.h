@@ -1,0 +1,56 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moe/settings/error.h"
+#include "train/config/settings.h"
+#include "train/parallel/data_ranks.h"
+#include "train/parallel/layout.h"
+#include "train/parallel/world.h"
+
+namespace moelab {
+
+// A mistake that one rank alone has met, such as a full drive.
+struct RankError : UserError {
+  RankError(int64_t rank, const UserError& error)
+      : UserError("rank " + std::to_string(rank) + ": " + error.what()) {}
+};
+
+// The ranks of a run, once they have met. One rank alone meets nobody and opens nothing.
+class Ranks {
+ public:
+  // Meets the other ranks of `world`; `settings` say how they are laid out. Throws UserError when the layout
+  // does not fit the world, and when ranks do not come within parallel.timeout.
+  Ranks(const World& world, const ParallelSettings& settings);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  const World& world() const { return world_; }
+  const RankLayout& layout() const { return layout_; }
+  bool alone() const { return world_.alone(); }
+  DataRanks data();
+
+  // Throws UserError unless all ranks give the same words for `what` ("settings").
+  void require_same(const std::string& what, std::span<const int64_t> words);
+
+  // Ends all communication, so that no rank waits for this one. Later calls throw c10::Error. Call it when
+  // this rank cannot go on.
+  void leave();
+
+  // Sent by this rank so far, by axis and use ("data/gradients").
+  std::vector<std::pair<std::string, int64_t>> sent_bytes() const;
+
+ private:
+  struct Groups;
+  World world_;
+  RankLayout layout_;
+  std::unique_ptr<Groups> groups_;  // null: alone
+};
+
+}  // namespace moelab
