@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/memory/block_cache.h"
 #include "tests/train/loop/scripted_run.h"
 
 namespace moelab::test {
@@ -193,6 +194,21 @@ TEST_F(ScriptedRun, AResumedRunGoesOnWhereItsCheckpointEnds) {
   EXPECT_EQ(updates(), 4);
   EXPECT_EQ(heard_.steps.back().tokens, 40);
   EXPECT_FALSE(heard_.said("nothing left to train"));
+}
+
+// A block of host memory that was freed stays mapped for the next request, until the cache is emptied.
+TEST_F(ScriptedRun, EmptyCacheEveryGivesFreedMemoryBack) {
+  install_allocators();
+  const auto kept_after_a_run = [&](int64_t empty_cache_every) {
+    at::empty({int64_t{32} << 20}, at::kByte);
+    EXPECT_GE(cpu_blocks().mapped() - cpu_blocks().used(), size_t{32} << 20);
+    settings_.memory.empty_cache_every = empty_cache_every;
+    loop_.reset();
+    loop().run();
+    return cpu_blocks().mapped() - cpu_blocks().used();
+  };
+  EXPECT_GE(kept_after_a_run(0), size_t{32} << 20);
+  EXPECT_EQ(kept_after_a_run(4), 0U);
 }
 
 }  // namespace

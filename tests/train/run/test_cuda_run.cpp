@@ -6,6 +6,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/train/run/random_run.h"
 #include "train/config/load.h"
+#include "train/run/open_run.h"
 #include "train/run/trainer.h"
 
 // Whole training steps on a GPU, compared with the CPU's, and with memory moved off the device.
@@ -163,6 +164,16 @@ TEST(CudaRun, PackedStorageTrains) {
                              "precision.store=fp8"}) {
     const Result got = run_on(kGpu, {"precision.compute=bf16", packed});
     for (size_t i = 0; i < kept.losses.size(); ++i) EXPECT_NEAR(got.losses[i], kept.losses[i], 0.1) << packed;
+  }
+}
+
+// precision.tf32 decides how cuBLAS multiplies fp32 matrices.
+TEST(CudaRun, Tf32IsAsTheSettingSays) {
+  MOELAB_NEEDS_CUDA();
+  for (const bool tf32 : {true, false}) {
+    open_device(settings_with(
+        {"run.device=cuda", "run.threads=1", tf32 ? "precision.tf32=true" : "precision.tf32=false"}));
+    EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), tf32);
   }
 }
 
