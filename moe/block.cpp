@@ -14,14 +14,17 @@ namespace moelab {
 namespace {
 
 // RMSNorm of queries and keys, by head or over the full width; returns a new packed tensor.
-at::Tensor normalise_qk(const at::Tensor& qkv_BSNd, const BlockWeights& w, const ModelSettings& m) {
+at::Tensor normalise_qk(const at::Tensor& qkv_BSNd, const BlockWeights& w, const BlockContext& context) {
+  const ModelSettings& m = context.model;
   const auto parts = qkv_BSNd.split_with_sizes({m.heads, m.kv(), m.kv()}, 2);
   const auto norm = [&](const at::Tensor& part, const at::Tensor& weight) {
     const at::Tensor rows = part.contiguous();
     const at::Tensor shaped = m.qk_norm == QkNorm::head ? rows : rows.flatten(2);
     return rms_norm(shaped, weight, m.norm_eps).view(rows.sizes());
   };
-  return at::cat({norm(parts[0], w.q_norm), norm(parts[1], w.k_norm), parts[2]}, 2);
+  // a rank's heads give a part of the norms' gradients
+  const at::Tensor q_norm = context.reducer.enter(w.q_norm), k_norm = context.reducer.enter(w.k_norm);
+  return at::cat({norm(parts[0], q_norm), norm(parts[1], k_norm), parts[2]}, 2);
 }
 
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const BlockWeights& w) {
@@ -57,7 +60,7 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const BlockCon
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
   // not a view to autograd, or the in-place rotation would cost a copy of the gradient
   at::Tensor qkv = at::_unsafe_view(project(x_BSD, w.qkv_WD, w), {B, S, N, m.head()});
-  if (m.qk_norm != QkNorm::none) qkv = normalise_qk(qkv, w, m);
+  if (m.qk_norm != QkNorm::none) qkv = normalise_qk(qkv, w, context);
   // after the norm, as in OLMoE
   if (m.clip_qkv > 0) qkv = at::clamp(qkv, -m.clip_qkv, m.clip_qkv);
   qkv = rope_(qkv, m.heads + m.kv(), places.rope);
@@ -78,9 +81,10 @@ at::Tensor normalised(const at::Tensor& x, const at::Tensor& weight_D, double ep
 
 // x + attention(norm(x)).
 at::Tensor attention_half(const at::Tensor& x_BSD, const BlockWeights& w, const BlockContext& context) {
-  const at::Tensor attended =
-      attend(normalised(x_BSD, w.attention_norm_D, context.model.norm_eps, context.pieces), w, context);
-  return project(attended, w.out_DW, w).add_(x_BSD);
+  const at::Tensor attended = attend(
+      context.reducer.enter(normalised(x_BSD, w.attention_norm_D, context.model.norm_eps, context.pieces)), w,
+      context);
+  return context.reducer.leave(project(attended, w.out_DW, w)).add_(x_BSD);
 }
 
 // x + moe(norm(x)).
@@ -117,7 +121,8 @@ BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const 
                  .training = context.training,
                  .stats = context.stats,
                  .keep_hidden = !recomputes(pieces, Piece::expert_hidden),
-                 .documents = context.places.documents};
+                 .documents = context.places.documents,
+                 .reducer = context.reducer};
   if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, moe, routing, pieces);
   moe.keep_hidden = true;  // the whole half is recomputed
   const auto half = [&w, moe](const at::Tensor& in, RoutingState& replayed) {

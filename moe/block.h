@@ -6,6 +6,7 @@
 
 #include "moe/kv_cache.h"
 #include "moe/moe_layer.h"
+#include "moe/reducer.h"
 #include "moe/runner.h"
 #include "moe/settings/model_settings.h"
 
@@ -40,9 +41,13 @@ struct BlockContext {
   // appended to its cache. With places.position_B all texts share one cache. Excludes places.documents.
   std::span<const CachedRows> texts = {};
   BlockPieces* pieces = nullptr;  // recomputes parts of the block in backward; null: keep all
+  // Of ranks that have a slice of the weights each. `model` is then rank_model's (moe/tensor_slice.h).
+  Reducer reducer = {};
 };
 
-// x + attention(norm(x)), then x + moe(norm(x)). `routing` as for moe_layer.
+// x + attention(norm(x)), then x + moe(norm(x)). `routing` as for moe_layer. With slices of the weights,
+// every rank has the same x and gets the same result, and its gradients of x and of weights that are not
+// sliced are the sums over the ranks.
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& weights, const BlockContext& context,
                           RoutingState& routing);
 

@@ -46,9 +46,13 @@ void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& route
   stats.dropped.add_(routes.dropped);
 }
 
-MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w, bool keep_hidden) {
+at::Tensor dense_part(const at::Tensor& entered_TD, const MoeWeights& w, const MoeContext& context) {
+  return dense_block(entered_TD, w.shared13_2FD, w.shared2_DF, w.fp8, context.keep_hidden);
+}
+
+MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w, const MoeContext& context) {
   const at::Tensor none = at::zeros({}, x_TD.options().dtype(at::kFloat));
-  return {dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8, keep_hidden), none, none};
+  return {context.reducer.leave(dense_part(context.reducer.enter(x_TD), w, context)), none, none};
 }
 
 }  // namespace
@@ -56,7 +60,7 @@ MoeOutput dense_layer(const at::Tensor& x_TD, const MoeWeights& w, bool keep_hid
 MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const MoeContext& context,
                     RoutingState& routing) {
   const ModelSettings& m = context.settings;
-  if (m.dense()) return dense_layer(x_TD, w, context.keep_hidden);
+  if (m.dense()) return dense_layer(x_TD, w, context);
   const bool replaying = routing.filled();
   const auto bias = w.bias_E.defined() ? std::optional(w.bias_E) : std::nullopt;
   const auto replay = replaying ? std::optional(routing.ids_TK) : std::nullopt;
@@ -65,15 +69,15 @@ MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const MoeContex
     routing = {routed.ids_TK, dispatch(routed.ids_TK, context)};
     if (context.stats) add_to(*context.stats, routed, routing.routes);
   }
+  // Every rank routes all tokens. Its experts' slices give a part of the gradient of the router weights too.
+  const at::Tensor in_TD = context.reducer.enter(x_TD), weights_TK = context.reducer.enter(routed.weights_TK);
   const bool onehot = context.training && m.dispatch == Dispatch::onehot;
   at::Tensor y =
-      onehot ? onehot_experts(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, context.sequence)
-             : expert_block(x_TD, routed.weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8,
-                            context.keep_hidden);
-  if (w.shared13_2FD.defined()) {
-    y = y.add(dense_block(x_TD, w.shared13_2FD, w.shared2_DF, w.fp8, context.keep_hidden));
-  }
-  return {y, routed.balance_loss, routed.z_loss};
+      onehot
+          ? onehot_experts(in_TD, weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, context.sequence)
+          : expert_block(in_TD, weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8, context.keep_hidden);
+  if (w.shared13_2FD.defined()) y = y.add(dense_part(in_TD, w, context));
+  return {context.reducer.leave(y), routed.balance_loss, routed.z_loss};
 }
 
 at::Tensor next_router_bias(const at::Tensor& bias_E, const at::Tensor& load_E, double rate) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "moe/reducer.h"
 #include "moe/routing_state.h"
 #include "moe/settings/model_settings.h"
 
@@ -32,6 +33,7 @@ struct MoeContext {
   RoutingStats* stats = nullptr;  // counts routing, unless it is replayed; null: no counting
   bool keep_hidden = true;        // as for expert_block; the one-hot dispatch always keeps it
   at::Tensor documents = {};      // as ForwardContext's, on x's device
+  Reducer reducer = {};           // of ranks that have a slice of F each
 };
 
 // router -> dispatch -> experts -> combine. Expert choice keeps its capacity, which defines it, outside

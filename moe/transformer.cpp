@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/embedding.h"
 #include "kernels/linear.h"
@@ -118,10 +120,18 @@ void Transformer::add_block(int64_t layer) {
 
 Transformer::Transformer(const ModelSettings& model, const AttentionSettings& attention,
                          const TransformerOptions& options)
-    : model_(model), attention_(attention), options_(options), stats_(model.layers) {
-  embedding_VD_ = add_matrix("embedding", {model.vocab, model.d_model}, kDeviation);
-  blocks_.reserve(model.layers);
-  for (int64_t layer = 0; layer < model.layers; ++layer) add_block(layer);
+    : model_(model), attention_(attention), options_(options) {
+  Stage& stage = options_.stage;
+  TORCH_CHECK(stage.first >= 0 && stage.first <= model.layers && stage.count >= 0, "a stage of ", stage.count,
+              " blocks from block ", stage.first, " of ", model.layers);
+  stage.count = std::min(stage.count, model.layers - stage.first);
+  if (stage.embedding || (stage.head && model.tie_embeddings)) {
+    embedding_VD_ = add_matrix("embedding", {model.vocab, model.d_model}, kDeviation);
+  }
+  stats_.resize(stage.count);
+  blocks_.reserve(stage.count);
+  for (int64_t i = 0; i < stage.count; ++i) add_block(stage.first + i);
+  if (!stage.head) return;
   final_norm_D_ = add_fp32("final_norm", {model.d_model}, 0, 1);
   head_VD_ =
       model.tie_embeddings ? embedding_VD_ : add_matrix("head", {model.vocab, model.d_model}, kDeviation);
@@ -135,6 +145,7 @@ const at::Tensor& Transformer::rope(int64_t sequence) {
 }
 
 at::Tensor Transformer::cached_rope(std::span<const CachedText> texts) const {
+  KindScope kind(Kind::activations);
   std::vector<at::Tensor> tables;
   for (const CachedText& text : texts) {
     tables.push_back(
@@ -150,55 +161,74 @@ at::Tensor Transformer::rope_in(const at::Tensor& documents_BS) {
   return rope(documents_BS.size(1)).index_select(0, place);
 }
 
-Transformer::Hidden Transformer::hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
-                                        std::span<const CachedText> texts, const at::Tensor& documents,
-                                        const Places& given) {
+at::Tensor Transformer::on_device(const at::Tensor& batch) const {
+  return batch.to(options_.device, /*non_blocking=*/true);
+}
+
+Places Transformer::places_of(int64_t sequence, const at::Tensor& documents_BS) {
   KindScope kind(Kind::activations);
-  const auto on_device = [&](const at::Tensor& batch) {
-    return batch.to(options_.device, /*non_blocking=*/true);
+  if (!documents_BS.defined()) return {.rope = rope(sequence)};
+  const at::Tensor documents = on_device(documents_BS);
+  return {.rope = rope_in(documents), .documents = documents, .longest_document = options_.longest_document};
+}
+
+Hidden Transformer::embed(const at::Tensor& tokens_BS) {
+  TORCH_CHECK(options_.stage.embedding, "this stage has no embedding");
+  KindScope kind(Kind::activations);
+  Hidden h;
+  h.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS));
+  h.balance_loss = at::zeros({}, h.x_BSD.options().dtype(at::kFloat));
+  h.z_loss = at::zeros_like(h.balance_loss);
+  return h;
+}
+
+BlockFunction Transformer::block(int64_t index, bool training, const Places& places,
+                                 std::vector<CachedRows> rows, BlockPieces* pieces) {
+  return [this, index, training, places, rows = std::move(rows), pieces](const at::Tensor& x,
+                                                                         RoutingState& routing) {
+    return block_forward(x, blocks_[index],
+                         {.model = model_,
+                          .attention = attention_,
+                          .places = places,
+                          .training = training,
+                          .stats = training ? &stats_[index] : nullptr,
+                          .texts = rows,
+                          .pieces = pieces},
+                         routing);
   };
-  Places places = given;
-  if (documents.defined()) {
-    places.documents = on_device(documents);
-    places.longest_document = options_.longest_document;
-    places.rope = rope_in(places.documents);
-  } else if (!given.rope.defined()) {
-    places.rope = texts.empty() ? rope(tokens_BS.size(1)) : cached_rope(texts);
-  }
-  Hidden out;
-  out.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS));
-  out.balance_loss = at::zeros({}, out.x_BSD.options().dtype(at::kFloat));
-  out.z_loss = at::zeros_like(out.balance_loss);
-  for (int64_t layer = 0; layer < model_.layers; ++layer) {
+}
+
+Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Places& places,
+                        std::span<const CachedText> texts) {
+  KindScope kind(Kind::activations);
+  const double share = 1.0 / static_cast<double>(model_.layers);
+  for (int64_t i = 0; i < options_.stage.count; ++i) {
+    const int64_t layer = options_.stage.first + i;
     std::vector<CachedRows> rows;
     for (const CachedText& text : texts) rows.push_back({&text.cache->layer(layer), text.tokens});
     BlockPieces* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
-    const BlockFunction block = [this, layer, training, places, rows, pieces](const at::Tensor& x,
-                                                                              RoutingState& routing) {
-      return block_forward(x, blocks_[layer],
-                           {.model = model_,
-                            .attention = attention_,
-                            .places = places,
-                            .training = training,
-                            .stats = training ? &stats_[layer] : nullptr,
-                            .texts = rows,
-                            .pieces = pieces},
-                           routing);
-    };
-    BlockOutput output = runner.run(layer, out.x_BSD, block);
-    out.x_BSD = output.x_BSD;
-    out.balance_loss = out.balance_loss.add(output.balance_loss, 1.0 / static_cast<double>(model_.layers));
-    out.z_loss = out.z_loss.add(output.z_loss, 1.0 / static_cast<double>(model_.layers));
+    BlockOutput output = runner.run(layer, h.x_BSD, block(i, training, places, std::move(rows), pieces));
+    h.x_BSD = output.x_BSD;
+    h.balance_loss = h.balance_loss.add(output.balance_loss, share);
+    h.z_loss = h.z_loss.add(output.z_loss, share);
   }
-  out.x_BSD = rms_norm(out.x_BSD, final_norm_D_, model_.norm_eps);
-  return out;
+  return h;
 }
 
-LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
-                               BlockRunner& runner, const ForwardContext& context) {
-  const Hidden h = hidden(tokens_BS, training, runner, {}, context.documents);
-  const at::Tensor x_TD = h.x_BSD.flatten(0, 1),
-                   targets_T = targets_BS.to(options_.device, /*non_blocking=*/true).flatten();
+Hidden Transformer::run_blocks(Hidden h, bool training, BlockRunner& runner, const at::Tensor& documents_BS) {
+  const Places places = places_of(h.x_BSD.size(1), documents_BS);
+  return run(std::move(h), training, runner, places);
+}
+
+at::Tensor Transformer::final_norm(const at::Tensor& x_BSD) const {
+  TORCH_CHECK(options_.stage.head, "this stage has no head");
+  KindScope kind(Kind::activations);
+  return rms_norm(x_BSD, final_norm_D_, model_.norm_eps);
+}
+
+LossParts Transformer::losses(Hidden h, const at::Tensor& targets_BS, const ForwardContext& context) {
+  h.x_BSD = final_norm(h.x_BSD);
+  const at::Tensor x_TD = h.x_BSD.flatten(0, 1), targets_T = on_device(targets_BS).flatten();
   if (context.reference) {
     const ComparedLoss loss =
         compared_cross_entropy(x_TD, head_VD_, targets_T, *context.reference, context.loss_scale);
@@ -208,27 +238,38 @@ LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& ta
   return {loss, h.balance_loss, h.z_loss, loss, {}};
 }
 
+LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
+                               BlockRunner& runner, const ForwardContext& context) {
+  return losses(run_blocks(embed(tokens_BS), training, runner, context.documents), targets_BS, context);
+}
+
 ReferenceHead Transformer::reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
                                      const at::Tensor& documents) {
   at::NoGradGuard no_grad;
-  return {hidden(tokens_BS, true, runner, {}, documents).x_BSD.flatten(0, 1), head_VD_, weight};
+  const at::Tensor x_BSD = final_norm(run_blocks(embed(tokens_BS), true, runner, documents).x_BSD);
+  return {x_BSD.flatten(0, 1), head_VD_, weight};
+}
+
+at::Tensor Transformer::decode(const at::Tensor& tokens_BS, BlockRunner& runner, const Places& places,
+                               std::span<const CachedText> texts) {
+  return final_norm(run(embed(tokens_BS), false, runner, places, texts).x_BSD);
 }
 
 at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {
-  return moelab::linear(hidden(tokens_BS, false, runner).x_BSD, head_VD_);
+  return moelab::linear(decode(tokens_BS, runner, places_of(tokens_BS.size(1))), head_VD_);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText text{&cache, tokens_BS.size(1)};
-  const at::Tensor x_BSD = hidden(tokens_BS, false, runner, {&text, 1}).x_BSD;
+  const at::Tensor x_BSD = decode(tokens_BS, runner, {.rope = cached_rope({&text, 1})}, {&text, 1});
   return moelab::linear(x_BSD.select(1, x_BSD.size(1) - 1), head_VD_);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts,
                                     BlockRunner& runner) {
   at::NoGradGuard no_grad;
-  const at::Tensor x_SD = hidden(tokens_1S, false, runner, texts).x_BSD[0];
+  const at::Tensor x_SD = decode(tokens_1S, runner, {.rope = cached_rope(texts)}, texts)[0];
   std::vector<at::Tensor> last;
   int64_t end = 0;
   for (const CachedText& text : texts) last.push_back(x_SD.select(0, (end += text.tokens) - 1));
@@ -240,8 +281,7 @@ at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const Places& pl
                                     BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText all{&cache, tokens_B.size(0)};
-  return moelab::linear(hidden(tokens_B.unsqueeze(0), false, runner, {&all, 1}, {}, places).x_BSD[0],
-                        head_VD_);
+  return moelab::linear(decode(tokens_B.unsqueeze(0), runner, places, {&all, 1})[0], head_VD_);
 }
 
 at::Tensor Transformer::objective(const LossParts& parts) const {

@@ -17,6 +17,14 @@
 
 namespace moelab {
 
+// The part of a model that one process has, for pipeline parallelism. By default the whole model.
+struct Stage {
+  int64_t first = 0;                                    // its first block
+  int64_t count = std::numeric_limits<int64_t>::max();  // blocks; fewer if the model ends before
+  bool embedding = true;                                // its input is tokens
+  bool head = true;                                     // its output is the loss: final norm and head
+};
+
 struct TransformerOptions {
   c10::Device device = c10::kCPU;
   c10::ScalarType compute = c10::kFloat;  // fp32, or bf16 or fp16 with fp32 norms and routers
@@ -24,8 +32,16 @@ struct TransformerOptions {
   bool fp8 = false;  // products inside the blocks in fp8, except the router's and attention's
   uint64_t seed = 1;
   int64_t longest_document = std::numeric_limits<int64_t>::max();  // tokens; of documents that share a row
+  Stage stage = {};
   // Called with each parameter once it has its values, before the next one is made; it may free their memory.
   std::function<void(Parameter&)> made = {};
+};
+
+// What a stage hands to the next one.
+struct Hidden {
+  at::Tensor x_BSD;         // (B, S, D) compute: the residual stream
+  at::Tensor balance_loss;  // () fp32: sum over the blocks so far, divided by the whole model's layers
+  at::Tensor z_loss;        // () fp32, likewise
 };
 
 struct LossParts {
@@ -51,6 +67,10 @@ struct ForwardContext {
 // A decoder-only transformer of mixtures of experts (or dense): embedding -> N x [attention, MoE] -> norm ->
 // head. Weights start as normal(0, 0.02), those that write to the residual stream divided by sqrt(2 *
 // layers); each is a function of (seed, its name) alone.
+//
+// With options.stage it has the weights of that stage alone. Names and layer numbers, a runner's too, are the
+// whole model's, and so are the weights' values. With tied embeddings the first and the last stage have a
+// copy of the embedding each, and each gets a part of its gradient.
 class Transformer {
  public:
   Transformer(const ModelSettings& model, const AttentionSettings& attention,
@@ -59,9 +79,19 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   // tokens, targets (B, S) int64; a target of -1 is left out of the mean. In training, dispatch is as the
-  // settings say and routing is counted; otherwise the model is dropless.
+  // settings say and routing is counted; otherwise the model is dropless. Whole models only, as everything
+  // below that takes tokens; it is losses(run_blocks(embed(tokens))).
   LossParts forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
                     BlockRunner& runner, const ForwardContext& context = {});
+
+  // The three parts of forward, for a pipeline of stages. The stage with the embedding starts with embed, the
+  // others with the Hidden that they receive; the stage with the head ends with losses, the others hand their
+  // Hidden on. Cut there, a backward pass has the bits of the whole model's: a stage differentiates its three
+  // outputs with the gradients that the next stage has of its inputs.
+  Hidden embed(const at::Tensor& tokens_BS);
+  Hidden run_blocks(Hidden hidden, bool training, BlockRunner& runner,
+                    const at::Tensor& documents_BS = {});  // as ForwardContext's
+  LossParts losses(Hidden hidden, const at::Tensor& targets_BS, const ForwardContext& context = {});
 
   // This model's side of a comparison, for tokens (B, S), with the settings' dispatch and without gradients.
   ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
@@ -97,7 +127,7 @@ class Transformer {
   };
   const std::vector<Buffer>& buffers() const { return buffers_; }
 
-  // Routing since the last reset, one entry per layer (empty tensors in a dense model).
+  // Routing since the last reset, one entry per layer of the stage (empty tensors in a dense model).
   const std::vector<RoutingStats>& routing_stats() const { return stats_; }
   void reset_routing_stats();
   // The sigmoid router's biases, moved by the loads counted since the last reset; empty for other routers.
@@ -105,18 +135,20 @@ class Transformer {
   // Sets them. Nothing is allocated, so that an update that has begun can finish.
   void set_router_biases(const std::vector<at::Tensor>& biases);
 
-  const ModelSettings& settings() const { return model_; }
+  const ModelSettings& settings() const { return model_; }  // the whole model's
+  const Stage& stage() const { return options_.stage; }
   c10::Device device() const { return options_.device; }
   c10::ScalarType compute() const { return options_.compute; }
   bool fp8() const { return options_.fp8; }
 
  private:
-  struct Hidden {
-    at::Tensor x_BSD, balance_loss, z_loss;
-  };
-  Hidden hidden(const at::Tensor& tokens_BS, bool training, BlockRunner& runner,
-                std::span<const CachedText> texts = {}, const at::Tensor& documents = {},
-                const Places& given = {});
+  Hidden run(Hidden hidden, bool training, BlockRunner& runner, const Places& places,
+             std::span<const CachedText> texts = {});
+  BlockFunction block(int64_t index, bool training, const Places& places, std::vector<CachedRows> rows,
+                      BlockPieces* pieces);
+  // The normed output of the last block (B, S, D), outside of training.
+  at::Tensor decode(const at::Tensor& tokens_BS, BlockRunner& runner, const Places& places,
+                    std::span<const CachedText> texts = {});
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);
@@ -125,6 +157,9 @@ class Transformer {
   const at::Tensor& rope(int64_t sequence);
   at::Tensor cached_rope(std::span<const CachedText> texts) const;
   at::Tensor rope_in(const at::Tensor& documents_BS);  // on the device
+  Places places_of(int64_t sequence, const at::Tensor& documents_BS = {});
+  at::Tensor on_device(const at::Tensor& batch) const;
+  at::Tensor final_norm(const at::Tensor& x_BSD) const;
 
   ModelSettings model_;
   AttentionSettings attention_;
@@ -133,9 +168,9 @@ class Transformer {
   std::vector<Buffer> buffers_;
   at::Tensor embedding_VD_, head_VD_;  // (V, D) compute; the same tensor when tied
   at::Tensor final_norm_D_;            // (D) fp32
-  std::vector<BlockWeights> blocks_;
-  std::vector<RoutingStats> stats_;
-  at::Tensor rope_;  // table of the last sequence length
+  std::vector<BlockWeights> blocks_;   // the stage's
+  std::vector<RoutingStats> stats_;    // of each of blocks_
+  at::Tensor rope_;                    // table of the last sequence length
 };
 
 }  // namespace moelab

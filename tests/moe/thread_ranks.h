@@ -1,0 +1,148 @@
+#pragma once
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "moe/communicator.h"
+
+// Ranks as threads of one process. A message is a copy of a tensor in a queue between two ranks.
+namespace moelab::test {
+
+class Mailboxes {
+ public:
+  void post(int64_t from, int64_t to, const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    messages_[{from, to}].push(tensor.detach().clone());
+    posted_.notify_all();
+  }
+  at::Tensor take(int64_t from, int64_t to) {
+    std::unique_lock lock(mutex_);
+    std::queue<at::Tensor>& queue = messages_[{from, to}];
+    const auto late = std::chrono::seconds(60);
+    TORCH_CHECK(posted_.wait_for(lock, late, [&] { return !queue.empty(); }), "nothing came from rank ",
+                from);
+    at::Tensor tensor = queue.front();
+    queue.pop();
+    return tensor;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::map<std::pair<int64_t, int64_t>, std::queue<at::Tensor>> messages_;
+};
+
+class ThreadRank : public Communicator {
+ public:
+  using Counts = std::span<const int64_t>;
+  ThreadRank(Mailboxes& boxes, int64_t rank, int64_t size) : boxes_(boxes), rank_(rank), size_(size) {}
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  int64_t sent_bytes() const override { return sent_bytes_; }
+
+  std::unique_ptr<Transfer> gather(const at::Tensor& part, const at::Tensor& whole, Counts counts) override {
+    for_others([&](int64_t r) { post(r, part); });
+    return later([=, this, to = split(whole, counts)] {
+      for (int64_t r = 0; r < size_; ++r) to[r].copy_(r == rank_ ? part.view(-1) : take(r));
+    });
+  }
+  std::unique_ptr<Transfer> reduce(const at::Tensor& whole, const at::Tensor& sum, Counts counts) override {
+    const auto parts = split(whole, counts);
+    for_others([&](int64_t r) { post(r, parts[r]); });
+    return later([=, this] {
+      for (int64_t r = 0; r < size_; ++r) {
+        sum.view(-1).add_((r == rank_ ? parts[r] : take(r)).to(sum.scalar_type()));
+      }
+    });
+  }
+  std::unique_ptr<Transfer> exchange(const at::Tensor& sent, Counts to, const at::Tensor& received,
+                                     Counts from) override {
+    const auto parts = split(sent, to);
+    for_others([&](int64_t r) { post(r, parts[r]); });
+    return later([=, this, own = parts[rank_], into = split(received, from)] {
+      for (int64_t r = 0; r < size_; ++r) into[r].copy_(r == rank_ ? own : take(r));
+    });
+  }
+  std::unique_ptr<Transfer> send(const at::Tensor& tensor, int64_t to) override {
+    post(to, tensor);
+    return later([] {});
+  }
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, int64_t from) override {
+    return later([=, this] { tensor.view(-1).copy_(take(from).view(-1)); });
+  }
+  std::vector<int64_t> agree(std::span<const int64_t> words) override {
+    const at::Tensor mine = at::tensor(at::IntArrayRef(words.data(), words.size()), at::kLong);
+    const at::Tensor all = at::empty({size_ * mine.numel()}, at::kLong);
+    gather(mine, all, std::vector<int64_t>(size_, mine.numel()))->wait();
+    const int64_t* first = all.const_data_ptr<int64_t>();
+    return {first, first + all.numel()};
+  }
+
+ private:
+  struct Later : Transfer {
+    explicit Later(std::function<void()> finish) : finish(std::move(finish)) {}
+    void wait() override { finish(); }
+    std::function<void()> finish;
+  };
+  static std::unique_ptr<Transfer> later(std::function<void()> finish) {
+    return std::make_unique<Later>(std::move(finish));
+  }
+  static std::vector<at::Tensor> split(const at::Tensor& tensor, Counts counts) {
+    return tensor.view(-1).split_with_sizes(at::IntArrayRef(counts.data(), counts.size()));
+  }
+  void for_others(const std::function<void(int64_t)>& f) const {
+    for (int64_t r = 0; r < size_; ++r) {
+      if (r != rank_) f(r);
+    }
+  }
+  void post(int64_t to, const at::Tensor& tensor) {
+    boxes_.post(rank_, to, tensor);
+    sent_bytes_ += static_cast<int64_t>(tensor.nbytes());
+  }
+  at::Tensor take(int64_t from) { return boxes_.take(from, rank_); }
+
+  Mailboxes& boxes_;
+  int64_t rank_, size_, sent_bytes_ = 0;
+};
+
+class ThreadRanks {
+ public:
+  explicit ThreadRanks(int64_t size) : size_(size) {}
+
+  // Runs rank(communicator) in a thread for each rank; then throws the lowest rank's error, if there is one.
+  void run(const std::function<void(Communicator&)>& rank) {
+    Mailboxes boxes;
+    std::vector<std::exception_ptr> errors(size_);
+    std::vector<std::thread> threads;
+    for (int64_t r = 0; r < size_; ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          ThreadRank communicator(boxes, r, size_);
+          rank(communicator);
+        } catch (...) {
+          errors[r] = std::current_exception();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& error : errors) {
+      if (error) std::rethrow_exception(error);
+    }
+  }
+
+ private:
+  int64_t size_;
+};
+
+}  // namespace moelab::test
