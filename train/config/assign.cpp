@@ -92,6 +92,12 @@ std::vector<std::string> setting_groups() {
   return groups;
 }
 
+std::string setting_named(const std::string& key) {
+  if (key == "activations.recompute") return "activations.checkpoint";
+  if (key == "activations.recompute_parts") return "activations.pieces";
+  return key;
+}
+
 Assignment parse_override(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == text.npos || equals == 0) {
@@ -99,7 +105,9 @@ Assignment parse_override(const std::string& text) {
     throw UserError("command line: " + describe({Value::Kind::argument, text, {}, 0}) +
                     ": expected key=value, e.g. train.steps=20" + remedy);
   }
-  return {text.substr(0, equals), {Value::Kind::argument, text.substr(equals + 1), {}, 0}, "command line"};
+  return {setting_named(text.substr(0, equals)),
+          {Value::Kind::argument, text.substr(equals + 1), {}, 0},
+          "command line"};
 }
 
 void throw_unknown_key(const std::string& where, const std::string& key) {

@@ -15,6 +15,9 @@ struct Assignment {
   std::string where;  // "FILE:LINE" or "command line", the start of messages about it
 };
 
+// The key of the setting that `key` names: some have a second name, which files and command lines may use.
+std::string setting_named(const std::string& key);
+
 // Splits KEY=VALUE. Throws UserError if `text` is not of that form.
 Assignment parse_override(const std::string& text);
 

@@ -103,14 +103,16 @@ struct ActivationSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("checkpoint", self.checkpoint, "which blocks are recomputed in backward instead of being kept");
+    v.field("checkpoint", self.checkpoint,
+            "which blocks are recomputed in backward instead of being kept; also activations.recompute");
     v.field("every", self.every, "with checkpoint=every: recompute blocks 0, N, 2N, …", range(1, 4096));
     v.field("layers", self.layers, "with checkpoint=layers: the blocks to recompute, e.g. [0, 4, 8]",
             range(0, 4095));
     v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks to recompute, spread evenly",
             range(0, 1));
     v.field("pieces", self.pieces,
-            "what to recompute in the other blocks; attention and moe are the two halves of a block");
+            "what to recompute in the other blocks; attention and moe are the two halves of a block; also "
+            "activations.recompute_parts");
     v.field("storage", self.storage, "form in which what backward needs is held until then");
     v.field("block", self.block, "with storage in 8 bits: elements that share a scale", range(16, 65536));
   }

@@ -159,7 +159,8 @@ std::vector<Assignment> read_yaml(const std::string& text, const std::string& na
     }
     if (content.kind != Value::Kind::map)
       throw UserError(where + ": expected a group of settings, got " + describe(content));
-    const auto add = [&](const Value& key, const std::string& full, const Value& value) {
+    const auto add = [&](const Value& key, const std::string& given, const Value& value) {
+      const std::string full = setting_named(given);
       if (!known(keys, full)) throw_unknown_key(place(name, key), full);
       for (const Assignment& earlier : assignments)
         if (earlier.key == full) throw UserError(place(name, key) + ": " + full + ": given twice");

@@ -54,6 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadFile{"train: {steps: 5}\noptim: {lr: 1}\ntrain: {seed: 6}\n",
                             ":3: train: given twice, first on line 1"},
                     BadFile{"train: {\"steps\": 5, steps: 6}\n", "train.steps: given twice"},
+                    BadFile{"activations: {pieces: [], recompute_parts: []}\n", "pieces: given twice"},
                     BadFile{"train:\n  <<: {steps: 5}\n", "train.<<: unknown setting"},
                     BadFile{"train: {steps: 5, 7: 8}\n", "train.7: unknown setting"},
                     BadFile{"train: {[a]: 5}\n", "expected the name of a setting, got the list [a]"},

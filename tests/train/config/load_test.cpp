@@ -39,6 +39,22 @@ TEST(Load, LaterSourcesWin) {
   EXPECT_EQ(all.eval.micro_batch, 8);
 }
 
+TEST(Load, RecomputationHasASecondNameForEachSetting) {
+  const TemporaryFolder folder;
+  const std::string file =
+      folder.write("a.yaml", "activations: {recompute: every, every: 2, recompute_parts: [norms, moe]}\n");
+  const Settings from_file = load_settings({.config = file});
+  EXPECT_EQ(from_file.activations.checkpoint, CheckpointMode::every);
+  EXPECT_EQ(from_file.activations.pieces, (std::vector<Piece>{Piece::norms, Piece::moe}));
+
+  const std::vector<std::string> later = {"activations.recompute=full", "activations.recompute_parts=[]"};
+  const Settings overridden = load_settings({.config = file, .overrides = later});
+  EXPECT_EQ(overridden.activations.checkpoint, CheckpointMode::full);
+  EXPECT_TRUE(overridden.activations.pieces.empty());
+  const std::string printed = print_settings(overridden);  // under the first names alone
+  EXPECT_EQ(printed.find("recompute:"), printed.npos);
+}
+
 TEST(Load, OfTwoValuesOnTheCommandLineTheLaterWins) {
   const Settings s =
       load_settings({.overrides = {"train.steps=5", "model.preset=moe-nano", "train.seed=3", "train.steps=7",
