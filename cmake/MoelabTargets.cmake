@@ -1,5 +1,6 @@
 # moelab_library(NAME DEPS target…): a static library of this folder's .cpp (and .cu, when CUDA is built) files.
-# moelab_test(NAME DEPS target…): a GoogleTest program of this folder's .cpp files, one ctest test.
+# moelab_test(NAME [PCH] [FOLDERS folder…] DEPS target…): a GoogleTest program of this folder's .cpp files, one ctest
+# test.
 # All targets that include LibTorch share one precompiled header, built once (it is 700 MB).
 function(moelab_compile_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
@@ -41,10 +42,12 @@ function(moelab_use_pch target)
   target_precompile_headers(${target} REUSE_FROM moelab_pch)
 endfunction()
 
-# A program of the tests in this folder. Files named test_cuda_* or cuda_* are left out of a build without CUDA.
+# A program of the tests in this folder and, below it, in FOLDERS. Files named test_cuda_* or cuda_* are left out of a
+# build without CUDA.
 function(moelab_test name)
-  cmake_parse_arguments(ARG "PCH" "" "DEPS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  cmake_parse_arguments(ARG "PCH" "" "DEPS;FOLDERS" ${ARGN})
+  list(TRANSFORM ARG_FOLDERS APPEND /*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp ${ARG_FOLDERS})
   if(NOT MOELAB_WITH_CUDA)
     list(FILTER sources EXCLUDE REGEX "/(test_)?cuda_[^/]*$")
   endif()

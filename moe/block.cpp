@@ -2,12 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include "kernels/attention.h"
-#include "kernels/fp8.h"
-#include "kernels/linear.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/rope.h"
+#include "kernels/dense/fp8.h"
+#include "kernels/dense/linear.h"
+#include "kernels/dense/rms_norm.h"
 #include "kernels/memory/ledger.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
 
 // Axes: B sequences of S tokens (T = B*S), D width, N heads in all, d head width.
 namespace moelab {
@@ -55,7 +55,7 @@ at::Tensor attend_placed(const at::Tensor& qkv_1BNd, const ModelSettings& m, Att
 at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const BlockContext& context) {
   KindScope kind(Kind::attention);
   const ModelSettings& m = context.model;
-  const Places& places = context.places;
+  const TokenPositions& places = context.places;
   const AttentionSpan span = context.attention.span();
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), N = m.heads + 2 * m.kv();
   // not a view to autograd, or the in-place rotation would cost a copy of the gradient
@@ -72,9 +72,10 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const BlockCon
                           span.of_documents(places.longest_document), places.documents);
 }
 
-bool recomputes(const BlockPieces* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }
+bool recomputes(const SelectiveRecompute* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }
 
-at::Tensor normalised(const at::Tensor& x, const at::Tensor& weight_D, double eps, BlockPieces* pieces) {
+at::Tensor normalised(const at::Tensor& x, const at::Tensor& weight_D, double eps,
+                      SelectiveRecompute* pieces) {
   const auto norm = [weight_D, eps](const at::Tensor& in) { return rms_norm(in, weight_D, eps); };
   return recomputes(pieces, Piece::norms) ? pieces->recompute_for_readers(x, norm) : norm(x);
 }
@@ -89,7 +90,7 @@ at::Tensor attention_half(const at::Tensor& x_BSD, const BlockWeights& w, const 
 
 // x + moe(norm(x)).
 BlockOutput moe_half(const at::Tensor& x_BSD, const BlockWeights& w, const MoeContext& context,
-                     RoutingState& routing, BlockPieces* pieces) {
+                     RoutingState& routing, SelectiveRecompute* pieces) {
   const at::Tensor normed = normalised(x_BSD, w.moe_norm_D, context.settings.norm_eps, pieces);
   const MoeOutput moe = moe_layer(normed.flatten(0, 1), w.moe, context, routing);
   return {moe.y_TD.view(x_BSD.sizes()).add_(x_BSD), moe.balance_loss, moe.z_loss};
@@ -106,7 +107,7 @@ BlockContext kept(BlockContext context) {
 
 BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const BlockContext& context,
                           RoutingState& routing) {
-  BlockPieces* const pieces = context.pieces;
+  SelectiveRecompute* const pieces = context.pieces;
   at::Tensor x;
   if (recomputes(pieces, Piece::attention)) {
     const auto half = [&w, context = kept(context)](const at::Tensor& in, RoutingState&) -> BlockOutput {

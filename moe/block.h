@@ -23,7 +23,7 @@ struct BlockWeights {
 };
 
 // The positions of x's tokens.
-struct Places {
+struct TokenPositions {
   at::Tensor rope;             // rows of rope_table: S of them, or one for each of B * S tokens
   at::Tensor position_B = {};  // for one token of each of B texts, see Transformer::next_logits
   at::Tensor documents = {};   // as ForwardContext's, on x's device
@@ -34,13 +34,13 @@ struct Places {
 struct BlockContext {
   const ModelSettings& model;
   const AttentionSettings& attention;
-  Places places;
+  TokenPositions places;
   bool training;
   RoutingStats* stats = nullptr;  // as MoeContext's
   // Decoding: x concatenates these texts along S. Each attends to what its cache holds and to itself, and is
   // appended to its cache. With places.position_B all texts share one cache. Excludes places.documents.
   std::span<const CachedRows> texts = {};
-  BlockPieces* pieces = nullptr;  // recomputes parts of the block in backward; null: keep all
+  SelectiveRecompute* pieces = nullptr;  // recomputes parts of the block in backward; null: keep all
   // Of ranks that have a slice of the weights each. `model` is then rank_model's (moe/tensor_slice.h).
   Reducer reducer = {};
 };

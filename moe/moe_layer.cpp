@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include "kernels/expert_block.h"
 #include "kernels/memory/ledger.h"
-#include "kernels/router.h"
+#include "kernels/moe/expert_block.h"
+#include "kernels/moe/router.h"
 #include "moe/onehot.h"
 
 // Axes: T tokens, D width, K choices a token, E experts.

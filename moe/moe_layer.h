@@ -16,7 +16,7 @@ struct MoeWeights {
   at::Tensor w2_EDF;        // (E, D, F) compute
   at::Tensor shared13_2FD;  // (2XF, D) compute; undefined without shared experts. Of a dense model: (2F, D)
   at::Tensor shared2_DF;    // (D, XF) compute; of a dense model (D, F)
-  bool fp8 = false;         // products with these weights, except the router's, are in fp8 (kernels/fp8.h)
+  bool fp8 = false;  // products with these weights, except the router's, are in fp8 (kernels/dense/fp8.h)
 };
 
 struct MoeOutput {

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/dense/product.h"
 #include "kernels/memory/ledger.h"
-#include "kernels/product.h"
 
 // Axes: B sequences of S tokens (T = B*S), D width, K choices a token, E experts, C capacity, G = E*C, F
 // expert width. Products are bmm over contiguous operands: with einsum's strides LibTorch would copy an

@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "kernels/dispatch.h"
+#include "kernels/moe/dispatch.h"
 
 namespace moelab {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "kernels/differentiable.h"
+#include "kernels/operator/differentiable.h"
 
 namespace moelab {
 namespace {

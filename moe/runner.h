@@ -24,9 +24,9 @@ using TensorFunction = std::function<at::Tensor(const at::Tensor&)>;
 // Selective recomputation inside a block: some of its parts ("pieces") are recomputed in backward. Used only
 // in a forward with gradients. The functions given to it are called later too; they are valid as long as the
 // model lives.
-class BlockPieces {
+class SelectiveRecompute {
  public:
-  virtual ~BlockPieces() = default;
+  virtual ~SelectiveRecompute() = default;
   virtual bool recomputes(Piece piece) const = 0;
   // Runs half(x_BSD, routing) and keeps only x_BSD and the routing; half runs again in backward.
   virtual BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing,
@@ -42,7 +42,7 @@ class BlockRunner {
   virtual ~BlockRunner() = default;
   virtual BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) = 0;
   // For a block that is recomputed in part; null if it is kept, or recomputed, whole. Lives as long as this.
-  virtual BlockPieces* pieces(int64_t layer) = 0;
+  virtual SelectiveRecompute* pieces(int64_t layer) = 0;
 };
 
 // Runs the block and nothing else.
@@ -52,7 +52,7 @@ class DirectRunner : public BlockRunner {
     RoutingState routing;
     return block(x_BSD, routing);
   }
-  BlockPieces* pieces(int64_t) override { return nullptr; }
+  SelectiveRecompute* pieces(int64_t) override { return nullptr; }
 };
 
 }  // namespace moelab

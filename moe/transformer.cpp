@@ -7,12 +7,12 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/embedding.h"
-#include "kernels/linear.h"
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/attention/rope.h"
+#include "kernels/dense/embedding.h"
+#include "kernels/dense/linear.h"
+#include "kernels/dense/rms_norm.h"
+#include "kernels/loss/linear_cross_entropy.h"
 #include "kernels/memory/ledger.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
 #include "moe/name_hash.h"
 
 // Axes: B sequences of S tokens, V vocabulary, D width, E experts, F expert width.
@@ -165,7 +165,7 @@ at::Tensor Transformer::on_device(const at::Tensor& batch) const {
   return batch.to(options_.device, /*non_blocking=*/true);
 }
 
-Places Transformer::places_of(int64_t sequence, const at::Tensor& documents_BS) {
+TokenPositions Transformer::places_of(int64_t sequence, const at::Tensor& documents_BS) {
   KindScope kind(Kind::activations);
   if (!documents_BS.defined()) return {.rope = rope(sequence)};
   const at::Tensor documents = on_device(documents_BS);
@@ -182,8 +182,8 @@ Hidden Transformer::embed(const at::Tensor& tokens_BS) {
   return h;
 }
 
-BlockFunction Transformer::block(int64_t index, bool training, const Places& places,
-                                 std::vector<CachedRows> rows, BlockPieces* pieces) {
+BlockFunction Transformer::block(int64_t index, bool training, const TokenPositions& places,
+                                 std::vector<CachedRows> rows, SelectiveRecompute* pieces) {
   return [this, index, training, places, rows = std::move(rows), pieces](const at::Tensor& x,
                                                                          RoutingState& routing) {
     return block_forward(x, blocks_[index],
@@ -198,7 +198,7 @@ BlockFunction Transformer::block(int64_t index, bool training, const Places& pla
   };
 }
 
-Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Places& places,
+Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const TokenPositions& places,
                         std::span<const CachedText> texts) {
   KindScope kind(Kind::activations);
   const double share = 1.0 / static_cast<double>(model_.layers);
@@ -206,7 +206,7 @@ Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Plac
     const int64_t layer = options_.stage.first + i;
     std::vector<CachedRows> rows;
     for (const CachedText& text : texts) rows.push_back({&text.cache->layer(layer), text.tokens});
-    BlockPieces* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
+    SelectiveRecompute* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
     BlockOutput output = runner.run(layer, h.x_BSD, block(i, training, places, std::move(rows), pieces));
     h.x_BSD = output.x_BSD;
     h.balance_loss = h.balance_loss.add(output.balance_loss, share);
@@ -216,7 +216,7 @@ Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Plac
 }
 
 Hidden Transformer::run_blocks(Hidden h, bool training, BlockRunner& runner, const at::Tensor& documents_BS) {
-  const Places places = places_of(h.x_BSD.size(1), documents_BS);
+  const TokenPositions places = places_of(h.x_BSD.size(1), documents_BS);
   return run(std::move(h), training, runner, places);
 }
 
@@ -250,7 +250,7 @@ ReferenceHead Transformer::reference(const at::Tensor& tokens_BS, BlockRunner& r
   return {x_BSD.flatten(0, 1), head_VD_, weight};
 }
 
-at::Tensor Transformer::decode(const at::Tensor& tokens_BS, BlockRunner& runner, const Places& places,
+at::Tensor Transformer::decode(const at::Tensor& tokens_BS, BlockRunner& runner, const TokenPositions& places,
                                std::span<const CachedText> texts) {
   return final_norm(run(embed(tokens_BS), false, runner, places, texts).x_BSD);
 }
@@ -277,7 +277,7 @@ at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const
   return moelab::linear(at::stack(last), head_VD_);
 }
 
-at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const Places& places, KvCache& cache,
+at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const TokenPositions& places, KvCache& cache,
                                     BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText all{&cache, tokens_B.size(0)};

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/loss/linear_cross_entropy.h"
 #include "moe/block.h"
 #include "moe/kv_cache.h"
 #include "moe/parameter.h"
@@ -112,7 +112,7 @@ class Transformer {
   // As above for one token of each of B texts, which share `cache`: tokens (B) at places.position_B (B), both
   // int64 on the device, with their rows of the rope table in places.rope. What it does depends on shapes
   // alone, so that a CUDA graph may capture it; the cache's lengths are neither read nor changed.
-  at::Tensor next_logits(const at::Tensor& tokens_B, const Places& places, KvCache& cache,
+  at::Tensor next_logits(const at::Tensor& tokens_B, const TokenPositions& places, KvCache& cache,
                          BlockRunner& runner);
 
   // What training minimises: the head's loss plus balance_loss and z_loss with the settings' weights.
@@ -142,12 +142,12 @@ class Transformer {
   bool fp8() const { return options_.fp8; }
 
  private:
-  Hidden run(Hidden hidden, bool training, BlockRunner& runner, const Places& places,
+  Hidden run(Hidden hidden, bool training, BlockRunner& runner, const TokenPositions& places,
              std::span<const CachedText> texts = {});
-  BlockFunction block(int64_t index, bool training, const Places& places, std::vector<CachedRows> rows,
-                      BlockPieces* pieces);
+  BlockFunction block(int64_t index, bool training, const TokenPositions& places,
+                      std::vector<CachedRows> rows, SelectiveRecompute* pieces);
   // The normed output of the last block (B, S, D), outside of training.
-  at::Tensor decode(const at::Tensor& tokens_BS, BlockRunner& runner, const Places& places,
+  at::Tensor decode(const at::Tensor& tokens_BS, BlockRunner& runner, const TokenPositions& places,
                     std::span<const CachedText> texts = {});
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
@@ -157,7 +157,7 @@ class Transformer {
   const at::Tensor& rope(int64_t sequence);
   at::Tensor cached_rope(std::span<const CachedText> texts) const;
   at::Tensor rope_in(const at::Tensor& documents_BS);  // on the device
-  Places places_of(int64_t sequence, const at::Tensor& documents_BS = {});
+  TokenPositions places_of(int64_t sequence, const at::Tensor& documents_BS = {});
   at::Tensor on_device(const at::Tensor& batch) const;
   at::Tensor final_norm(const at::Tensor& x_BSD) const;
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the planner's step times from measured ones: the cost of a unit of each effort in a step, fitted to the records
+"""Makes the planner's step times from measured ones: the cost of a unit of each term in a step, fitted to the records
 of a sweep.
 
-A step's time is taken for the sum of its efforts (FLOPs, bytes moved, parameters stepped, …; `moelab estimate --json`
+A step's time is taken for the sum of its terms (FLOPs, bytes moved, parameters stepped, …; `moelab estimate --json`
 counts them as step_work), each at a cost that is not negative. Costs start from the device's datasheet in
-train/plan/devices.json, all scaled alike to the machine; where the records say little they stay near that. The stated
+train/predict/devices.json, all scaled alike to the machine; where the records say little they stay near that. The stated
 error is that of each case under costs fitted to the others: all that were fitted to, of one round or of many.
 
 example: scripts/calibrate.py results/cpu/records.jsonl --program build/dev/bin/moelab
@@ -24,7 +24,7 @@ import numpy as np
 from report.figures import finished
 from report.records import Record, ReportError, read_records
 
-PLAN = pathlib.Path(__file__).parents[1] / "train/plan"
+PLAN = pathlib.Path(__file__).parents[1] / "train/predict"
 STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time
 SWEEPS = 3000  # of the coordinates at most; far more than it takes
 SETTLED = 1e-13  # a sweep that changes no cost by more was the last
@@ -82,7 +82,7 @@ def least_squares(rows: np.ndarray) -> np.ndarray:
 
 
 def fit(work: np.ndarray, times: np.ndarray, datasheet: np.ndarray) -> np.ndarray:
-    """Costs of the columns of work (cases, efforts), of least relative error."""
+    """Costs of the columns of work (cases, terms), of least relative error."""
     shares = work * datasheet / times[:, None]
     scale = float(np.median(1 / shares.sum(axis=1)))
     return least_squares(shares * scale) * scale * datasheet
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab, which counts the work of a step")
     parser.add_argument("--device", default="cpu", help="name in devices.json (default: cpu)")
     parser.add_argument("--out", type=pathlib.Path, default=PLAN / "calibration.json",
-                        help="where the device's entry is replaced (default: train/plan/calibration.json)")
+                        help="where the device's entry is replaced (default: train/predict/calibration.json)")
     arguments = parser.parse_args()
     try:
         devices = json.loads((PLAN / "devices.json").read_text())["devices"]

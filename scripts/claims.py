@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path, help="results of one machine: records in *.jsonl; gets claims.md")
     parser.add_argument("--techniques", type=pathlib.Path, required=True, help="what 'moelab techniques --json' prints")
     parser.add_argument("--program", type=pathlib.Path, help="moelab: makes the dry runs anew")
-    parser.add_argument("--claims", type=pathlib.Path, default=page.CLAIMS, help="default: bench/tradeoff/claims.yaml")
+    parser.add_argument("--claims", type=pathlib.Path, default=page.CLAIMS, help="default: train/predict/techniques/claims.yaml")
     arguments = parser.parse_args()
     try:
         text = page.make(arguments.folder, arguments.techniques, arguments.claims, arguments.program)

@@ -19,8 +19,8 @@ readonly FLAGS=(-std=c++20 -O1 -g -I. "-fsanitize=fuzzer,address,undefined" -fno
 sources_of() {
   case $1 in
     safetensors) echo train/checkpoint/safetensors.cpp ;;
-    shard) echo train/data/shard.cpp train/files/*.cpp ;;
-    settings) echo train/config/*.cpp train/config/facts/*.cpp train/presets/*.cpp moe/settings/*.cpp ;;
+    shard) echo train/data/shard.cpp train/io/*.cpp ;;
+    settings) echo train/settings/*.cpp train/settings/facts/*.cpp train/settings/presets/*.cpp moe/settings/*.cpp ;;
     *) fail "no fuzz target '$1'; there are safetensors, shard and settings" ;;
   esac
 }

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--techniques", metavar="FILE", type=pathlib.Path,
                         help="what 'moelab techniques --json' prints: which claims belong to which technique")
     parser.add_argument("--claims", metavar="FILE", type=pathlib.Path, default=CLAIMS,
-                        help="what guides claim (default: bench/tradeoff/claims.yaml)")
+                        help="what guides claim (default: train/predict/techniques/claims.yaml)")
     arguments = parser.parse_args()
     try:
         make(arguments)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/kernels/timing.h"
-#include "train/run/flops.h"
+#include "train/step/flops.h"
 
 namespace moelab::bench {
 namespace {

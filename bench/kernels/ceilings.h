@@ -7,7 +7,7 @@ namespace moelab::bench {
 // Peak rates that this machine, or its GPU, reaches with LibTorch's own operators on as many threads as the
 // benchmarks use. Each rate is measured once, on first use.
 
-// FLOP/s of a square matrix product in fp32 or bf16. On the CPU: measure_gemm_rate (train/run/flops.h). On
+// FLOP/s of a square matrix product in fp32 or bf16. On the CPU: measure_gemm_rate (train/step/flops.h). On
 // CUDA: measured with a product that is large enough to fill the device. Throws c10::Error for other types.
 double gemm_rate(c10::Device device, at::ScalarType dtype);
 

@@ -20,8 +20,8 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
-#include "train/files/proc_file.h"
-#include "train/run/build_commit.h"
+#include "train/io/proc_file.h"
+#include "train/program/record/build_commit.h"
 #ifdef MOELAB_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif

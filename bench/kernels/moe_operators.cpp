@@ -1,5 +1,5 @@
 #include "bench/kernels/operation.h"
-#include "kernels/expert_block.h"
+#include "kernels/moe/expert_block.h"
 #include "tests/kernels/cases/dispatch.h"
 #include "tests/kernels/cases/expert_block.h"
 #include "tests/kernels/cases/router.h"

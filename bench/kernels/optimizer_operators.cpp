@@ -1,8 +1,8 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/kernels/operation.h"
-#include "kernels/adamw.h"
-#include "kernels/squared_norm.h"
+#include "kernels/update/adamw.h"
+#include "kernels/update/squared_norm.h"
 #include "tests/kernels/cases/adamw.h"
 #include "tests/kernels/cases/squared_norm.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/device_memory.h"
 
 namespace moelab::bench {
 namespace {

@@ -7,8 +7,9 @@
 
 namespace moelab::bench {
 
-// cuda::dropless_routes (kernels/cuda/dispatch.h) made from libraries: CUB's stable radix sort of the routes
-// by expert, and Thrust's search for where each expert begins. Our counting kernel is compared with it.
+// cuda::dropless_routes (kernels/moe/dispatch_device.h) made from libraries: CUB's stable radix sort of the
+// routes by expert, and Thrust's search for where each expert begins. Our counting kernel is compared with
+// it.
 
 // Bytes of scratch for sorted_routes. Both throw std::runtime_error with CUDA's message.
 size_t sorted_routes_scratch(int64_t routes, int64_t experts);

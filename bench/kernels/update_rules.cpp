@@ -1,9 +1,9 @@
 #include "tests/kernels/cases/update_rules.h"
 
 #include "bench/kernels/operation.h"
-#include "kernels/adamw_compact.h"
-#include "kernels/compact_format.h"
-#include "kernels/packed_blocks.h"
+#include "kernels/formats/compact_format.h"
+#include "kernels/formats/packed_blocks.h"
+#include "kernels/update/adamw_compact.h"
 
 // The update rules' steps and the codes of stored activations, on the expert weights of one layer of
 // moe-micro. "fp32": weights and gradient; "bf16": the gradient, and a bf16 copy of the weights.

@@ -17,7 +17,7 @@
 #include "kernels/memory/allocators.h"
 #include "moe/moe_layer.h"
 #include "train/checkpoint/safetensors_file.h"
-#include "train/run/build_commit.h"
+#include "train/program/record/build_commit.h"
 
 namespace moelab {
 namespace {

@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "kernels/linear.h"
+#include "kernels/dense/linear.h"
 #include "kernels/memory/allocators.h"
 
 namespace moelab {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "moe/settings/error.h"
-#include "train/config/print.h"
+#include "train/settings/print.h"
 
 namespace moelab::tradeoff {
 namespace {

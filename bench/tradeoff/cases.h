@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bench/tradeoff/sweep_plan.h"
-#include "train/techniques/combinations.h"
+#include "train/predict/techniques/combinations.h"
 
 namespace moelab::tradeoff {
 

@@ -16,7 +16,7 @@
 #include "bench/tradeoff/process.h"
 #include "bench/tradeoff/sweep.h"
 #include "moe/settings/error.h"
-#include "train/config/assign.h"
+#include "train/settings/assign.h"
 
 namespace moelab::tradeoff {
 namespace {

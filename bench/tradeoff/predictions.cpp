@@ -7,7 +7,7 @@
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
 #include "moe/settings/error.h"
-#include "train/config/shell_line.h"
+#include "train/settings/shell_line.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;

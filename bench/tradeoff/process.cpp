@@ -11,7 +11,7 @@
 #include <csignal>
 #include <optional>
 
-#include "train/files/file_descriptor.h"
+#include "train/io/file_descriptor.h"
 
 namespace moelab::tradeoff {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
-#include "train/files/proc_file.h"
+#include "train/io/proc_file.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "train/files/file_descriptor.h"
+#include "train/io/file_descriptor.h"
 
 namespace moelab::tradeoff {
 

@@ -12,7 +12,7 @@
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
 #include "bench/tradeoff/spread.h"
-#include "train/config/shell_line.h"
+#include "train/settings/shell_line.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;

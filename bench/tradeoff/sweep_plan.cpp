@@ -8,9 +8,9 @@
 
 #include "bench/tradeoff/outcome.h"
 #include "moe/settings/error.h"
-#include "train/config/assign.h"
-#include "train/presets/presets.h"
-#include "train/techniques/combinations.h"
+#include "train/predict/techniques/combinations.h"
+#include "train/settings/assign.h"
+#include "train/settings/presets/presets.h"
 
 namespace moelab::tradeoff {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/attention_span.h"
+#include "kernels/attention/attention_span.h"
 #include "moe/settings/visitor.h"
 
 namespace moelab {

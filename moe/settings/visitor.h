@@ -23,7 +23,7 @@
 //   template <class T> void field(std::string_view name, T& value, std::string_view help, Constraint = {});
 //   template <class Group> void group(std::string_view name, Group& group);
 // where T is (const) bool, int64_t, double, std::string, Bytes, an enum with enum_names(), std::vector of
-// int64_t, double or such an enum, or a type that has overloads in train/config/convert.h.
+// int64_t, double or such an enum, or a type that has overloads in train/settings/convert.h.
 namespace moelab {
 
 // The values that a number, or each element of a list, may take: a closed interval. Ignored for other types.

@@ -4,7 +4,7 @@
 Two things of CUDA are no C++: `kernel<<<grid, block, shared, stream>>>(arguments)`, which becomes a call of
 moelab::emulator::launch, and `extern __shared__ T name[]`, which becomes a pointer.
 
-example: tests/emulator/translate.py kernels/rope.cu rope.cpp
+example: tests/emulator/translate.py kernels/attention/rope.cu rope.cpp
 """
 import re
 import sys

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "moe/settings/error.h"
-#include "train/config/assign.h"
-#include "train/config/yaml_file.h"
+#include "train/settings/assign.h"
+#include "train/settings/yaml_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/product.h"
+#include "kernels/dense/product.h"
 #include "moe/kv_cache.h"
 #include "moe/transformer.h"
 #include "tests/moe/small_model.h"

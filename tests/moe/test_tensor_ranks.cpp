@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
+#include "kernels/attention/rope.h"
 #include "kernels/meta/aten_meta.h"
-#include "kernels/rope.h"
 #include "moe/block.h"
 #include "moe/tensor_slice.h"
 #include "moe/transformer.h"

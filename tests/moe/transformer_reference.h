@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "kernels/dispatch.h"
+#include "kernels/moe/dispatch.h"
 #include "moe/settings/model_settings.h"
 #include "moe/transformer.h"
 

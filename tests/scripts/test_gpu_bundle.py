@@ -58,7 +58,7 @@ def test_it_runs_from_another_folder(bundle):
         ("environment", "ok"), ("sanitizer", "skipped: there is nothing for it on a CPU")]
     assert (bundle / "data/python-stdlib/meta.json").is_file()
     libraries = f"{bundle}/build/gpu/lib:{torch.__path__[0]}/lib"
-    tests = call(bundle / "build/gpu/tests/train/files/test_files", cwd=bundle, LD_LIBRARY_PATH=libraries)
+    tests = call(bundle / "build/gpu/tests/train/io/test_io", cwd=bundle, LD_LIBRARY_PATH=libraries)
     assert tests.returncode == 0 and "PASSED" in tests.stdout, tests.stdout
 
 

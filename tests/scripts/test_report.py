@@ -350,7 +350,7 @@ def test_which_case_measures_which_claim(tmp_path):
 
 
 def test_the_projects_claims_and_techniques_can_be_read(tmp_path):
-    read = stated.read_guides(ROOT / "bench" / "tradeoff" / "claims.yaml").claims
+    read = stated.read_guides(ROOT / "train/predict/techniques/claims.yaml").claims
     assert len(read) > 30 and all(math.isfinite(one.low) and one.low <= one.high for one in read)
 
 

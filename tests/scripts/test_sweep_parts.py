@@ -139,7 +139,7 @@ def test_steps_of_the_guide_without_a_rung_are_named_with_the_reason(tmp_path):
 
 
 def test_the_ladders_order_is_the_guides():
-    stated = yaml.safe_load((ROOT / "bench/tradeoff/claims.yaml").read_text())["claims"]
+    stated = yaml.safe_load((ROOT / "train/predict/techniques/claims.yaml").read_text())["claims"]
     (order,) = [claim["figures"]["order"] for claim in stated if claim["id"] == "ava.priority"]
     assert list(sweep_parts.PRIORITY) == order
     assert all(step.keys() in ({"technique"}, {"reason"}) for step in sweep_parts.PRIORITY.values())

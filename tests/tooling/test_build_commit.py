@@ -1,4 +1,4 @@
-"""cmake/BuildCommit.cmake in a project of its own: one program that prints its commit, with train/run's template."""
+"""cmake/BuildCommit.cmake in a project of its own: one program that prints its commit, with train/program's template."""
 import pathlib
 import shutil
 import subprocess
@@ -9,12 +9,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROJECT = """cmake_minimum_required(VERSION 3.25)
 project(one LANGUAGES CXX)
 include(cmake/BuildCommit.cmake)
-moelab_commit_source(${CMAKE_BINARY_DIR}/build_commit.cpp ${CMAKE_SOURCE_DIR}/train/run/build_commit.cpp.in)
+moelab_commit_source(${CMAKE_BINARY_DIR}/build_commit.cpp ${CMAKE_SOURCE_DIR}/train/program/record/build_commit.cpp.in)
 add_executable(one main.cpp ${CMAKE_BINARY_DIR}/build_commit.cpp)
 target_include_directories(one PRIVATE ${CMAKE_SOURCE_DIR})
 """
 MAIN = """#include <iostream>
-#include "train/run/build_commit.h"
+#include "train/program/record/build_commit.h"
 int main() { std::cout << moelab::build_commit() << (moelab::build_modified() ? " modified" : ""); }
 """
 
@@ -43,8 +43,8 @@ class Project:
 @pytest.fixture
 def project(tmp_path) -> Project:
     made = Project(tmp_path)
-    for name in ("cmake/BuildCommit.cmake", "cmake/write_commit.cmake", "train/run/build_commit.cpp.in",
-                 "train/run/build_commit.h"):
+    for name in ("cmake/BuildCommit.cmake", "cmake/write_commit.cmake", "train/program/record/build_commit.cpp.in",
+                 "train/program/record/build_commit.h"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "results").mkdir()

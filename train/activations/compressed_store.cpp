@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "kernels/packed_blocks.h"
+#include "kernels/formats/packed_blocks.h"
 
 namespace moelab {
 namespace {
@@ -18,8 +18,8 @@ struct PackedTensor : StoredTensor {
 };
 
 // Packed bytes in another store; they return to the device to be decoded.
-struct AwayPackedTensor : StoredTensor {
-  AwayPackedTensor(const at::Tensor& packed, BlockCode code, int64_t block, TensorStore& away)
+struct OffloadedPackedTensor : StoredTensor {
+  OffloadedPackedTensor(const at::Tensor& packed, BlockCode code, int64_t block, TensorStore& away)
       : bytes(packed.numel()), away(away.store(packed)), code(code), block(block) {}
   void read(const at::Tensor& to) override {
     at::Tensor packed = away->fetched();
@@ -40,7 +40,7 @@ struct AwayPackedTensor : StoredTensor {
 
 std::unique_ptr<StoredTensor> CompressedStore::store(const at::Tensor& dense) {
   at::Tensor packed = pack_blocks(dense, code_, block_);
-  if (away_) return std::make_unique<AwayPackedTensor>(packed, code_, block_, *away_);
+  if (away_) return std::make_unique<OffloadedPackedTensor>(packed, code_, block_, *away_);
   return std::make_unique<PackedTensor>(std::move(packed), code_, block_);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/quantize.h"
+#include "kernels/formats/quantize.h"
 #include "train/activations/tensor_store.h"
 
 namespace moelab {

@@ -8,30 +8,30 @@ void FetchAhead::begin_block() {
   if (!blocks_.back().empty()) blocks_.emplace_back();
 }
 
-size_t FetchAhead::add(AwayTensor& tensor) {
+size_t FetchAhead::add(OffloadedTensor& tensor) {
   blocks_.back().push_back(&tensor);
   return blocks_.size() - 1;
 }
 
-void FetchAhead::remove(AwayTensor& tensor, size_t block) {
+void FetchAhead::remove(OffloadedTensor& tensor, size_t block) {
   std::erase(blocks_[block], &tensor);
   while (blocks_.size() > 1 && blocks_.back().empty()) blocks_.pop_back();
 }
 
 void FetchAhead::want(size_t block) {
-  for (AwayTensor* tensor : blocks_[block]) tensor->fetch();
+  for (OffloadedTensor* tensor : blocks_[block]) tensor->fetch();
   if (block == 0) return;
-  for (AwayTensor* tensor : blocks_[block - 1]) tensor->fetch();
+  for (OffloadedTensor* tensor : blocks_[block - 1]) tensor->fetch();
 }
 
-AwayTensor::AwayTensor(std::shared_ptr<FetchAhead> ahead, const at::Tensor& dense)
+OffloadedTensor::OffloadedTensor(std::shared_ptr<FetchAhead> ahead, const at::Tensor& dense)
     : ahead_(std::move(ahead)), device_(dense.device()), bytes_(static_cast<int64_t>(dense.nbytes())) {
   block_ = ahead_->add(*this);
 }
 
-AwayTensor::~AwayTensor() { ahead_->remove(*this, block_); }
+OffloadedTensor::~OffloadedTensor() { ahead_->remove(*this, block_); }
 
-void AwayTensor::fetch() {
+void OffloadedTensor::fetch() {
   if (memory_.defined()) return;
   const at::Tensor memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
   start(memory);
@@ -39,7 +39,7 @@ void AwayTensor::fetch() {
   version_ = memory._version();  // 0, or more if deterministic algorithms made LibTorch fill it
 }
 
-at::Tensor AwayTensor::fetched() {
+at::Tensor OffloadedTensor::fetched() {
   if (!ahead_->active()) return {};
   ahead_->want(block_);
   finish();

@@ -7,7 +7,7 @@
 
 namespace moelab {
 
-class AwayTensor;
+class OffloadedTensor;
 
 // Tensors held outside of the device, grouped by the model block that stored them. Backward reads the blocks
 // from last to first, so the first read of a block's tensor starts fetching all tensors of that block and of
@@ -24,20 +24,20 @@ class FetchAhead {
   void begin_block();
 
   // Adds `tensor` to the current block and returns the block's index.
-  size_t add(AwayTensor& tensor);
-  void remove(AwayTensor& tensor, size_t block);
+  size_t add(OffloadedTensor& tensor);
+  void remove(OffloadedTensor& tensor, size_t block);
   void want(size_t block);
 
  private:
   bool active_;
-  std::vector<std::vector<AwayTensor*>> blocks_{1};
+  std::vector<std::vector<OffloadedTensor*>> blocks_{1};
 };
 
 // A tensor held outside of the device. When fetched ahead, one copy serves all its readers.
-class AwayTensor : public StoredTensor {
+class OffloadedTensor : public StoredTensor {
  public:
-  AwayTensor(std::shared_ptr<FetchAhead> ahead, const at::Tensor& dense);
-  ~AwayTensor() override;
+  OffloadedTensor(std::shared_ptr<FetchAhead> ahead, const at::Tensor& dense);
+  ~OffloadedTensor() override;
 
   void read(const at::Tensor& to) override {
     start(to);

@@ -52,10 +52,10 @@ void copy_bytes(CopyStream& copies, const at::Tensor& to, const at::Tensor& from
   });
 }
 
-class HostTensor : public AwayTensor {
+class HostTensor : public OffloadedTensor {
  public:
   HostTensor(std::shared_ptr<HostSlab> slab, const at::Tensor& dense)
-      : AwayTensor(slab, dense),
+      : OffloadedTensor(slab, dense),
         slab_(std::move(slab)),
         bytes_(slab_->take(static_cast<int64_t>(dense.nbytes()))) {
     slab_->copies().follow();

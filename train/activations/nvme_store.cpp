@@ -9,8 +9,8 @@
 #include "kernels/memory/ledger.h"
 #include "train/activations/fetch_ahead.h"
 #include "train/activations/stack_region.h"
-#include "train/files/serial_worker.h"
-#include "train/files/tile_file.h"
+#include "train/io/serial_worker.h"
+#include "train/io/tile_file.h"
 
 namespace moelab {
 namespace {
@@ -84,10 +84,10 @@ class NvmeFile : public FetchAhead {
 
 namespace {
 
-class NvmeTensor : public AwayTensor {
+class NvmeTensor : public OffloadedTensor {
  public:
   NvmeTensor(std::shared_ptr<NvmeFile> file, const at::Tensor& dense)
-      : AwayTensor(file, dense),
+      : OffloadedTensor(file, dense),
         file_(std::move(file)),
         bytes_(static_cast<int64_t>(dense.nbytes())),
         kind_(KindScope::current()),

@@ -95,7 +95,7 @@ BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const Bloc
 
 namespace {
 
-class RecomputedPieces : public BlockPieces {
+class RecomputedPieces : public SelectiveRecompute {
  public:
   explicit RecomputedPieces(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
   bool recomputes(Piece piece) const override {
@@ -125,7 +125,7 @@ BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const B
   return recomputed_.at(layer) ? recompute(x_BSD, routing, block) : block(x_BSD, routing);
 }
 
-BlockPieces* RecomputeRunner::pieces(int64_t layer) {
+SelectiveRecompute* RecomputeRunner::pieces(int64_t layer) {
   return recomputed_.at(layer) ? nullptr : pieces_.get();
 }
 

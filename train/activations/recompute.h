@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "moe/runner.h"
-#include "train/config/settings.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 
@@ -22,11 +22,11 @@ class RecomputeRunner : public BlockRunner {
  public:
   explicit RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece> pieces = {});
   BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) override;
-  BlockPieces* pieces(int64_t layer) override;
+  SelectiveRecompute* pieces(int64_t layer) override;
 
  private:
   std::vector<bool> recomputed_;
-  std::unique_ptr<BlockPieces> pieces_;  // null: none
+  std::unique_ptr<SelectiveRecompute> pieces_;  // null: none
 };
 
 }  // namespace moelab

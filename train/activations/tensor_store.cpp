@@ -3,7 +3,7 @@
 #include "train/activations/compressed_store.h"
 #include "train/activations/host_store.h"
 #include "train/activations/nvme_store.h"
-#include "train/config/facts/storage.h"
+#include "train/settings/facts/storage.h"
 
 namespace moelab {
 namespace {

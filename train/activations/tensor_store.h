@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "train/config/settings.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

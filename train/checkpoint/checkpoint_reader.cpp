@@ -7,7 +7,7 @@
 #include "train/checkpoint/folder.h"
 #include "train/checkpoint/hash.h"
 #include "train/checkpoint/manifest.h"
-#include "train/files/json_text.h"
+#include "train/io/json_text.h"
 
 namespace moelab {
 namespace fs = std::filesystem;

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "train/checkpoint/hash.h"
-#include "train/files/file_descriptor.h"
+#include "train/io/file_descriptor.h"
 
 // Files for data that must survive a crash. Every failed system call throws an IoError with the file and
 // errno; short writes are continued; files and folders are fsynced. POSIX semantics: a file's content is

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "train/checkpoint/hash.h"
-#include "train/files/json_text.h"
+#include "train/io/json_text.h"
 
 namespace moelab {
 namespace {

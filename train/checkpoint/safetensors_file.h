@@ -8,7 +8,7 @@
 
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
-#include "train/files/mapped_file.h"
+#include "train/io/mapped_file.h"
 
 // Reads and writes LibTorch tensors in safetensors files. safetensors.h has the format and its checks; pickle
 // is never read.

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <span>
 
-#include "train/files/mapped_file.h"
+#include "train/io/mapped_file.h"
 
 namespace moelab {
 

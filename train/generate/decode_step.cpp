@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "kernels/expert_block_cuda.h"
-#include "kernels/rope.h"
+#include "kernels/attention/rope.h"
+#include "kernels/moe/expert_block_cuda.h"
 
 // Axes: B texts, P positions of the cache, V vocabulary.
 namespace moelab {
@@ -41,7 +41,7 @@ at::Tensor DecodeStep::read(const std::vector<Next>& texts) {
   next_2B_.copy_(next_2B);
   graph_.run([this] {
     const at::Tensor position_B = next_2B_[1];
-    const Places places{rope_P_.index_select(0, position_B), position_B};
+    const TokenPositions places{rope_P_.index_select(0, position_B), position_B};
     logits_BV_ = model_.next_logits(next_2B_[0], places, cache_, runner_).to(at::kFloat);
   });
   return logits_BV_.cpu();

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/device_memory.h"
 #include "kernels/memory/ledger.h"
 #include "train/memory/split.h"
 

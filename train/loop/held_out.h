@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "train/config/settings.h"
 #include "train/data/token_stream.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

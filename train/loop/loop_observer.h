@@ -4,7 +4,7 @@
 #include <string>
 
 #include "train/memory/monitor.h"
-#include "train/run/step_report.h"
+#include "train/step/step_report.h"
 
 namespace moelab {
 

@@ -5,7 +5,7 @@
 #include "train/data/token_stream.h"
 #include "train/memory/manager.h"
 #include "train/memory/split.h"
-#include "train/run/step_report.h"
+#include "train/step/step_report.h"
 
 namespace moelab {
 

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "kernels/memory/ledger.h"
-#include "train/config/settings.h"
-#include "train/memory/advice.h"
 #include "train/memory/leak_detector.h"
 #include "train/memory/manager.h"
 #include "train/memory/monitor.h"
-#include "train/profile/inspector.h"
+#include "train/memory/profile/inspector.h"
+#include "train/predict/advice.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

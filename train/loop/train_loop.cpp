@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/device_memory.h"
 #include "train/checkpoint/folder.h"
 
 namespace moelab {

@@ -8,11 +8,11 @@
 #include <string>
 
 #include "train/checkpoint/checkpoint.h"
-#include "train/config/settings.h"
 #include "train/loop/held_out.h"
 #include "train/loop/loop_observer.h"
 #include "train/loop/model_in_training.h"
 #include "train/loop/recovery.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

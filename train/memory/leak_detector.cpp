@@ -9,7 +9,7 @@
 #include "kernels/memory/block_cache.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/memory/report.h"
-#include "train/files/proc_file.h"
+#include "train/io/proc_file.h"
 
 namespace moelab {
 

@@ -4,10 +4,10 @@
 #include <map>
 #include <optional>
 
-#include "train/config/settings.h"
-#include "train/memory/advice.h"
 #include "train/memory/monitor.h"
+#include "train/memory/predict_peak.h"
 #include "train/memory/split.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

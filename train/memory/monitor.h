@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/memory/cuda_stats.h"
+#include "kernels/memory/device_memory.h"
 #include "kernels/memory/ledger.h"
-#include "train/config/settings.h"
-#include "train/presets/profiles.h"
+#include "train/settings/presets/profiles.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -130,7 +130,7 @@ void Optimizer::step_parameter(size_t index, double lr, double gradient_scale) {
   run_rule(p, p.gradient(), held_[index].state, next_numbers(index, lr, gradient_scale));
 }
 
-void Optimizer::step_live(const at::Tensor& live) {
+void Optimizer::step_capturable(const at::Tensor& live) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
     TORCH_CHECK(p.gradient().defined() && home_ == Home::device, "optimizer: ", p.name,

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "moe/parameter.h"
-#include "train/config/facts/precision.h"
-#include "train/config/settings.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/state_file.h"
 #include "train/optim/update_rule.h"
+#include "train/settings/facts/precision.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 
@@ -58,11 +58,11 @@ class Optimizer {
   // As step(), for the parameter at `index` alone.
   void step_parameter(size_t index, double lr, double gradient_scale);
   // A step that a graph may capture: learning rate, step number, gradient scale and whether to skip are read
-  // from `live` (kernels/live_step.h) when it runs. Every parameter must have a gradient, and all state must
-  // be on the device. Does not count the step; the host calls count_step() when it knows that the step was
-  // taken.
-  void step_live(const at::Tensor& live);
-  // The numbers for step_live to put into `live`. All parameters must have taken equally many steps.
+  // from `live` (kernels/update/capturable_step.h) when it runs. Every parameter must have a gradient, and
+  // all state must be on the device. Does not count the step; the host calls count_step() when it knows that
+  // the step was taken.
+  void step_capturable(const at::Tensor& live);
+  // The numbers for step_capturable to put into `live`. All parameters must have taken equally many steps.
   OptimizerStep next_step(double lr) const;
   void count_step();
   // Sets the gradient in the file that the parameter at `index` steps from; none: the gradient that it holds.

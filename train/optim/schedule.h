@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "train/config/settings.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kernels/memory/ledger.h"
-#include "train/config/settings.h"
-#include "train/files/record_stream.h"
+#include "train/io/record_stream.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -1,12 +1,12 @@
 #include "train/optim/update_rule.h"
 
-#include "kernels/adafactor.h"
-#include "kernels/adam8bit.h"
-#include "kernels/adam_mini.h"
-#include "kernels/adamw.h"
-#include "kernels/adamw_compact.h"
-#include "kernels/momentum_step.h"
-#include "kernels/muon.h"
+#include "kernels/update/adafactor.h"
+#include "kernels/update/adam8bit.h"
+#include "kernels/update/adam_mini.h"
+#include "kernels/update/adamw.h"
+#include "kernels/update/adamw_compact.h"
+#include "kernels/update/momentum_step.h"
+#include "kernels/update/muon.h"
 
 namespace moelab {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "kernels/optimizer_step.h"
+#include "kernels/update/optimizer_step.h"
 #include "moe/parameter.h"
-#include "train/config/facts/update_rule.h"
-#include "train/config/settings.h"
+#include "train/settings/facts/update_rule.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "moe/settings/error.h"
-#include "train/config/settings.h"
 #include "train/parallel/data_ranks.h"
 #include "train/parallel/layout.h"
 #include "train/parallel/world.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

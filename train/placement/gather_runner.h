@@ -12,7 +12,7 @@ class GatherRunner : public BlockRunner {
  public:
   GatherRunner(GatheredWeights& weights, BlockRunner& inner) : weights_(weights), inner_(inner) {}
   BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) override;
-  BlockPieces* pieces(int64_t layer) override { return inner_.pieces(layer); }
+  SelectiveRecompute* pieces(int64_t layer) override { return inner_.pieces(layer); }
 
  private:
   GatheredWeights& weights_;

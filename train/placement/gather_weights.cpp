@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/packed_blocks.h"
-#include "train/placement/gather_memory.h"
+#include "kernels/formats/packed_blocks.h"
+#include "train/placement/tensor_storage.h"
 
 namespace moelab {
 namespace {
@@ -47,7 +47,7 @@ GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device)
       code_(weight_code(settings.precision)),
       moves_masters_(settings.placement.parameters != Home::device &&
                      settings.placement.optimizer == Home::device),
-      away_(make_away_memory(settings.placement.parameters, settings.placement, copies_)),
+      offload_pool_(make_offload_pool(settings.placement.parameters, settings.placement, copies_)),
       blocks_(static_cast<size_t>(settings.model.layers)) {}
 
 GatheredWeights::~GatheredWeights() {
@@ -62,15 +62,15 @@ void GatheredWeights::adopt(const Parameter& parameter) {
   const bool coded = code_ && is_coded(parameter);
   weight.held_bytes =
       coded ? coded_bytes(parameter.value.numel()) : static_cast<int64_t>(parameter.value.nbytes());
-  if (!layer || (!coded && !away_)) return;
+  if (!layer || (!coded && !offload_pool_)) return;
   weight.value = parameter.value;
   weight.kind = kind_of(parameter.value);
   weight.coded = coded;
   weight.written_whole = coded || parameter.has_master_copy();
-  if (away_) weight.home = away_->take(weight.held_bytes, weight.kind);
+  if (offload_pool_) weight.home = offload_pool_->take(weight.held_bytes, weight.kind);
   if (moves_masters_ && parameter.has_master_copy()) {
     weight.master = parameter.master;
-    weight.master_home = away_->take(static_cast<int64_t>(weight.master.nbytes()), Kind::master);
+    weight.master_home = offload_pool_->take(static_cast<int64_t>(weight.master.nbytes()), Kind::master);
   }
   take_home(weight);
   drop_memory(weight.value);
@@ -106,10 +106,10 @@ void GatheredWeights::make_room(Weight& weight) {
 }
 
 void GatheredWeights::fetch(int64_t layer) {
-  if (!away_ || layer < 0 || layer >= static_cast<int64_t>(blocks_.size())) return;
+  if (!offload_pool_ || layer < 0 || layer >= static_cast<int64_t>(blocks_.size())) return;
   Block& block = blocks_[static_cast<size_t>(layer)];
   if (block.gathered || block.fetching) return;
-  std::vector<std::pair<AwayBytes*, void*>> reads;
+  std::vector<std::pair<OffloadBuffer*, void*>> reads;
   for (const size_t i : block.weights) {
     Weight& weight = weights_[i];
     make_room(weight);

@@ -9,12 +9,12 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/formats/quantize.h"
 #include "kernels/memory/copy_stream.h"
-#include "kernels/quantize.h"
 #include "moe/parameter.h"
-#include "train/config/facts/precision.h"
-#include "train/config/settings.h"
-#include "train/placement/gather_home.h"
+#include "train/placement/offload_buffer.h"
+#include "train/settings/facts/precision.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 
@@ -40,7 +40,7 @@ class GatheredWeights {
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
   // Whether any weights are held off the device or coded; if not, gathering does nothing.
-  bool active() const { return away_ != nullptr || code_.has_value(); }
+  bool active() const { return offload_pool_ != nullptr || code_.has_value(); }
 
   // Takes over the model's next parameter, in the model's order, and moves its memory to its home. Throws
   // IoError.
@@ -72,8 +72,8 @@ class GatheredWeights {
     bool written_whole = false;  // each change writes all of value, from the master
     Kind kind = Kind::parameters;
     bool coded = false;
-    std::unique_ptr<AwayBytes> home, master_home;  // null: on the device
-    at::Tensor payload;                            // coded: the bytes, while on the device
+    std::unique_ptr<OffloadBuffer> home, master_home;  // null: on the device
+    at::Tensor payload;                                // coded: the bytes, while on the device
     int64_t held_bytes = 0;
   };
   struct Block {
@@ -89,7 +89,7 @@ class GatheredWeights {
   CopyStream copies_;
   std::optional<BlockCode> code_;
   bool moves_masters_;
-  std::unique_ptr<AwayMemory> away_;
+  std::unique_ptr<OffloadPool> offload_pool_;
   std::vector<Weight> weights_;  // one per parameter; empty for weights left alone
   std::vector<Block> blocks_;
 };

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "kernels/memory/ledger.h"
-#include "kernels/squared_norm.h"
+#include "kernels/update/squared_norm.h"
 
 namespace moelab {
 namespace {

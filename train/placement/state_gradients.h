@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "moe/communicator.h"
-#include "train/config/settings.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/optimizer.h"
 #include "train/optim/state_file.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -9,12 +9,12 @@
 #include <map>
 
 #include "moe/settings/error.h"
-#include "train/config/assign.h"
-#include "train/config/load.h"
-#include "train/config/options.h"
-#include "train/huggingface/convert.h"
-#include "train/plan/cost_model.h"
-#include "train/run/build_commit.h"
+#include "train/checkpoint/huggingface/convert.h"
+#include "train/predict/cost_model.h"
+#include "train/program/record/build_commit.h"
+#include "train/settings/assign.h"
+#include "train/settings/load.h"
+#include "train/settings/options.h"
 
 namespace moelab {
 namespace {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "train/config/settings.h"
-#include "train/run/commands.h"
+#include "train/program/commands/commands.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "moe/settings/error.h"
-#include "train/config/convert.h"
+#include "train/settings/convert.h"
 
 namespace moelab {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "train/config/settings.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 

@@ -8,13 +8,13 @@
 
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
-#include "train/config/print.h"
-#include "train/config/shell_line.h"
 #include "train/parallel/ranks.h"
+#include "train/predict/techniques/techniques.h"
 #include "train/program/arguments.h"
+#include "train/program/commands/commands.h"
 #include "train/program/host_allocator.h"
-#include "train/run/commands.h"
-#include "train/techniques/techniques.h"
+#include "train/settings/print.h"
+#include "train/settings/shell_line.h"
 
 namespace moelab {
 namespace {
@@ -22,7 +22,8 @@ namespace {
 // Ranks have the same command line, so rank 0 speaks for all of a user's mistakes.
 void print_mistake(const UserError& error) {
   const char* const rank = std::getenv("RANK");
-  const bool speaks = rank == nullptr || std::string_view(rank) == "0" || dynamic_cast<const RankError*>(&error);
+  const bool speaks =
+      rank == nullptr || std::string_view(rank) == "0" || dynamic_cast<const RankError*>(&error);
   if (speaks) std::cerr << "moelab: " << error.what() << "\n";
 }
 

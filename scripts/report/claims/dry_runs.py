@@ -49,7 +49,7 @@ def estimate(program: pathlib.Path, words: list[str]) -> dict:
     full = json.loads(run.stdout)
     kept = ("model", "peak_bytes", "peak_bytes_by_kind", "state_bytes", "host_bytes", "nvme_bytes",
             "memory_limit_bytes")
-    flops = sum(amount for effort, amount in full["step_work"].items() if effort.startswith(("products", "attention")))
+    flops = sum(amount for term, amount in full["step_work"].items() if term.startswith(("products", "attention")))
     ranks = {"ranks": full["ranks"]} if "ranks" in full else {}
     return {name: full[name] for name in kept} | {"flops": flops} | ranks
 

@@ -10,7 +10,7 @@ from . import dry_runs
 from .judge import VERDICTS, Judge, Row
 from .stated import Guides, Technique, read_guides, read_techniques
 
-CLAIMS = pathlib.Path(__file__).resolve().parents[3] / "bench" / "tradeoff" / "claims.yaml"
+CLAIMS = pathlib.Path(__file__).resolve().parents[3] / "train/predict/techniques/claims.yaml"
 
 
 def markdown(rows: list[Row], guides: dict[str, str], sources: list[str]) -> str:

@@ -381,7 +381,7 @@ def test_what_spreads_is_repeated_and_marked_where_that_does_not_help(fake):
 
 
 def test_what_spreads_no_more_is_not_marked(fake):
-    """Of seven ratios an outlier moves the interval of the median no more, of six it does; see spread_test.cpp."""
+    """Of seven ratios an outlier moves the interval of the median no more, of six it does; see test_spread.cpp."""
     sweep = fake(baseline="takes 10", bf16="takes 10 30 10 10 10 10 10")
     sweep.run("--only=bf16", "--rounds=3", "--extra-rounds=6")
     assert len(sweep.called()) == 14 and noisy_rounds(sweep) == []

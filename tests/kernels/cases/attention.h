@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
-#include "kernels/attention_span.h"
+#include "kernels/attention/attention_span.h"
 #include "tests/kernels/cases/case.h"
 
 namespace moelab::test {

@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
-#include "kernels/dispatch.h"
+#include "kernels/moe/dispatch.h"
 #include "tests/kernels/cases/case.h"
 
 namespace moelab::test {

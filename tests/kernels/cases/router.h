@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/router.h"
+#include "kernels/moe/router.h"
 #include "tests/kernels/cases/case.h"
 
 namespace moelab::test {

@@ -4,14 +4,15 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/adafactor.h"
-#include "kernels/adam8bit.h"
-#include "kernels/adam_mini.h"
-#include "kernels/adamw.h"
-#include "kernels/momentum_step.h"
-#include "kernels/quantize.h"
+#include "kernels/formats/quantize.h"
+#include "kernels/update/adafactor.h"
+#include "kernels/update/adam8bit.h"
+#include "kernels/update/adam_mini.h"
+#include "kernels/update/adamw.h"
+#include "kernels/update/momentum_step.h"
 
-// The update rules that step a matrix of weights as SteppedWeights (kernels/stepped_weights.h) stores them.
+// The update rules that step a matrix of weights as SteppedWeights (kernels/update/stepped_weights.h) stores
+// them.
 namespace moelab::test {
 
 struct UpdateRule {

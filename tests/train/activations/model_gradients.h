@@ -10,11 +10,11 @@
 #include "kernels/memory/ledger.h"
 #include "moe/transformer.h"
 #include "tests/kernels/reference.h"
-#include "tests/train/config/overrides.h"
+#include "tests/train/settings/overrides.h"
 #include "train/activations/recompute.h"
 #include "train/activations/saved_tensors.h"
-#include "train/config/options.h"
-#include "train/precision/compute_type.h"
+#include "train/settings/options.h"
+#include "train/step/compute_type.h"
 
 // A whole model on real text; tests compare its gradients.
 namespace moelab::test {

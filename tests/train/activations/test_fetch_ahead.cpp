@@ -19,10 +19,10 @@ using test::expect_equal, test::settings_with, test::text_of;
 using test::Gradients, test::Model, test::Overrides;
 
 // Logs when it is fetched and when it is waited for.
-class Recorded : public AwayTensor {
+class Recorded : public OffloadedTensor {
  public:
   Recorded(std::shared_ptr<FetchAhead> ahead, std::string name, std::string& log)
-      : AwayTensor(std::move(ahead), at::zeros({4})), name_(std::move(name)), log_(log) {}
+      : OffloadedTensor(std::move(ahead), at::zeros({4})), name_(std::move(name)), log_(log) {}
 
  private:
   void start(const at::Tensor& to) override {

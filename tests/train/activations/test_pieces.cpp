@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dispatch.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/moe/dispatch.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/activations/model_gradients.h"
-#include "train/config/convert.h"
+#include "train/settings/convert.h"
 
 // Partly recomputed blocks: gradients are bitwise the same, and memory shrinks by exactly the pieces' bytes.
 namespace moelab {

@@ -7,7 +7,7 @@
 
 #include "moe/settings/error.h"
 #include "tests/moe/logits_tolerance.h"
-#include "tests/train/run/random_run.h"
+#include "tests/train/step/random_run.h"
 
 namespace moelab {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/train/run/random_run.h"
+#include "tests/train/step/random_run.h"
 
 namespace moelab::test {
 

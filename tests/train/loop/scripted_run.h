@@ -12,8 +12,8 @@
 
 #include "kernels/memory/ledger.h"
 #include "tests/temporary_folder.h"
-#include "train/config/resolve.h"
 #include "train/loop/train_loop.h"
+#include "train/settings/resolve.h"
 
 // A TrainLoop with a script instead of a Trainer. Everything else is real: monitor, manager, held-out
 // windows, checkpoints on disk. `Script::log` lists the loop's requests in order.

@@ -5,8 +5,8 @@
 
 #include "kernels/memory/ledger.h"
 #include "tests/kernels/reference.h"
-#include "train/config/convert.h"
 #include "train/optim/optimizer.h"
+#include "train/settings/convert.h"
 
 namespace moelab {
 namespace {

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "kernels/adamw.h"
-#include "kernels/muon.h"
+#include "kernels/update/adamw.h"
+#include "kernels/update/muon.h"
 #include "tests/kernels/reference.h"
 #include "tests/user_error.h"
 #include "train/optim/optimizer.h"

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "kernels/adamw.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/update/adamw.h"
 #include "tests/kernels/reference.h"
 #include "train/optim/optimizer.h"
 

@@ -8,10 +8,10 @@
 #include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
 #include "train/activations/recompute.h"
-#include "train/config/load.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
+#include "train/settings/load.h"
 
 // Weights, gradients and state off the device, for a chain of LibTorch's own products: the same cases on the
 // CPU and on a GPU.

@@ -6,11 +6,11 @@
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "tests/temporary_folder.h"
-#include "tests/train/config/overrides.h"
-#include "tests/train/run/compared_runs.h"
-#include "tests/train/run/random_run.h"
+#include "tests/train/settings/overrides.h"
+#include "tests/train/step/compared_runs.h"
+#include "tests/train/step/random_run.h"
 #include "tests/user_error.h"
-#include "train/run/dry_run.h"
+#include "train/predict/dry_run.h"
 
 // Weights that come to the device a block at a time: from the host, from a file, or decoded from 8 bits.
 namespace moelab {

@@ -1,0 +1,202 @@
+#include "kernels/dense/fp8.h"
+
+#include "kernels/vector/vec.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "kernels/dense/product.h"
+#include "kernels/meta/simulated_device.h"
+#include "kernels/operator/differentiable.h"
+#ifdef MOELAB_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kGrain = 16384;  // elements a task
+
+struct Format {
+  float largest;
+  float precision;  // distance of neighbours, relative to the power of two below them
+  float smallest;   // distance of neighbours around 0
+};
+
+Format format_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? Format{448, 0x1p-3f, 0x1p-9f} : Format{57344, 0x1p-2f, 0x1p-16f};
+}
+
+// x to the nearest fp8 number; x is in the format's range.
+Vec rounded(const Vec& x, const Format& f) {
+  const Vec power = x & Vec(std::bit_cast<float>(0x7F800000u));
+  const Vec step = at::vec::maximum(power * Vec(f.precision), Vec(f.smallest));
+  const Vec shift = step * Vec(0x1.8p23f);          // the last place of x + shift is step: the sum rounds
+  return ((x + shift) - shift) | (x & Vec(-0.0f));  // a negative number that rounds to 0 keeps its sign
+}
+
+// The smallest power of two that brings `most` into the format; NaN if `most` is not finite.
+float scale_of(float most, const Format& f) {
+  if (!std::isfinite(most)) return std::nanf("");
+  int exponent = 0;
+  const double fraction = std::frexp(double{most} / f.largest, &exponent);
+  return most == 0 ? 1 : std::ldexp(1.0f, fraction == 0.5 ? exponent - 1 : exponent);
+}
+
+// The larger of `most` and |x|; NaN if either is, since at::vec's maximum keeps it.
+Vec larger(const Vec& most, const Vec& x) { return at::vec::maximum(most, x.abs()); }
+
+template <class T>
+void round_row(const T* from, T* to, int64_t columns, const Format& f) {
+  Vec most(0);
+  for_each_vector(columns, [&](int64_t c, int64_t n) { most = larger(most, load_float(from + c, n)); });
+  std::array<float, kLanes> lanes;
+  store_float(lanes.data(), most);
+  float all = 0;
+  for (const float lane : lanes) all = std::isnan(all) || lane <= all ? all : lane;
+  const float scale = scale_of(all, f);
+  for_each_vector(columns, [&](int64_t c, int64_t n) {
+    store_float(to + c, rounded(load_float(from + c, n) * Vec(1 / scale), f) * Vec(scale), n);
+  });
+}
+
+// Rounds `n` adjacent columns, a lane each.
+template <class T>
+void round_strip(const T* from, T* to, int64_t rows, int64_t columns, int64_t n, const Format& f) {
+  Vec most(0);
+  for (int64_t r = 0; r < rows; ++r) most = larger(most, load_float(from + r * columns, n));
+  std::array<float, kLanes> lanes;
+  store_float(lanes.data(), most);
+  for (float& lane : lanes) lane = scale_of(lane, f);
+  const Vec scale = load_float(lanes.data()), inverse = Vec(1) / scale;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t i = r * columns;
+    store_float(to + i, rounded(load_float(from + i, n) * inverse, f) * scale, n);
+  }
+}
+
+template <class T>
+void round_all(const T* from, T* to, int64_t rows, int64_t columns, const Format& f, Fp8Scale scale) {
+  if (scale == Fp8Scale::by_row) {
+    at::parallel_for(0, rows, kGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) round_row(from + r * columns, to + r * columns, columns, f);
+    });
+    return;
+  }
+  const int64_t strips = (columns + kLanes - 1) / kLanes;
+  at::parallel_for(0, strips, kGrain / (kLanes * std::max<int64_t>(rows, 1)) + 1,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t s = begin; s < end; ++s) {
+                       const int64_t c = s * kLanes;
+                       round_strip(from + c, to + c, rows, columns, std::min(kLanes, columns - c), f);
+                     }
+                   });
+}
+
+class Fp8Linear : public Differentiable<Fp8Linear> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({x, weight});
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    return fp8_mm(x.flatten(0, -2), Fp8Format::e4m3, weight.t()).view(shape);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto saved = context->get_saved_variables();
+    const Tensor dy = gradients[0].flatten(0, -2).contiguous(), x = saved[0].flatten(0, -2);
+    return {fp8_mm(dy, Fp8Format::e5m2, saved[1]).view(saved[0].sizes()), fp8_mm(dy.t(), Fp8Format::e5m2, x)};
+  }
+};
+
+// The allocations of fp8_codes that are as large as x; not all operators that it calls have Meta kernels.
+Fp8Codes codes_on_meta(const Tensor& x, at::ScalarType type, Fp8Scale scale) {
+  const Tensor wide = x.to(at::kFloat), quotient = at::empty_like(wide);
+  const int64_t rows = x.size(0), columns = x.size(1);
+  const Tensor scales = scale == Fp8Scale::by_row ? at::empty({rows, 1}, wide.options())
+                                                  : at::empty({1, columns}, wide.options());
+  return {at::empty_like(x, x.options().dtype(type)), scales};
+}
+
+}  // namespace
+
+void fp8_round_out(const Tensor& to, const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && to.is_contiguous() && to.sizes() == x.sizes() &&
+                  to.scalar_type() == x.scalar_type(),
+              "fp8_round: contiguous matrices of one shape and type, not ", x.sizes(), " and ", to.sizes());
+  if (x.is_meta() && !meta_is_cuda()) return;
+  if (x.is_cuda() || x.is_meta()) {
+    const auto [codes, factor] = fp8_codes(x, format, scale);
+    to.copy_(codes.to(at::kFloat).mul_(factor));
+    return;
+  }
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    round_all(x.const_data_ptr<T>(), to.mutable_data_ptr<T>(), x.size(0), x.size(1), format_of(format),
+              scale);
+  });
+}
+
+Tensor fp8_rounded(const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  const Tensor to = at::empty(x.sizes(), x.options());
+  fp8_round_out(to, x, format, scale);
+  return to;
+}
+
+Fp8Codes fp8_codes(const Tensor& x, Fp8Format format, Fp8Scale scale) {
+  const auto type = format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+  if (x.is_meta()) return codes_on_meta(x, type, scale);
+  const Tensor most = x.abs().amax(scale == Fp8Scale::by_row ? 1 : 0, true).to(at::kDouble);
+  const auto [fraction, exponent] = at::frexp(most / format_of(format).largest);
+  const Tensor power = at::where(fraction == 0.5, exponent - 1, exponent).clamp_min(-126);
+  const Tensor factor = (power.to(at::kInt) + 127).bitwise_left_shift(23).view(at::kFloat);  // 2^power
+  const Tensor finite = at::where(most == 0, at::ones_like(factor), factor);
+  const Tensor scales = at::where(most.isfinite(), finite, at::full_like(factor, NAN));
+  return {x.to(at::kFloat).div(scales).to(type), scales};
+}
+
+bool has_fp8_products(c10::Device device) {
+  if (device.is_meta()) return meta_is_cuda();
+#ifdef MOELAB_WITH_CUDA
+  if (device.is_cuda()) {
+    const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(device.index());
+    return gpu->major * 10 + gpu->minor >= 89;
+  }
+#endif
+  return false;
+}
+
+Fp8Factors fp8_factors(const Tensor& a, Fp8Format format, const Tensor& b) {
+  const std::array<int64_t, 2> padding{0, (16 - a.size(1) % 16) % 16};
+  const auto left = fp8_codes(at::constant_pad_nd(a, padding), format, Fp8Scale::by_row);
+  const auto right = fp8_codes(at::constant_pad_nd(b.t(), padding), Fp8Format::e4m3, Fp8Scale::by_row);
+  return {left.codes.contiguous(), right.codes.contiguous().t(), left.scale, right.scale.t()};
+}
+
+Tensor fp8_mm(const Tensor& a, Fp8Format format, const Tensor& b) {
+  const bool whole = a.size(0) > 0 && a.size(1) > 0 && b.size(1) % 16 == 0;
+  if (whole && a.scalar_type() == at::kBFloat16 && has_fp8_products(a.device())) {
+    const Fp8Factors f = fp8_factors(a, format, b);
+    if (a.is_meta()) return at::empty({a.size(0), b.size(1)}, a.options());
+    return at::_scaled_mm(f.a, f.b, f.scale_a, f.scale_b, {}, {}, at::kBFloat16);
+  }
+  const auto rounded = [](const Tensor& x, Fp8Format of, Fp8Scale scale, Fp8Scale across) {
+    return x.is_contiguous() ? fp8_rounded(x, of, scale) : fp8_rounded(x.t(), of, across).t();
+  };
+  constexpr auto row = Fp8Scale::by_row, column = Fp8Scale::by_column;
+  return matrix_product(rounded(a, format, row, column), rounded(b, Fp8Format::e4m3, column, row));
+}
+
+Tensor fp8_linear(const Tensor& x, const Tensor& weight) { return Fp8Linear::apply(x, weight); }
+
+}  // namespace moelab

@@ -1,0 +1,32 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/device/host_device.h"
+
+// Launch configurations as functions of shapes, tested without a GPU. This header has what the operators
+// share; the rest is in their own headers.
+namespace moelab::cuda {
+
+// Threads of a block: kThreads if each thread takes elements, kRowThreads if the block takes one row.
+inline constexpr int kThreads = 256;
+inline constexpr int kRowThreads = 128;
+
+// Number of parts of `size` that cover `count`; the last one may be smaller.
+MOELAB_HOST_DEVICE constexpr int64_t ceil_div(int64_t count, int64_t size) {
+  return (count + size - 1) / size;
+}
+
+// Blocks of a grid whose threads loop over `tasks` with the grid's stride: enough to fill any GPU, and within
+// CUDA's bound.
+inline unsigned grid_of(int64_t tasks, int64_t tasks_a_block = 1) {
+  constexpr int64_t kMost = 1 << 16;
+  return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(tasks, tasks_a_block), 1, kMost));
+}
+
+// Blocks of a grid without such a loop, one thread or block per task. CUDA's bound is 2^31 - 1.
+inline unsigned blocks_of(int64_t tasks, int64_t tasks_a_block = 1) {
+  return static_cast<unsigned>(std::max<int64_t>(ceil_div(tasks, tasks_a_block), 1));
+}
+
+}  // namespace moelab::cuda

@@ -1,0 +1,27 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <tuple>
+
+// Arguments and results of the operators of kernels/moe/expert_block.h, on every device.
+namespace moelab::expert_block_detail {
+
+struct ExpertCall {
+  const at::Tensor& x_TD;
+  const at::Tensor& weights_TK;
+  const at::Tensor& row_TK;      // int32: the row of each route; -1: none
+  const at::Tensor& offsets_E1;  // int32, where each expert's rows begin
+  const at::Tensor& w13_E2FD;
+  const at::Tensor& w2_EDF;
+  int64_t rows;    // R, of all experts together
+  int64_t widest;  // upper bound on the rows of one expert
+  bool fp8;
+};
+
+// y_TD, H_R2F (empty unless kept for backward)
+using Outputs = std::tuple<at::Tensor, at::Tensor>;
+// dx_TD, dweights_TK, dw13_E2FD, dw2_EDF
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+}  // namespace moelab::expert_block_detail

@@ -1,0 +1,111 @@
+#include "kernels/update/squared_norm.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "kernels/meta/simulated_device.h"
+#include "kernels/operator/op_handle.h"
+#include "kernels/vector/vec.h"
+
+namespace moelab {
+namespace {
+
+using at::Tensor;
+
+void check(const Tensor& x) {
+  const auto dtype = x.scalar_type();
+  TORCH_CHECK((dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && x.is_contiguous(),
+              "squared_norm: wants contiguous fp32, bf16 or fp16, not ", x.scalar_type(), " with strides ",
+              x.strides());
+}
+
+// Sixteen parallel sums: a single chain of double additions would run at its latency. Squares are taken in
+// double, because fp32 ones overflow from 1e19 and underflow below 1e-19.
+template <class T>
+double block_sum(const T* p, int64_t n) {
+  constexpr int64_t kSums = 16;
+  std::array<double, kSums> sums{};
+  int64_t i = 0;
+  for (; i + kSums <= n; i += kSums) {
+    for (int64_t j = 0; j < kSums; ++j) {
+      const double x = static_cast<float>(p[i + j]);
+      sums[j] += x * x;
+    }
+  }
+  for (; i < n; ++i) {
+    const double x = static_cast<float>(p[i]);
+    sums[i % kSums] += x * x;
+  }
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+template <class T>
+double sum_of_squares(const T* p, int64_t n) {
+  const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
+  std::vector<double> partial(static_cast<size_t>(blocks));
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b)
+      partial[b] = block_sum(p + b * kNormBlock, std::min(kNormBlock, n - b * kNormBlock));
+  });
+  return std::accumulate(partial.begin(), partial.end(), 0.0);
+}
+
+double squared_norm_cpu(const Tensor& x) {
+  check(x);
+  double sum = 0;
+  with_element_type(x.scalar_type(),
+                    [&](auto zero) { sum = sum_of_squares(x.data_ptr<decltype(zero)>(), x.numel()); });
+  return sum;
+}
+
+// Elements per part. LibTorch copies a whole 16-bit or fp32 tensor to fp64 for a norm in fp64, so it gets
+// parts.
+constexpr int64_t kCudaElements = int64_t{1} << 22;
+
+double squared_norm_meta(const Tensor& x) {
+  check(x);
+  if (meta_is_cuda()) at::empty({std::min(x.numel(), kCudaElements)}, x.options().dtype(at::kDouble));
+  return 0;
+}
+
+#ifdef MOELAB_WITH_CUDA
+double squared_norm_cuda(const Tensor& x) {
+  check(x);
+  return cuda_squared_norm(x).item<double>();
+}
+#endif
+
+}  // namespace
+
+Tensor cuda_squared_norm(const Tensor& x) {
+  std::vector<Tensor> squares;
+  for (const Tensor& part : x.view(-1).split(kCudaElements)) {
+    const Tensor norm = at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble);
+    squares.push_back(norm.mul(norm));
+  }
+  return squares.size() == 1 ? squares.front() : at::stack(squares).sum();
+}
+
+double squared_norm(const Tensor& x) {
+  static const auto op = operator_handle<double(const Tensor&)>("moelab::squared_norm");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(x);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) { m.def("squared_norm(Tensor x) -> float"); }
+
+TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("squared_norm", &squared_norm_cpu); }
+
+TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("squared_norm", &squared_norm_meta); }
+
+#ifdef MOELAB_WITH_CUDA
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("squared_norm", &squared_norm_cuda); }
+#endif
+
+}  // namespace moelab

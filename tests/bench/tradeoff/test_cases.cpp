@@ -1,0 +1,196 @@
+#include "bench/tradeoff/cases.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "tests/user_error.h"
+#include "train/predict/techniques/techniques.h"
+
+namespace moelab::tradeoff {
+namespace {
+
+constexpr const char* kData = "data.path=shards";
+
+PlanPart rows(const std::string& model = "moe-pico", int64_t steps = 4) {
+  PlanPart part = plan_of_all_rows(1, steps).parts.front();
+  part.model = model;
+  return part;
+}
+
+std::vector<Case> cases_of(const PlanPart& part, std::vector<std::string> overrides = {}) {
+  overrides.push_back(kData);
+  return make_cases(part, overrides);
+}
+
+std::vector<Case> row_cases(std::vector<std::string> overrides = {}) { return cases_of(rows(), overrides); }
+
+std::string value(const Case& one, const std::string& key) {
+  std::string found = "none";
+  for (const auto& [name, text] : one.settings) {
+    if (name != key) continue;
+    EXPECT_EQ(found, "none") << key << " is given twice";
+    found = text;
+  }
+  return found;
+}
+
+const Case& named(const std::vector<Case>& cases, const std::string& name) {
+  for (const Case& one : cases)
+    if (one.name == name) return one;
+  throw std::runtime_error("no case " + name);
+}
+
+TEST(Cases, AreTheRowsOfTheTableAgainstTheFirst) {
+  const std::vector<Case> cases = row_cases();
+  ASSERT_EQ(cases.size(), techniques().size());
+  std::set<std::string> hashes;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(cases[i].name, techniques()[i].name);
+    EXPECT_EQ(cases[i].against, i == 0 ? "" : "baseline");
+    EXPECT_EQ(value(cases[i], "train.steps"), "4");
+    EXPECT_TRUE(hashes.insert(cases[i].hash).second) << cases[i].name << " is the same as another case";
+  }
+  EXPECT_TRUE(cases[0].techniques.empty());
+  EXPECT_EQ(named(cases, "bf16").techniques, std::vector<std::string>{"bf16"});
+  EXPECT_GT(named(cases, "recommended").techniques.size(), 1u);
+}
+
+TEST(Cases, ATechniqueComesAfterTheUsersSettingsAndThoseAfterTheBaseline) {
+  const std::vector<Case> cases = row_cases({"attention.kernel=flash", "train.seed=7"});
+  EXPECT_EQ(value(cases[0], "attention.kernel"), "flash");
+  EXPECT_EQ(value(named(cases, "bf16"), "precision.compute"), "bf16");
+  EXPECT_EQ(value(named(cases, "bf16"), "train.seed"), "7");
+  const std::vector<Case> fixed = row_cases({"precision.compute=fp32"});
+  EXPECT_EQ(value(named(fixed, "bf16"), "precision.compute"), "bf16");
+}
+
+TEST(Cases, TheUsersDriveIsEveryTechniques) {
+  EXPECT_EQ(value(named(row_cases(), "nvme_activations"), "placement.nvme_path"), ".");
+  const std::vector<Case> fast = row_cases({"placement.nvme_path=/fast"});
+  EXPECT_EQ(value(named(fast, "nvme_activations"), "placement.nvme_path"), "/fast");
+  EXPECT_EQ(value(named(fast, "nvme_activations"), "activations.storage"), "nvme");
+}
+
+TEST(Cases, UnderALimitTheBatchesStayAsTheyAre) {
+  for (const Case& one : row_cases()) EXPECT_EQ(value(one, "memory.recover"), "none") << one.name;
+  for (const Case& one : row_cases({"memory.limit=64MiB"}))
+    EXPECT_EQ(value(one, "memory.recover"), "false") << one.name;
+  const std::vector<Case> asked = row_cases({"memory.limit=64MiB", "memory.recover=true"});
+  EXPECT_EQ(value(asked[0], "memory.recover"), "true");
+}
+
+TEST(Cases, TheHashFollowsEverySetting) {
+  const std::string hash = row_cases()[0].hash;
+  EXPECT_EQ(hash.size(), 16u);
+  EXPECT_EQ(row_cases()[0].hash, hash);
+  EXPECT_NE(cases_of(rows("moe-pico", 5))[0].hash, hash);
+  EXPECT_NE(cases_of(rows("moe-micro"))[0].hash, hash);
+  EXPECT_NE(row_cases({"optim.lr=0.002"})[0].hash, hash);
+}
+
+std::vector<std::string> names_of(const std::vector<Case>& cases) {
+  std::vector<std::string> names;
+  for (const Case& one : cases) names.push_back(one.name);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Cases, OnlySomeOfThemWithWhatTheyAreHeldAgainst) {
+  PlanPart part = rows();
+  part.leave_one_out = "recommended";
+  const std::vector<Case> all = cases_of(part);
+  EXPECT_EQ(names_of(selected(all, {"bf16", "capacity"})), (Names{"baseline", "capacity", "bf16"}));
+  EXPECT_EQ(names_of(selected(all, {"recommended without bf16"})),
+            (Names{"baseline", "recommended", "recommended without bf16"}));
+  EXPECT_TRUE(selected(all, {"fit"}).empty());
+}
+
+PlanPart part_with(const std::function<void(PlanPart&)>& fill) {
+  PlanPart part{"test", "moe-pico", 1, 4};
+  fill(part);
+  return part;
+}
+
+TEST(Cases, ATechniqueIsLeftOutOfAStackThatItIsHeldAgainst) {
+  const auto cases = cases_of(part_with([](PlanPart& part) { part.leave_one_out = "recommended"; }));
+  const Technique& whole = *find_technique("recommended");
+  ASSERT_EQ(cases.size(), 2 + whole.parts.size());
+  EXPECT_EQ(cases[1].name, "recommended");
+  for (size_t i = 0; i < whole.parts.size(); ++i) {
+    const Case& one = cases[2 + i];
+    const Technique& left_out = *find_technique(whole.parts[i]);
+    EXPECT_EQ(one.name, "recommended without " + std::string(left_out.name));
+    EXPECT_EQ(one.family, "leave_one_out");
+    EXPECT_EQ(one.against, "recommended");
+    EXPECT_EQ(one.techniques.size(), whole.parts.size() - 1);
+    for (const auto& [key, text] : cases[1].settings) {
+      const bool is_its = std::any_of(left_out.settings.begin(), left_out.settings.end(),
+                                      [&, k = key](const auto& pair) { return pair.first == k; });
+      EXPECT_EQ(value(one, key), is_its ? value(cases[0], key) : text) << one.name << ", " << key;
+    }
+  }
+}
+
+TEST(Cases, ALadderEndsAtAllOfItsRungs) {
+  const Names rungs = {"flash_attention", "bf16", "recompute_full", "accumulation", "capacity"};
+  const auto cases = cases_of(part_with([&](PlanPart& part) {
+    part.ladder = rungs;
+    part.singles = {"flash_attention", "recommended"};
+  }));
+  EXPECT_EQ(names_of(cases), (Names{"baseline", "flash_attention", "recommended", "ladder 1: flash_attention",
+                                    "ladder 2: + bf16", "ladder 3: + recompute_full",
+                                    "ladder 4: + accumulation", "ladder 5: + capacity"}));
+  for (size_t i = 0; i < rungs.size(); ++i) {
+    EXPECT_EQ(cases[3 + i].techniques, Names(rungs.begin(), rungs.begin() + static_cast<ptrdiff_t>(i) + 1));
+    EXPECT_EQ(cases[3 + i].against, "baseline");
+  }
+  EXPECT_EQ(cases[3].hash, cases[1].hash);
+  EXPECT_EQ(cases[7].hash, cases[2].hash) << "the same techniques in another order are the same run";
+}
+
+TEST(Cases, APairHasTheSettingsOfBoth) {
+  const auto cases = cases_of(part_with([](PlanPart& part) {
+    part.pairs = 1;
+    part.two = {{"bf16", "int8_activations"}};
+  }));
+  EXPECT_EQ(names_of(cases), (Names{"baseline", "bf16 + int8_activations"}));
+  EXPECT_EQ(cases[1].family, "pair");
+  EXPECT_EQ(value(cases[1], "precision.compute"), "bf16");
+  EXPECT_EQ(value(cases[1], "activations.storage"), "int8");
+  EXPECT_EQ(cases[1].techniques, (Names{"bf16", "int8_activations"}));
+}
+
+TEST(Cases, APresetToFitIsNotTheBaselineWithChanges) {
+  const auto cases = cases_of(part_with([](PlanPart& part) {
+    part.fit = {{"gpu-8gb", "moe-nano"}, {"gpu-rtx3090", "moe-100m"}};
+    part.settings = {"run.scale=0.015625"};
+  }));
+  EXPECT_EQ(names_of(cases), (Names{"gpu-8gb", "gpu-rtx3090"}));
+  EXPECT_EQ(cases[0].family, "fit");
+  EXPECT_EQ(cases[0].against, "");
+  EXPECT_EQ(cases[1].model, "moe-100m");
+  EXPECT_EQ(value(cases[0], "run.preset"), "gpu-8gb");
+  EXPECT_EQ(value(cases[0], "attention.kernel"), "none");
+  EXPECT_EQ(value(cases[0], "memory.recover"), "false");
+  const Settings small = load_settings(sources_of(cases[0].model, cases[0].settings));
+  EXPECT_EQ(small.memory.limit.count, (int64_t{8} << 30) / 64);
+  EXPECT_EQ(small.model.d_model, 512 / 8);
+}
+
+TEST(Cases, MistakesAreNamed) {
+  const auto mistake = [](std::vector<std::string> overrides, const std::string& model) {
+    return user_error([&] { make_cases(rows(model), overrides); });
+  };
+  EXPECT_NE(mistake({kData, "train.stesp=3"}, "moe-pico").find("did you mean train.steps?"),
+            std::string::npos);
+  EXPECT_NE(mistake({kData, "train.micro_batch=16"}, "moe-pico").find("tokens a step"), std::string::npos);
+  EXPECT_NE(mistake({}, "moe-pico").find("data.path is not set"), std::string::npos);
+  EXPECT_NE(mistake({kData}, "moe-pic").find("did you mean moe-pico?"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moelab::tradeoff

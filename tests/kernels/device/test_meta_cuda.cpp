@@ -1,0 +1,239 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/attention/attention.h"
+#include "kernels/dense/embedding.h"
+#include "kernels/dense/fp8.h"
+#include "kernels/dense/linear.h"
+#include "kernels/loss/linear_cross_entropy.h"
+#include "kernels/memory/device_memory.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/meta/aten_meta.h"
+#include "kernels/meta/simulated_device.h"
+#include "kernels/moe/expert_block.h"
+#include "kernels/moe/router.h"
+#include "kernels/update/squared_norm.h"
+#include "tests/cuda_device.h"
+#include "tests/kernels/cases/expert_block.h"
+#include "tests/kernels/reference.h"
+
+// Bytes that operators hold while meta stands for CUDA, compared with the sizes of what their CUDA sides
+// allocate, and with a GPU.
+namespace moelab {
+namespace {
+
+using at::Tensor;
+using test::MoeCase;
+const c10::Device kGpu(c10::kCUDA, 0), kMetaDevice(c10::kMeta);
+
+// The peak while `run` lasts, in addition to what was held before.
+template <class Run>
+int64_t peak_of(c10::Device device, const Run& run) {
+  install_allocators();
+  install_meta_kernels();
+  const int64_t before = device_memory(device).allocated;
+  reset_peaks(device);
+  run();
+  return device_memory(device).peak - before;
+}
+
+// The peak of forward and backward in bf16.
+int64_t expert_block_peak(c10::Device device, const MoeCase& c) {
+  install_allocators();
+  const test::MoeInput in = make_input(c, at::kBFloat16);
+  const auto leaf = [&](const Tensor& t) { return t.to(device).detach().requires_grad_(); };
+  const Tensor x = leaf(in.x), weights = leaf(in.weights), w13 = leaf(in.w13), w2 = leaf(in.w2),
+               dy = in.dy.to(device);
+  Routes routes = in.routes;
+  routes.row_TK = routes.row_TK.to(device);
+  routes.offsets_E1 = routes.offsets_E1.to(device);
+  return peak_of(device,
+                 [&] { torch::autograd::backward({expert_block(x, weights, routes, w13, w2)}, {dy}); });
+}
+
+const MoeCase kDropless{"", 2, 64, 32, 4, 2, 48, 0}, kCapacity{"", 2, 64, 32, 4, 2, 48, 1.25};
+
+TEST(SimulatedCuda, ExpertBlockHoldsRowsOfAllExperts) {
+  for (const MoeCase& c : {kDropless, kCapacity}) {
+    const int64_t T = c.tokens(), R = c.rows(), weight = 2 * c.E * c.D * c.F;
+    const int64_t y = 2 * T * c.D, wide = 2 * R * c.D, act = 2 * R * c.F, h = 2 * act;
+    const int64_t forward = 4 * R + h + act + wide + y;
+    const int64_t backward =
+        y + h + 8 * R + 4 * T * c.K + std::max(wide + act + weight, 3 * weight + wide + y);
+    const int64_t as_cpu = expert_block_peak(kMetaDevice, c);
+    {
+      const SimulatedDevice gpu(c10::kCUDA);
+      EXPECT_EQ(expert_block_peak(kMetaDevice, c), std::max(forward, backward));
+    }
+    EXPECT_EQ(expert_block_peak(kMetaDevice, c), as_cpu);
+    EXPECT_FALSE(meta_is_cuda());
+  }
+}
+
+TEST(SimulatedCuda, ExpertBlockIsPredictedOnAGpu) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  for (const double capacity_factor : {0.0, 1.25}) {
+    const MoeCase c{"", 2, 2048, 1024, 8, 2, 1024, capacity_factor};
+    expert_block_peak(kGpu, c);  // makes the workspaces that LibTorch makes once
+    const auto measured = static_cast<double>(expert_block_peak(kGpu, c));
+    const SimulatedDevice gpu(c10::kCUDA);
+    EXPECT_NEAR(static_cast<double>(expert_block_peak(kMetaDevice, c)) / measured, 1, 0.03)
+        << capacity_factor;
+  }
+}
+
+Tensor meta(at::IntArrayRef sizes, at::ScalarType type = at::kBFloat16) {
+  install_allocators();
+  return at::empty(sizes, at::TensorOptions(c10::kMeta).dtype(type));
+}
+
+TEST(SimulatedCuda, LinearPacksNothing) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  const Tensor x = meta({128, 64}), w = meta({96, 64});
+  EXPECT_EQ(peak_of(kMetaDevice, [&] { moelab::linear(x, w); }), 2 * 128 * 96);
+}
+
+// The codes of both factors, and what coding the larger one takes: a copy, two tensors in fp32, the codes.
+TEST(SimulatedCuda, Fp8ProductsHoldTheirFactorsCodes) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  constexpr int64_t M = 128, K = 64, N = 32;
+  const Tensor x = meta({M, K}), w = meta({N, K});
+  const int64_t codes = M * K + 4 * M;
+  EXPECT_EQ(peak_of(kMetaDevice, [&] { fp8_linear(x, w); }),
+            std::max({11 * M * K + 4 * M, codes + 11 * N * K + 4 * N, codes + N * K + 4 * N + 2 * M * N}));
+}
+
+// With `longest`: rows of documents of at most that many tokens.
+int64_t attention_peak(c10::Device device, at::ScalarType type, int64_t S, int64_t heads, int64_t kv_heads,
+                       int64_t hd, std::optional<int64_t> longest = {}) {
+  install_allocators();
+  const auto options = at::TensorOptions(device).dtype(type);
+  const Tensor qkv = at::zeros({2, S, heads + 2 * kv_heads, hd}, options).requires_grad_(),
+               dy = at::zeros({2, S, heads * hd}, options);
+  const Tensor documents = longest ? at::zeros({2, S}, options.dtype(at::kInt)) : Tensor();
+  const AttentionSpan span = longest ? AttentionSpan{}.of_documents(*longest) : AttentionSpan{};
+  return peak_of(device, [&] {
+    torch::autograd::backward({causal_attention(qkv, heads, kv_heads, AttentionPath::flash, span, documents)},
+                              {dy});
+  });
+}
+
+// The result, its logsumexp, the gradient, the library's dq, dk and dv, and what those are summed in.
+TEST(SimulatedCuda, FlashSumsDqInFp32) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  constexpr int64_t S = 200, H = 4, K = 2, hd = 40;
+  const int64_t out = 2 * 2 * S * H * hd, lse = 4 * 2 * S * H, dqkv = 2 * 2 * S * (H + 2 * K) * hd;
+  EXPECT_EQ(attention_peak(kMetaDevice, at::kBFloat16, S, H, K, hd),
+            out + lse + 2 * dqkv + 4 * 2 * H * 256 * (64 + 1) + 2 * out);
+}
+
+// No library kernel takes heads of 24 bytes; 100 queries are one band.
+TEST(SimulatedCuda, BandsHoldTheirScores) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  constexpr int64_t S = 100, H = 4, K = 2, hd = 6;
+  const int64_t out = 4 * 2 * S * H * hd, lse = 4 * 2 * S * H, dqkv = 4 * 2 * S * (H + 2 * K) * hd;
+  EXPECT_EQ(attention_peak(kMetaDevice, at::kFloat, S, H, K, hd),
+            out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * S * S * H + 2 * S * H * hd));
+}
+
+// A band of 128 queries, whose first query sees 49 keys before its own.
+TEST(SimulatedCuda, BandsOfDocumentsAreAsLongAsTheLongest) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  constexpr int64_t S = 300, H = 4, K = 2, hd = 8, keys = 49 + 128;
+  const int64_t out = 4 * 2 * S * H * hd, lse = 4 * 2 * S * H, dqkv = 4 * 2 * S * (H + 2 * K) * hd;
+  EXPECT_EQ(attention_peak(kMetaDevice, at::kFloat, S, H, K, hd, 50),
+            out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * keys * 128 * H + 2 * 128 * H * hd));
+}
+
+TEST(SimulatedCuda, AttentionIsPredictedOnAGpu) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  for (const std::optional<int64_t> longest : {std::optional<int64_t>(), {512}}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      const auto peak_on = [&](c10::Device device) {
+        return static_cast<double>(attention_peak(device, type, 2048, 16, 4, 128, longest));
+      };
+      peak_on(kGpu);
+      const double measured = peak_on(kGpu);
+      const SimulatedDevice gpu(c10::kCUDA);
+      EXPECT_NEAR(peak_on(kMetaDevice) / measured, 1, 0.03) << type << " " << longest.has_value();
+    }
+  }
+}
+
+TEST(SimulatedCuda, CrossEntropysChunksAreLargerAndBounded) {
+  constexpr int64_t T = 4096, D = 768, V = 50304;
+  EXPECT_EQ(linear_cross_entropy_chunk(T, V, 2, true), 464);
+  const SimulatedDevice gpu(c10::kCUDA);
+  const Tensor x = meta({T, D}).requires_grad_(), weight = meta({V, D}).requires_grad_(),
+               targets = meta({T}, at::kLong);
+  const int64_t peak = peak_of(kMetaDevice, [&] { linear_cross_entropy(x, weight, targets).backward(); });
+  EXPECT_LE(peak - (4 * V * D + 2 * T * D), 64 << 20);
+}
+
+// Up to 3072 ids: the terms and the sum in fp32. For more: sorted ids, their positions and partial sums.
+TEST(SimulatedCuda, EmbeddingsSumInFp32) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  constexpr int64_t D = 64, V = 1000;
+  const auto peak = [&](int64_t T) {
+    const Tensor weight = meta({V, D}).requires_grad_(), tokens = meta({T}, at::kLong), dy = meta({T, D});
+    return peak_of(kMetaDevice,
+                   [&] { torch::autograd::backward({moelab::embedding(weight, tokens)}, {dy}); });
+  };
+  const int64_t dweight = 2 * V * D, y = 2 * D;
+  EXPECT_EQ(peak(100), 100 * (y + 4 * D) + 3 * dweight);
+  EXPECT_EQ(peak(4096), 4096 * (y + 16) + 4 * (409 + V) * D + dweight);
+}
+
+// The peak of forward and backward.
+int64_t router_peak(int64_t T, int64_t D, int64_t E, int64_t K) {
+  const Tensor x = meta({T, D}).requires_grad_(), w = meta({E, D}, at::kFloat).requires_grad_();
+  const Tensor dweights = meta({T, K}, at::kFloat);
+  return peak_of(kMetaDevice, [&] {
+    const RouterOutput out = route(x, w, std::nullopt, std::nullopt, {.top_k = K, .sequence = T});
+    torch::autograd::backward({out.weights_TK}, {dweights});
+  });
+}
+
+// What grows with the width: the gradient of the tokens in bf16, the gradient of the weight, and the rows in
+// fp32.
+TEST(SimulatedCuda, RouterConverts64MiBAtATime) {
+  constexpr int64_t D = 256, E = 8, K = 2, kRows = (64 << 20) / (4 * D);
+  const SimulatedDevice gpu(c10::kCUDA);
+  for (const int64_t T : {int64_t{100}, int64_t{4096}, 2 * kRows + 5}) {
+    const auto converted = [&](int64_t width) { return 4 * width * std::min(T, kRows * D / width); };
+    EXPECT_EQ(router_peak(T, 2 * D, E, K) - router_peak(T, D, E, K),
+              D * (2 * T + 4 * E) + converted(2 * D) - converted(D));
+  }
+}
+
+TEST(SimulatedCuda, NormsAreTakenInPartsOf32MiB) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  for (const int64_t n : {1000, 5 << 20}) {
+    const Tensor x = meta({n});
+    EXPECT_EQ(peak_of(kMetaDevice, [&] { squared_norm(x); }), std::min<int64_t>(8 * n, 32 << 20));
+  }
+}
+
+// Three chunks and five slabs; on a GPU the cases of other tests are too small for that.
+TEST(CrossEntropyCuda, SumsOverChunks) {
+  MOELAB_NEEDS_CUDA();
+  constexpr int64_t T = 1100, D = 512, V = 50021;
+  at::manual_seed(5);
+  const Tensor x = at::randn({T, D}).to(at::kBFloat16), weight = (at::randn({V, D}) / 23).to(at::kBFloat16),
+               targets = at::randint(V, {T}, at::kLong);
+  const auto gradients = [&](c10::Device device) {
+    const Tensor x_there = x.to(device).detach().requires_grad_(),
+                 weight_there = weight.to(device).detach().requires_grad_();
+    torch::autograd::backward({linear_cross_entropy(x_there, weight_there, targets.to(device))}, {});
+    return std::vector{x_there.grad().cpu(), weight_there.grad().cpu()};
+  };
+  const auto want = gradients(at::kCPU), got = gradients(kGpu);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(test::close_to(got[i], want[i], 1e-2, 1)) << i;
+}
+
+}  // namespace
+}  // namespace moelab

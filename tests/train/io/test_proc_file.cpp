@@ -1,0 +1,30 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/temporary_folder.h"
+#include "train/io/proc_file.h"
+
+namespace moelab {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write(const fs::path& file, const std::string& text) {
+  fs::create_directories(file.parent_path());
+  std::ofstream(file) << text;
+}
+
+// Files as the driver writes them.
+TEST(ProcFile, TheFirstGpuIsTheOneOfTheLowestBusAddress) {
+  const TemporaryFolder gpus;
+  EXPECT_EQ(first_gpu_name(gpus / "none"), "");
+  EXPECT_EQ(first_gpu_name(gpus.path()), "");
+  write(gpus / "0000:0a:00.0/information", "Model: \t\t NVIDIA L4\nIRQ:   \t\t 12\n");
+  write(gpus / "0000:03:00.0/information", "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 11\n");
+  write(gpus / "0000:01:00.0/information", "IRQ:   \t\t 10\n");
+  EXPECT_EQ(first_gpu_name(gpus.path()), "NVIDIA H100 80GB HBM3");
+}
+
+}  // namespace
+}  // namespace moelab

@@ -1,0 +1,88 @@
+#include "train/predict/techniques/techniques.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "kernels/memory/ledger.h"
+#include "tests/train/step/random_run.h"
+#include "train/predict/dry_run.h"
+#include "train/settings/load.h"
+
+namespace moelab {
+namespace {
+
+// moe-pico with the technique, on short sequences.
+Settings settings_of(const Technique& technique) {
+  Sources sources{.config = "moe-pico",
+                  .overrides = {"train.sequence=64", "train.steps=2", "eval.batches=0"}};
+  for (const auto& [key, value] : over_baseline(technique))
+    sources.overrides.push_back(std::string(key) + "=" + std::string(value));
+  return load_settings(sources);
+}
+
+class Row : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Techniques, Row, testing::Range<size_t>(0, techniques().size()),
+                         [](const auto& info) { return std::string(techniques()[info.param].name); });
+
+TEST_P(Row, SettingsAreAcceptedAndTheRunWorks) {
+  const Technique& technique = techniques()[GetParam()];
+  install_allocators();
+  const Settings settings = settings_of(technique);
+  EXPECT_GT(dry_run(settings).peak, 0);
+  Trainer trainer(settings, at::kCPU, test::random_batches(settings));
+  for (int64_t step = 0; step < 2; ++step) {
+    const StepReport report = trainer.step(step);
+    EXPECT_FALSE(report.skipped);
+    EXPECT_NEAR(report.loss, std::log(256.0), 1);
+  }
+}
+
+// Loss curves and speeds are comparable only if all steps see the same number of tokens.
+TEST_P(Row, AStepSeesAsManyTokensAsTheBaseline) {
+  const auto tokens = [](const Technique& technique) {
+    const Settings s = settings_of(technique);
+    return s.train.micro_batch * s.train.accumulation * s.train.sequence;
+  };
+  EXPECT_EQ(tokens(techniques()[GetParam()]), tokens(techniques().front()));
+}
+
+TEST_P(Row, IsDescribed) {
+  const Technique& technique = techniques()[GetParam()];
+  EXPECT_EQ(find_technique(technique.name), &technique);
+  EXPECT_FALSE(technique.title.empty());
+  EXPECT_TRUE(technique.trades.ends_with('.')) << technique.trades;
+  EXPECT_FALSE(technique.settings.empty());
+  EXPECT_FALSE(technique.bytes.empty());
+}
+
+TEST(Techniques, TheFirstIsTheBaselineAndNamesAreUnique) {
+  EXPECT_EQ(techniques().front().name, "baseline");
+  std::set<std::string_view> names;
+  for (const Technique& technique : techniques())
+    EXPECT_TRUE(names.insert(technique.name).second) << technique.name;
+}
+
+TEST(Techniques, ARowOfSeveralHasTheSettingsOfItsParts) {
+  const Technique& recommended = *find_technique("recommended");
+  ASSERT_GT(recommended.parts.size(), 1u);
+  size_t settings = 0;
+  for (const std::string_view part : recommended.parts) {
+    for (const auto& setting : find_technique(part)->settings) {
+      EXPECT_NE(std::find(recommended.settings.begin(), recommended.settings.end(), setting),
+                recommended.settings.end())
+          << setting.first;
+      ++settings;
+    }
+  }
+  EXPECT_EQ(recommended.settings.size(), settings) << "two parts set the same key";
+}
+
+TEST(Techniques, ChangesReplaceValuesAndAddKeys) {
+  const Preset::Pairs pairs = changed({{"a", "1"}, {"b", "2"}}, {{"b", "3"}, {"c", "4"}});
+  EXPECT_EQ(pairs, (Preset::Pairs{{"a", "1"}, {"b", "3"}, {"c", "4"}}));
+}
+
+}  // namespace
+}  // namespace moelab

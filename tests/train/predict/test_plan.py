@@ -1,0 +1,159 @@
+"""`moelab plan` as a program: exit codes, what it writes, and scripts/calibrate.py, which makes what it assumes."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "scripts"))
+import calibrate  # noqa: E402
+from report.records import Record, parse  # noqa: E402
+
+PROGRAM = pathlib.Path(os.environ.get("MOELAB_PROGRAM", ""))
+pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="MOELAB_PROGRAM names no program")
+
+
+def moelab(*words) -> subprocess.CompletedProcess:
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_winner_trains_as_it_was_written(tmp_path):
+    out = tmp_path / "plan.yaml"
+    done = moelab("plan", "--memory", "100MB", "--model", "moe-pico", "--out", out, "train.sequence=64")
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^ +(\d+)  +([\d.]+ MiB)  +(\d+)  (.+)$", done.stdout, re.M)
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1)) and 1 <= len(rows) <= 10
+    speeds = [int(row[2]) for row in rows]
+    assert speeds == sorted(speeds, reverse=True)
+    estimate = moelab("estimate", "--json", "--config", out)
+    assert estimate.returncode == 0, estimate.stdout
+    assert f"{json.loads(estimate.stdout)['peak_bytes'] / 2**20:.1f} MiB" == rows[0][1]
+    assert moelab("train", "--config", out, "--print-config").stdout.splitlines() == [
+        line for line in out.read_text().splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("words", [
+    ["--memory", "6GB", "--model", "moe-570m", "--device", "rtx3090", "train.micro_batch=8"],
+    ["--memory", "10GB", "--model", "moe-740m", "--device", "h100", "train.micro_batch=16"],
+    ["--memory", "500MB", "--model", "moe-micro", "--device", "rtx4090"]])
+def test_what_a_gpu_reserves_for_the_winner_fits(tmp_path, words):
+    out = tmp_path / "plan.yaml"
+    done = moelab("plan", *words, "--out", out)
+    assert done.returncode == 0, done.stderr
+    estimate = moelab("estimate", "--config", out)
+    assert estimate.returncode == 0 and "\nfits the limit" in estimate.stdout, estimate.stdout
+
+
+def test_the_fastest_that_does_not_fit_is_named_or_that_there_is_none():
+    for memory, expected in (("8GB", "all of them fit"), ("75MB", "the fastest that does not fit: ")):
+        done = moelab("plan", "--memory", memory, "--model", "moe-pico", "--device", "cpu")
+        assert done.returncode == 0 and expected in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("device, offered", [("cpu", False), ("rtx3090", False), ("a100", False), ("h100", True)])
+def test_fp8_is_offered_where_there_are_products_of_it(device, offered):
+    done = moelab("plan", "--memory", "8GB", "--model", "moe-pico", "--device", device)
+    assert done.returncode == 0 and bool(re.search(r"\bfp8\b", done.stdout)) is offered, done.stdout
+
+
+def test_a_gpu_that_cannot_hold_it_is_told_a_limit_that_does():
+    words = ["--model", "moe-nano", "--device", "rtx4090", "train.micro_batch=8"]
+    refused = moelab("plan", "--memory", "20MB", *words)
+    assert refused.returncode == 3
+    needed = int(re.search(r"memory\.limit=(\d+)", refused.stderr)[1])
+    assert moelab("plan", "--memory", needed, *words).returncode == 0
+
+
+def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
+    out = tmp_path / "plan.yaml"
+    refused = moelab("plan", "--memory", "1MB", "--model", "moe-pico", "--out", out)
+    assert refused.returncode == 3 and refused.stdout == "" and refused.stderr.count("\n") == 1
+    assert not out.exists()
+    needed = int(re.search(r"memory\.limit=(\d+)", refused.stderr)[1])
+    assert moelab("plan", "--memory", needed, "--model", "moe-pico").returncode == 0
+    assert moelab("plan", "--memory", int(0.9 * needed), "--model", "moe-pico").returncode == 3
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["--memory", "8GB", "--device", "h10"], "did you mean h100?"),
+    (["--memory", "much"], "memory.limit"),
+    (["--memory", "8GB", "--model", "moe-nan"], "did you mean moe-nano?"),
+    (["--memory", "8GB", "train.stepz=3"], "train.steps"),
+    (["--memory", "8GB", "--model", "moe-pico", "--out", "/nowhere/plan.yaml"], "/nowhere/plan.yaml"),
+    (["--model", "moe-pico"], "--memory"),
+])
+def test_mistakes_are_named(words, expected):
+    done = moelab("plan", *words)
+    assert done.returncode == 2 and expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_what_is_given_stays(tmp_path):
+    out = tmp_path / "plan.yaml"
+    done = moelab("plan", "--memory", "8GB", "--model", "moe-pico", "--out", out, "precision.compute=fp32",
+                  "optim.name=lion")
+    assert done.returncode == 0, done.stderr
+    assert "bf16" not in done.stdout and "name: lion" in out.read_text()
+
+
+def test_costs_are_found_again():
+    """Times made of known costs: more cases than costs."""
+    generator = np.random.default_rng(5)
+    work = generator.uniform(1, 10, (40, 4))
+    costs = np.array([3.0, 0.0, 0.5, 7.0])
+    found = calibrate.fit(work, work @ costs, np.array([1.0, 1.0, 1.0, 1.0]))
+    assert np.allclose(found, costs, rtol=0.02, atol=0.1)  # drawn a little towards the datasheet
+
+
+def test_an_effort_that_no_case_has_keeps_its_datasheet_scaled():
+    work = np.array([[1.0, 0.0], [2.0, 0.0], [5.0, 0.0]])
+    assert np.allclose(calibrate.fit(work, 3 * work[:, 0], np.array([1.0, 10.0])), [3, 30], rtol=1e-3)
+
+
+def record(case: str, milliseconds: float, steps: int, part: str = "core", **changes) -> Record:
+    rows = [[step, 2048 * step, 5.0, milliseconds] for step in range(1, steps + 1)]
+    return parse({"case": case, "techniques": [], "against": None, "model": "moe-pico", "round": 1,
+                  "settings": {"train.steps": steps}, "settings_hash": case, "command": "", "commit": "abc", "dirty": False,
+                  "machine": {}, "started": "", "status": "ok", "message": "", "summary": {}, "steps": rows, "memory": None,
+                  "sweep": part, **changes})
+
+
+def test_runs_that_are_warm_up_to_the_end_are_no_cases():
+    """A preset's miniature of two steps, whose first makes up half of its time."""
+    records = [record("long", 10, 8), record("preset", 500, 2, "presets"), record("long", 30, 8), record("short", 7, 4),
+               record("failed", 9, 8, status="oom")]
+    cases = calibrate.read_cases(records, PROGRAM)
+    assert [(case.name, case.nanoseconds) for case in cases] == [
+        ("moe-pico long (core)", 20e6), ("moe-pico short (core)", 7e6)]
+    assert all(case.work["block_passes"] > 0 for case in cases)
+
+
+def test_the_stated_error_is_that_of_cases_left_out():
+    """The third case alone has the second term: without it its cost is the datasheet's, two thirds of what it takes."""
+    cases = [calibrate.Case(name, time, {"a": a, "b": b})
+             for name, time, a, b in (("one", 10, 10, 0), ("two", 20, 20, 0), ("three", 25, 10, 10))]
+    entry, errors = calibrate.calibrate(cases, {"a": 1.0, "b": 1.0}, "a machine")
+    assert errors == pytest.approx([0, 0, 20 / 25 - 1], abs=0.05)
+    assert entry["error"] == {"median": pytest.approx(0, abs=0.05), "worst": pytest.approx(0.2, abs=0.05), "cases": 3}
+    assert entry["cases"] == ["one", "two", "three"] and entry["measured"] == ["a", "b"]
+    assert calibrate.spoken("cpu", entry, errors).splitlines()[1].endswith("%  three")
+
+
+def test_no_cost_of_this_projects_machine_is_left_to_the_datasheet():
+    """The committed sweep has every technique, so each term of a step was measured in some case."""
+    committed = json.loads((ROOT / "train/predict/calibration.json").read_text())["devices"]
+    assert sorted(committed["cpu"]["measured"]) == sorted(committed["cpu"]["nanoseconds"])
+
+
+def test_the_committed_calibration_is_what_its_records_say(tmp_path):
+    committed = json.loads((ROOT / "train/predict/calibration.json").read_text())
+    for device, entry in committed["devices"].items():
+        out = tmp_path / "calibration.json"
+        done = subprocess.run([sys.executable, ROOT / "scripts/calibrate.py", *entry["records"], "--program", PROGRAM,
+                               "--device", device, "--out", out], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(out.read_text())["devices"][device] == entry

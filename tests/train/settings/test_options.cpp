@@ -1,0 +1,50 @@
+// The settings are an interface: users' files and scripts rely on every key, default and interval.
+#include "train/settings/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "train/settings/assign.h"
+#include "train/settings/for_each_field.h"
+
+namespace moelab {
+namespace {
+
+TEST(Options, AreAsRecorded) {
+  if (!std::filesystem::exists(std::filesystem::path(MOELAB_OPTIONS_FILE).parent_path()))
+    GTEST_SKIP() << "the program runs without its sources";
+  if (std::getenv("MOELAB_UPDATE_OPTIONS") != nullptr) std::ofstream(MOELAB_OPTIONS_FILE) << option_list();
+  std::stringstream recorded;
+  recorded << std::ifstream(MOELAB_OPTIONS_FILE).rdbuf();
+  EXPECT_EQ(option_list(), recorded.str()) << "The list of settings has changed. If that is meant, run this "
+                                              "test once with MOELAB_UPDATE_OPTIONS=1 in the "
+                                              "environment and commit "
+                                           << MOELAB_OPTIONS_FILE;
+}
+
+TEST(Options, HelpNamesEverySettingAndPreset) {
+  const std::string help = settings_help() + presets_help();
+  for (const std::string& key : setting_keys()) EXPECT_NE(help.find("  " + key + "="), help.npos) << key;
+  for (const char* name : {"moe-micro", "mixtral-8x7b", "gpu-24gb"})
+    EXPECT_NE(help.find(name), help.npos) << name;
+  const Settings defaults;
+  for_each_field(defaults, [&](const Field& field, const auto&) {
+    EXPECT_FALSE(field.help.empty()) << field.key();
+    EXPECT_NE(help.find(field.help), help.npos) << field.key();
+  });
+}
+
+TEST(Nearest, SmallestEditDistance) {
+  EXPECT_EQ(nearest("sitting", {"kitchen", "kitten", "mitten"}), "kitten");
+  EXPECT_EQ(nearest("train.stps", setting_keys()), "train.steps");
+  EXPECT_EQ(nearest("lr", setting_keys()), "optim.lr");
+  EXPECT_EQ(nearest("", {"abc", "ab"}), "ab");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+}  // namespace
+}  // namespace moelab

@@ -1,0 +1,39 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/kernels/reference.h"
+#include "train/step/trainer.h"
+
+// For comparing two trainers that must be in the same state.
+namespace moelab::test {
+
+// Expects the same names and bitwise the same tensors.
+inline void expect_equal(const std::vector<TensorEntry>& a, const std::vector<TensorEntry>& b,
+                         const std::string& where) {
+  ASSERT_EQ(a.size(), b.size()) << where;
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].name, b[i].name) << where;
+    EXPECT_TRUE(bitwise_equal(a[i].tensor, b[i].tensor)) << where << ": " << a[i].name;
+  }
+}
+
+inline void copy(const std::vector<TensorEntry>& from, const std::vector<TensorEntry>& to) {
+  ASSERT_EQ(from.size(), to.size());
+  for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
+}
+
+// Copies everything that training continues from, as a checkpoint does.
+inline void carry_over(Trainer& from, Trainer& to) {
+  const std::vector<TensorEntry> weights = to.weights(), state = to.optimizer_state();
+  copy(from.weights(), weights);
+  to.set_weights(weights);
+  copy(from.optimizer_state(), state);
+  to.set_optimizer_state(state);
+  to.restored(from.optimizer().steps());
+  to.loss_scale().restore(from.loss_scale().state());
+}
+
+}  // namespace moelab::test

@@ -1,0 +1,231 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "kernels/memory/device_memory.h"
+#include "tests/cuda_device.h"
+#include "tests/train/step/compared_runs.h"
+#include "tests/train/step/random_run.h"
+#include "train/predict/dry_run.h"
+#include "train/settings/load.h"
+#include "train/step/trainer.h"
+
+// Compares the step in a CUDA graph with the ordinary step. On a GPU it is captured and replayed; on the CPU
+// it is launched directly, which tests everything except the capture.
+namespace moelab {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+Settings settings_with(const Overrides& overrides, CudaGraphs graphs) {
+  Overrides all = {"model.vocab=64",      "model.d_model=64", "model.layers=3",         "model.heads=4",
+                   "model.d_expert=64",   "train.steps=10",   "train.sequence=32",      "optim.warmup=3",
+                   "train.micro_batch=4", "optim.lr=1e-2",    "model.dispatch=capacity"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  Settings s = load_settings({.config = "moe-pico", .overrides = all});
+  s.memory.cuda_graphs = graphs;  // refused on the CPU
+  return s;
+}
+
+std::vector<Overrides> variants() {
+  return {{},
+          {"optim.clip=0.05", "train.accumulation=3"},
+          {"precision.compute=bf16", "activations.checkpoint=full", "train.accumulation=2"},
+          {"precision.compute=bf16", "precision.master=none", "optim.state=bf16"},
+          {"precision.compute=bf16", "activations.pieces=[norms,expert_hidden]", "activations.storage=int8"},
+          {"precision.compute=bf16", "model.router=sigmoid", "model.shared_experts=1"},
+          {"precision.compute=fp16"},
+          {"precision.compute=bf16", "attention.kernel=sliding_window", "attention.window=8"},
+          {"model.experts=0", "attention.kernel=materialised"},
+          {"precision.compute=bf16", "optim.name=adam8bit"},
+          {"precision.compute=bf16", "optim.name=adamw_compact"},
+          {"precision.compute=bf16", "optim.name=adam_mini"},
+          {"precision.compute=bf16", "precision.master=none", "optim.name=lion"},
+          {"precision.compute=bf16", "optim.name=adafactor"},
+          {"precision.compute=bf16", "optim.name=sgd"}};
+}
+
+void expect_alike(const StepReport& got, const StepReport& want, const std::string& where) {
+  EXPECT_EQ(got.skipped, want.skipped) << where;
+  EXPECT_EQ(got.lr, want.lr) << where;
+  EXPECT_EQ(got.loss_scale, want.loss_scale) << where;
+  EXPECT_EQ(got.micro_batch, want.micro_batch) << where;
+  EXPECT_EQ(got.tokens, want.tokens) << where;
+  EXPECT_EQ(got.places, want.places) << where;
+  EXPECT_EQ(got.pairs, want.pairs) << where;
+  EXPECT_EQ(got.dropped_fraction, want.dropped_fraction) << where;
+  EXPECT_EQ(got.load_entropy, want.load_entropy) << where;
+  if (want.skipped) return;  // some numbers are NaN then
+  EXPECT_EQ(got.loss, want.loss) << where;
+  EXPECT_EQ(got.balance_loss, want.balance_loss) << where;
+  EXPECT_EQ(got.z_loss, want.z_loss) << where;
+  EXPECT_EQ(got.gradient_norm, want.gradient_norm) << where;
+}
+
+// A weight of the final norm, which does not affect routing.
+at::Tensor poisoned_weight(Trainer& trainer) {
+  for (const Parameter& p : trainer.model().parameters())
+    if (p.name == "final_norm") return p.value.detach()[5];
+  throw std::logic_error("no final norm");
+}
+
+class GraphStep : public ::testing::TestWithParam<c10::DeviceType> {
+ protected:
+  void SetUp() override {
+    MOELAB_NEEDS(c10::Device(GetParam()));
+    before_ = at::globalContext().deterministicAlgorithms();
+    at::globalContext().setDeterministicAlgorithms(true, false);
+  }
+  void TearDown() override { at::globalContext().setDeterministicAlgorithms(before_, false); }
+  c10::Device device() const {
+    return GetParam() == at::kCUDA ? c10::Device(at::kCUDA, 0) : c10::Device(at::kCPU);
+  }
+
+ private:
+  bool before_ = false;
+};
+
+// Ten steps, one of them not finite. On CUDA two steps are launched before the graph is captured, and two
+// again after the split changes.
+void expect_the_launched_bits(const Overrides& variant, c10::Device device) {
+  const std::string name = ::testing::PrintToString(variant);
+  const Settings s = settings_with(variant, CudaGraphs::none);
+  Trainer launched(s, device, test::random_batches(s)),
+      captured(settings_with(variant, CudaGraphs::step), device, test::random_batches(s));
+  const int64_t rows = s.train.micro_batch * s.train.accumulation,
+                cut = s.train.micro_batch > 1 ? s.train.micro_batch / 2 : 2;
+  for (int64_t step = 0; step < 10; ++step) {
+    const std::string where = name + " step " + std::to_string(step);
+    if (step == 6) {
+      for (Trainer* trainer : {&launched, &captured}) trainer->set_split(cut, rows / cut);
+    }
+    std::vector<at::Tensor> poisoned, kept;
+    for (Trainer* trainer : {&launched, &captured}) {
+      poisoned.push_back(poisoned_weight(*trainer));
+      kept.push_back(poisoned.back().clone());
+      if (step == 4) poisoned.back().fill_(std::nan(""));
+    }
+    const StepReport want = launched.step(step), got = captured.step(step);
+    expect_alike(got, want, where);
+    EXPECT_EQ(got.skipped, step == 4 || (got.skipped && s.precision.compute == ComputePrecision::fp16))
+        << where;
+    if (step == 4) poisoned[0].copy_(kept[0]), poisoned[1].copy_(kept[1]);
+  }
+  EXPECT_EQ(captured.optimizer().steps(), launched.optimizer().steps()) << name;
+  test::expect_equal(captured.weights(), launched.weights(), name);
+  test::expect_equal(captured.optimizer_state(), launched.optimizer_state(), name);
+}
+
+TEST_P(GraphStep, HasTheBitsOfTheLaunchedOne) {
+  for (const Overrides& variant : variants()) {
+    expect_the_launched_bits(variant, device());
+    if (HasFailure()) return;
+  }
+}
+
+// Each step has rows of other documents and other shares of the step's tokens: the graph must read them from
+// where they are copied.
+TEST_P(GraphStep, TakesPackedRows) {
+  const Overrides packed = {"train.tokens_per_device=90", "train.micro_batch=1", "train.accumulation=2",
+                            "model.layers=2"};
+  for (Overrides more :
+       {Overrides{},
+        {"precision.compute=bf16", "activations.checkpoint=full"},
+        {"precision.compute=bf16", "attention.kernel=sliding_window", "attention.window=8"}}) {
+    more.insert(more.begin(), packed.begin(), packed.end());
+    expect_the_launched_bits(more, device());
+  }
+}
+
+// The scale doubles after the step has been captured, and halves if that was too much.
+TEST_P(GraphStep, FollowsTheLossScale) {
+  const Settings s = settings_with({"precision.compute=fp16"}, CudaGraphs::none);
+  Trainer launched(s, device(), test::random_batches(s)),
+      captured(settings_with({"precision.compute=fp16"}, CudaGraphs::step), device(),
+               test::random_batches(s));
+  std::set<double> scales;
+  for (int64_t step = 0; step < 10; ++step) {
+    if (step % 3 == 0) {
+      const LossScale::State next{step < 6 ? 1024.0 : 0x1p40, LossScale::kGrowthInterval - 2};
+      for (Trainer* trainer : {&launched, &captured}) trainer->loss_scale().restore(next);
+    }
+    const StepReport want = launched.step(step), got = captured.step(step);
+    expect_alike(got, want, "step " + std::to_string(step));
+    EXPECT_EQ(got.skipped, step >= 6) << step;
+    scales.insert(got.loss_scale);
+  }
+  EXPECT_GE(scales.size(), 4u);
+  test::expect_equal(captured.weights(), launched.weights(), "weights");
+}
+
+// A checkpoint does not depend on how the steps were run.
+TEST_P(GraphStep, GoesOnFromACheckpointOfTheOther) {
+  const Overrides variant = {"precision.compute=bf16", "model.router=sigmoid"};
+  const Settings s = settings_with(variant, CudaGraphs::none),
+                 graphs = settings_with(variant, CudaGraphs::step);
+  Trainer whole(s, device(), test::random_batches(s)), first(s, device(), test::random_batches(s)),
+      second(graphs, device(), test::random_batches(s)), third(s, device(), test::random_batches(s));
+  for (int64_t step = 0; step < 10; ++step) whole.step(step);
+  for (int64_t step = 0; step < 3; ++step) first.step(step);
+  test::carry_over(first, second);
+  for (int64_t step = 3; step < 7; ++step) second.step(step);
+  test::carry_over(second, third);
+  for (int64_t step = 7; step < 10; ++step) third.step(step);
+  test::expect_equal(third.weights(), whole.weights(), "weights");
+}
+
+TEST_P(GraphStep, AnEvaluationBetweenTwoStepsChangesNothing) {
+  const Settings s = settings_with({"precision.compute=bf16"}, CudaGraphs::step);
+  Trainer alone(s, device(), test::random_batches(s)), watched(s, device(), test::random_batches(s));
+  const auto batch = [&](int64_t i) { return test::random_batch(s, 100 + i, 0, 4); };
+  for (int64_t step = 0; step < 6; ++step) {
+    EXPECT_EQ(watched.step(step).loss, alone.step(step).loss) << step;
+    EXPECT_TRUE(std::isfinite(watched.evaluate(batch, 2)));
+  }
+  test::expect_equal(watched.weights(), alone.weights(), "weights");
+}
+
+TEST_P(GraphStep, StopsBeforeAStep) {
+  const Settings s = settings_with({}, CudaGraphs::step);
+  Trainer trainer(s, device(), test::random_batches(s));
+  const auto before = trainer.step(0).loss;
+  EXPECT_TRUE(trainer.step(1, [] { return true; }).interrupted);
+  EXPECT_NE(trainer.step(1).loss, before);
+  EXPECT_EQ(trainer.optimizer().steps().front(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, GraphStep, ::testing::Values(at::kCPU, at::kCUDA), [](const auto& info) {
+  return std::string(info.param == at::kCUDA ? "Cuda" : "Cpu");
+});
+
+// A refusal in the middle of a step leaves the state as it was.
+TEST(GraphStepOnTheCpu, RunsOutOfMemoryAndGoesOn) {
+  install_allocators();
+  const Settings s = settings_with({}, CudaGraphs::step);
+  Trainer clean(s, at::kCPU, test::random_batches(s)), hit(s, at::kCPU, test::random_batches(s));
+  clean.step(0);
+  hit.step(0);
+  set_limit(at::kCPU, cpu_ledger().allocated() + (64 << 10));
+  EXPECT_THROW(hit.step(1), c10::OutOfMemoryError);
+  set_limit(at::kCPU, 0);
+  cpu_ledger().clear_refused();
+  EXPECT_TRUE(hit.abandon_step());
+  EXPECT_EQ(hit.step(1).loss, clean.step(1).loss);
+  test::expect_equal(hit.weights(), clean.weights(), "weights");
+}
+
+TEST(GraphStepOnTheCpu, IsPredictedByADryRun) {
+  for (const Overrides& variant :
+       {Overrides{},
+        {"precision.compute=bf16", "train.accumulation=2"},
+        {"precision.compute=bf16", "train.tokens_per_device=300", "train.micro_batch=1"}}) {
+    const Settings s = settings_with(variant, CudaGraphs::step);
+    const auto measured = static_cast<double>(test::measured_run(s).device);
+    EXPECT_NEAR(static_cast<double>(dry_run(s).peak), measured, 0.01 * measured);
+  }
+}
+
+}  // namespace
+}  // namespace moelab

@@ -1,0 +1,33 @@
+#include "train/io/proc_file.h"
+
+#include <fstream>
+#include <map>
+
+namespace moelab {
+
+std::string proc_value(const std::filesystem::path& file, const std::string& key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == line.npos) continue;
+    const size_t value = line.find_first_not_of(" \t", colon + 1);
+    return value == line.npos ? "" : line.substr(value);
+  }
+  return "";
+}
+
+std::string cpu_name() {
+  const std::string name = proc_value("/proc/cpuinfo", "model name");
+  return name.empty() ? "unknown" : name;
+}
+
+std::string first_gpu_name(const std::filesystem::path& gpus) {
+  std::error_code none;
+  std::map<std::filesystem::path, std::string> names;  // by bus address, like CUDA's PCI bus order
+  for (const auto& gpu : std::filesystem::directory_iterator(gpus, none))
+    if (std::string name = proc_value(gpu.path() / "information", "Model"); !name.empty())
+      names[gpu.path()] = std::move(name);
+  return names.empty() ? "" : names.begin()->second;
+}
+
+}  // namespace moelab

@@ -1,0 +1,60 @@
+#include "train/predict/block_shape.h"
+
+#include <algorithm>
+
+#include "kernels/moe/dispatch.h"
+#include "train/activations/recompute.h"
+#include "train/settings/facts/precision.h"
+#include "train/settings/presets/parameter_count.h"
+
+namespace moelab {
+namespace {
+
+double capacity_of(const ModelSettings& m, int64_t sequence) {
+  if (m.dense() || m.dispatch == Dispatch::dropless) return 0;
+  return static_cast<double>(expert_capacity(sequence, m.experts_per_token, m.experts, m.capacity_factor));
+}
+
+}  // namespace
+
+BlockShape::BlockShape(const Settings& s) {
+  const ModelSettings& m = s.model;
+  const auto sequence = static_cast<double>(s.train.row()), rows = static_cast<double>(s.train.micro_batch);
+  tokens = rows * sequence;
+  width = static_cast<double>(m.d_model);
+  queries = static_cast<double>(m.heads * m.head());
+  keys = static_cast<double>(m.kv() * m.head());
+  hidden = static_cast<double>(m.d_expert);
+  experts = static_cast<double>(m.experts);
+  shared_hidden = m.dense() ? 0 : hidden * static_cast<double>(m.shared_experts);
+  capacity = capacity_of(m, s.train.row());
+  expert_rows = m.dense()      ? tokens
+                : capacity > 0 ? rows * experts * capacity
+                               : tokens * static_cast<double>(m.experts_per_token);
+  element = element_bytes(s);
+  const double expert = 3 * width * hidden;
+  expert_parameters = m.dense() ? expert : experts * expert + 3 * width * shared_hidden;
+  const double blocks = approximate_parameter_count(m) - outer_parameters(m);
+  attention_parameters = blocks / static_cast<double>(m.layers) - expert_parameters;
+}
+
+double outer_parameters(const ModelSettings& m) {
+  const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
+  return (m.tie_embeddings ? 1 : 2) * embedding + static_cast<double>(m.d_model);
+}
+
+WeightCounts weight_counts(const Settings& settings, const BlockShape& block) {
+  return {static_cast<double>(settings.model.layers) * block.parameters(), outer_parameters(settings.model)};
+}
+
+double recomputed_blocks(const Settings& settings) {
+  const std::vector<bool> flags = recomputed_layers(settings.activations, settings.model.layers);
+  return static_cast<double>(std::count(flags.begin(), flags.end(), true));
+}
+
+bool recomputes_piece(const Settings& settings, Piece piece) {
+  const std::vector<Piece>& pieces = settings.activations.pieces;
+  return std::find(pieces.begin(), pieces.end(), piece) != pieces.end();
+}
+
+}  // namespace moelab

@@ -1,0 +1,75 @@
+#include "train/predict/dry_run.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "kernels/memory/block_observer.h"
+#include "kernels/meta/aten_meta.h"
+#include "kernels/meta/simulated_device.h"
+#include "train/generate/sample_plan.h"
+#include "train/parallel/counting_communicator.h"
+
+namespace moelab {
+namespace {
+
+Batch meta_batch(int64_t rows, int64_t sequence) {
+  HomeScope outside(Home::host);
+  const auto ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
+  return {at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
+}
+
+Batch meta_rows(const TrainSettings& train, int64_t rows) {
+  Batch batch = meta_batch(rows, train.row());
+  if (train.tokens_per_device == 0) return batch;
+  HomeScope outside(Home::host);
+  batch.documents = at::empty_like(batch.tokens, at::kInt);
+  batch.filled = batch.tokens.numel();
+  batch.share = 1.0 / static_cast<double>(train.accumulation);  // of one rank: only memory counts here
+  return batch;
+}
+
+}  // namespace
+
+DryRun dry_run(const Settings& settings) {
+  install_allocators();
+  install_meta_kernels();
+  const SimulatedDevice runs_on(settings.run.device == DeviceChoice::cuda ? c10::kCUDA : c10::kCPU);
+  Ledger &device = meta_ledger(), &host = meta_ledger(Home::host), &nvme = meta_ledger(Home::nvme);
+  const int64_t before = device.allocated(), host_before = host.allocated();
+  device.enter_phase(Phase::init);
+  device.reset_peaks();
+  host.reset_peaks();
+  nvme.reset_peaks();
+  const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
+  const int64_t ranks = std::max<int64_t>(1, settings.parallel.data);
+  CountingCommunicator gradients(0, ranks), control(0, ranks);
+  Trainer trainer(settings, at::kMeta, batches, {.gradients = &gradients, .control = &control});
+  trainer.step(0);
+  // The second step finds the state the first one made: moments, cached tables. A run of one step has no
+  // learning rate for a second, so step 0 is repeated.
+  trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
+  DryRun result;
+  result.sent_bytes = gradients.sent_bytes() / 2;
+  result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
+  if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
+  if (settings.eval.batches > 0) {
+    trainer.evaluate([&](int64_t) { return meta_batch(settings.eval.micro_batch, settings.train.sequence); },
+                     1);
+  }
+  if (settings.sample.every > 0) {
+    trainer.read_model([&](Transformer& m, BlockRunner& runner) { sample_dry(settings, m, runner); });
+  }
+  result.update_bytes = trainer.update_bytes();
+  result.peak = device.peak() - before;
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    result.phase_peak[phase] = std::max<int64_t>(0, device.phase_peak(static_cast<Phase>(phase)) - before);
+  }
+  result.by_kind_at_peak = device.by_kind_at_peak();
+  result.host_peak = host.peak() - host_before;
+  result.nvme_peak = nvme.peak();
+  result.state = trainer.state_bytes();
+  return result;
+}
+
+}  // namespace moelab

@@ -1,0 +1,102 @@
+#include "train/predict/formula.h"
+
+#include <algorithm>
+
+#include "kernels/loss/linear_cross_entropy.h"
+#include "train/predict/block_shape.h"
+#include "train/settings/facts/precision.h"
+#include "train/settings/facts/storage.h"
+
+namespace moelab {
+namespace {
+
+// Bytes that a block keeps of one micro-batch, without its input, if it is not recomputed completely.
+double kept_bytes(const Settings& s, const BlockShape& b) {
+  const bool wide = s.precision.compute == ComputePrecision::fp32;
+  const bool norms = recomputes_piece(s, Piece::norms), attention = recomputes_piece(s, Piece::attention),
+             moe = recomputes_piece(s, Piece::moe), hidden = recomputes_piece(s, Piece::expert_hidden);
+  const double stream = b.tokens * b.width * b.element;
+  double bytes = stream;  // between the halves
+  if (!attention) {
+    bytes += (norms ? 0 : stream) + b.tokens * (2 * b.queries + 2 * b.keys) * b.element;
+    const double row = static_cast<double>(s.train.row() * s.model.heads) * b.tokens;
+    bytes += s.attention.kernel == AttentionKernel::materialised
+                 ? row * (wide ? 4 : 2)
+                 : 4 * b.tokens * static_cast<double>(s.model.heads);
+  }
+  if (moe) return bytes;
+  bytes += norms ? 0 : stream;
+  if (!hidden) bytes += 2 * (b.expert_rows * b.hidden + b.tokens * b.shared_hidden) * b.element;
+  if (s.model.dispatch == Dispatch::onehot && b.experts > 0) {
+    bytes += (wide ? 8 : 12) * b.tokens * b.experts * b.capacity;
+    bytes += b.expert_rows * (2 * b.width + b.hidden) * b.element;
+  }
+  return bytes + b.tokens * b.experts * 8;
+}
+
+double on_device(Home home, double bytes) { return home == Home::device ? bytes : 0; }
+
+// Leaves in `state` what is on the device. Offloaded or coded block weights still need two blocks' weights
+// there, in the form that products read.
+void place(StateBytes& state, const Settings& s, const BlockShape& b) {
+  const auto layers = static_cast<double>(s.model.layers);
+  const StateBytes blocks = state_formula(s, {layers * b.parameters(), 0});
+  const double plain = b.element * b.parameters();
+  const bool coded = weight_code(s.precision).has_value(), away = s.placement.parameters != Home::device;
+  if (away) state.weights -= blocks.weights;
+  if (away && s.placement.optimizer == Home::device) state.masters -= blocks.masters;
+  if (away || coded) state.weights += std::min(2.0, layers) * plain;
+  state.masters = on_device(s.placement.optimizer, state.masters);
+  state.optimizer = on_device(s.placement.optimizer, state.optimizer);
+  if (s.placement.gradients != Home::device || s.optim.in_backward) {
+    const double head = static_cast<double>(s.model.vocab * s.model.d_model);
+    state.gradients = state_formula(s, {0, std::max(b.expert_parameters, head)}).gradients;
+  }
+}
+
+}  // namespace
+
+StateBytes state_formula(const Settings& s, const WeightCounts& weights) {
+  const UpdateRuleFacts& rule = update_rule_facts(s.optim);
+  const bool wide = s.precision.compute == ComputePrecision::fp32;
+  const double parameters = weights.total(), of_rule = rule.bytes_per_parameter(false);
+  StateBytes state;
+  state.weights = parameters * (weight_code(s.precision) ? kCodedBytes : element_bytes(s));
+  state.masters = !wide && keeps_masters(s) ? 4 * parameters : 0;
+  state.gradients = parameters * (s.train.accumulation > 1 ? 4 : element_bytes(s));
+  state.optimizer = parameters * of_rule + weights.in_blocks * (rule.bytes_per_parameter(true) - of_rule);
+  return state;
+}
+
+double saved_bytes(const Settings& s) {
+  const BlockShape b(s);
+  const double whole = recomputed_blocks(s), layers = static_cast<double>(s.model.layers);
+  return layers * b.tokens * b.width * b.element + (layers - whole) * kept_bytes(s, b);
+}
+
+PeakFormula peak_formula(const Settings& s) {
+  const BlockShape b(s);
+  const double head = static_cast<double>(s.model.vocab * s.model.d_model);
+  PeakFormula f;
+  f.state = state_formula(s, weight_counts(s, b));
+  const double gradients = f.state.gradients;
+  place(f.state, s, b);
+  const bool gathered = f.state.gradients < gradients;  // consumed or moved away one by one
+  const bool summed = s.train.accumulation > 1 && !gathered;
+  f.activations = stored_bytes(s, saved_bytes(s), Home::device);
+  const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;
+  const auto logit_chunk = static_cast<double>(logit_chunk_bytes(s.run.device == DeviceChoice::cuda));
+  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min(logits, logit_chunk);
+  const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
+  f.working =
+      repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;
+  if (s.model.dense()) f.working = repeated + 3 * b.tokens * b.width * b.element;
+  const double held = f.state.weights + f.state.masters + f.state.optimizer;
+  const double begins =
+      f.activations + std::max(f.loss_head, f.working) + f.loss_head / 2 + (summed ? f.state.gradients : 0);
+  const double ends = f.state.gradients + f.working;
+  f.peak = held + std::max(begins, ends);
+  return f;
+}
+
+}  // namespace moelab

@@ -1,0 +1,160 @@
+#include "train/predict/options.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "moe/settings/error.h"
+#include "train/predict/techniques/combinations.h"
+#include "train/settings/assign.h"
+#include "train/settings/facts/placement.h"
+#include "train/settings/facts/update_rule.h"
+#include "train/settings/for_each_field.h"
+#include "train/settings/print.h"
+#include "train/settings/resolve.h"
+#include "train/settings/validate.h"
+
+namespace moelab {
+namespace {
+
+using Change = std::function<void(Settings&)>;
+
+// Settings are parsed once; a plan then copies the changed fields into a hundred thousand of them. A field is
+// identified by its offset in the struct.
+Change copying_fields(const Settings& base, const Settings& changed) {
+  const Changes before = setting_texts(base);
+  std::vector<Change> changes;
+  for_each_field(changed, [&](const Field& field, const auto& value) {
+    if (before.at(field.key()) == value_text(value)) return;
+    using T = std::remove_cvref_t<decltype(value)>;
+    const auto distance = reinterpret_cast<const char*>(&value) - reinterpret_cast<const char*>(&changed);
+    changes.push_back([distance, value](Settings& settings) {
+      *reinterpret_cast<T*>(reinterpret_cast<char*>(&settings) + distance) = value;
+    });
+  });
+  return [changes](Settings& settings) {
+    for (const Change& change : changes) change(settings);
+  };
+}
+
+bool is_accepted(const Settings& settings) {
+  try {
+    validate(settings);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+// Whether `changed` trains the same model by the same rule, in memory that exists.
+bool is_wanted(const Settings& base, const Settings& changed) {
+  const bool same_update =
+      update_rule_facts(changed.optim).is_adamw() && update_rule_facts(base.optim).is_adamw();
+  if (changed.optim.name != base.optim.name && !same_update) return false;
+  const bool more_host = uses_home(changed, Home::host) && !uses_home(base, Home::host);
+  if (more_host && base.run.device != DeviceChoice::cuda) return false;
+  return !uses_home(changed, Home::nvme) || !base.placement.nvme_path.empty();
+}
+
+class Builder {
+ public:
+  Builder(const Settings& base, const std::vector<std::string>& pinned, bool fp8_products)
+      : base_(base),
+        open_(unresolve(base)),
+        before_(setting_texts(base)),
+        pinned_(pinned),
+        fp8_products_(fp8_products) {}
+
+  std::vector<PlanOption> build() {
+    for (const Technique& technique : techniques()) {
+      const bool of_batch = technique.name == "accumulation";
+      if (&technique != &techniques().front() && technique.parts.empty() && !of_batch) add(technique);
+    }
+    add_splits();
+    for (size_t i = 0; i < options_.size(); ++i)
+      for (size_t j = i + 1; j < options_.size(); ++j) exclude(i, j);
+    return options_;
+  }
+
+ private:
+  void add(const Technique& technique) {
+    Changes changes;
+    for (const auto& [key, value] : technique.settings) {
+      const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
+      // the user chooses the folder
+      if (!of_model && key != "placement.nvme_path") changes[std::string(key)] = value;
+    }
+    add(std::string(technique.name), changes);
+  }
+
+  // Splits a step's rows into smaller micro-batches; with packing, a micro-batch is one row already.
+  void add_splits() {
+    const TrainSettings& train = base_.train;
+    const int64_t rows = train.micro_batch * train.accumulation;
+    for (int64_t micro = rows; micro >= 1 && train.tokens_per_device == 0; --micro) {
+      const int64_t count = rows / micro;
+      const bool halved = rows % micro == 0 && (count & (count - 1)) == 0;
+      if (!halved || micro == train.micro_batch) continue;
+      add("micro-batch " + std::to_string(micro) + " x " + std::to_string(count),
+          {{"train.micro_batch", std::to_string(micro)}, {"train.accumulation", std::to_string(count)}});
+    }
+  }
+
+  void add(const std::string& name, const Changes& changes) {
+    Settings changed = open_;
+    Changes real;
+    for (const auto& [key, value] : changes) {
+      if (before_.at(key) == value) continue;
+      if (std::find(pinned_.begin(), pinned_.end(), key) != pinned_.end()) return;
+      assign(changed, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
+      real[key] = value;
+    }
+    const auto in_fp8 = [](const Settings& s) { return s.precision.compute == ComputePrecision::fp8; };
+    const bool emulated = in_fp8(changed) && !in_fp8(base_) && !fp8_products_;
+    if (real.empty() || emulated || !is_wanted(base_, changed) || options_.size() == 64) return;
+    changed = resolve(changed);
+    if (!is_accepted(changed)) return;
+    options_.push_back({name, copying_fields(base_, changed)});
+    changes_.push_back(real);
+  }
+
+  void exclude(size_t a, size_t b) {
+    Settings both = base_;
+    options_[a].apply(both);
+    options_[b].apply(both);
+    if (clash(changes_[a], changes_[b]).empty() && is_accepted(both)) return;
+    options_[a].excludes |= uint64_t{1} << b;
+    options_[b].excludes |= uint64_t{1} << a;
+  }
+
+  const Settings& base_;
+  Settings open_;
+  Changes before_;
+  const std::vector<std::string>& pinned_;
+  bool fp8_products_;
+  std::vector<PlanOption> options_;
+  std::vector<Changes> changes_;
+};
+
+void add_sets(const std::vector<PlanOption>& options, size_t from, uint64_t set, uint64_t excluded,
+              std::vector<uint64_t>& sets) {
+  sets.push_back(set);
+  for (size_t i = from; i < options.size(); ++i) {
+    const uint64_t bit = uint64_t{1} << i;
+    if (!(excluded & bit)) add_sets(options, i + 1, set | bit, excluded | options[i].excludes, sets);
+  }
+}
+
+}  // namespace
+
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
+                                     bool fp8_products) {
+  return Builder(base, pinned, fp8_products).build();
+}
+
+std::vector<uint64_t> admissible_sets(const std::vector<PlanOption>& options) {
+  std::vector<uint64_t> sets;
+  add_sets(options, 0, 0, 0, sets);
+  return sets;
+}
+
+}  // namespace moelab

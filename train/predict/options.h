@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "train/settings/settings.h"
+
+namespace moelab {
+
+// A technique that a plan may add: a row of the technique table, by its name, or a way to split a step's rows
+// into micro-batches, "micro-batch 2 x 4".
+struct PlanOption {
+  std::string name;
+  std::function<void(Settings&)> apply;  // applies its changes
+  uint64_t excludes = 0;                 // bit i: cannot be combined with option i
+};
+
+// The techniques that may be added to `base`, a resolved run; at most 64. Left out:
+// - what is on already or changes nothing;
+// - what would train another model or use another rule (model.* and attention.* stay; the update rule may
+// only change between AdamW's forms);
+// - keys in `pinned`;
+// - host memory on the CPU, where the device's memory is the host's;
+// - NVMe without placement.nvme_path;
+// - fp8 products where `fp8_products` is false: emulated ones save nothing over bf16;
+// - what `base` alone refuses.
+// Two options exclude each other when they set a key to different values, when one's settings include the
+// other's, or when validate() refuses the pair.
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
+                                     bool fp8_products);
+
+// Every set of options that can be combined, as bit masks, the empty set first.
+std::vector<uint64_t> admissible_sets(const std::vector<PlanOption>& options);
+
+}  // namespace moelab

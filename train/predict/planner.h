@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/predict/cost_model.h"
+#include "train/settings/settings.h"
+
+namespace moelab {
+
+// Device bytes that a run with these settings needs, predicted by dry run.
+using PredictBytes = std::function<int64_t(const Settings&)>;
+
+// One combination of techniques.
+struct Plan {
+  // A technique of the combination: its name in the table, or "micro-batch 2 x 4".
+  struct Part {
+    std::string name;
+    Settings without;  // the combination without this technique
+  };
+  std::vector<Part> parts = {};
+  Settings settings = {};  // resolved
+  double seconds = 0;      // predicted, per step
+  int64_t peak = 0;        // from PredictBytes
+};
+
+struct PlanSearch {
+  std::vector<std::string> pinned = {};  // keys that must not change
+  int64_t room = 0;                      // bytes that a plan may need
+  int64_t best = 10;                     // how many plans to return
+  int64_t finalists = 500;               // maximum number of dry runs; one more if none of them fits
+};
+
+struct PlanResult {
+  std::vector<Plan> fits;        // fastest first
+  std::optional<Plan> refused;   // the fastest that does not fit; none: nothing tried was refused
+  std::optional<Plan> smallest;  // if nothing fits: the smallest peak found
+  int64_t admissible = 0;        // valid combinations
+  int64_t pruned = 0;            // of these, those too large by formula
+  int64_t dry_runs = 0;
+};
+
+// Orders the combinations of plan_options() over `base` by predicted step time (then by number of
+// techniques), and dry-runs them in that order until enough fit. Once one does not fit, others are judged by
+// closed formula first, corrected by its error for a subset of theirs that did not fit. A combination is
+// skipped if its formula exceeds the room by more than the formula's largest known error, and postponed to
+// the end if by more than its usual error.
+PlanResult search_plans(const Settings& base, const CostModel& costs, const PlanSearch& search,
+                        const PredictBytes& predict);
+
+// Number of tokens that a step trains on, without padding.
+double step_tokens(const TrainSettings& train);
+
+}  // namespace moelab

@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/memory/report.h"
+#include "train/predict/estimate.h"
+#include "train/predict/known_formulas.h"
+#include "train/predict/rank_state.h"
+#include "train/predict/step_cost.h"
+#include "train/program/commands/commands.h"
+#include "train/program/commands/open_run.h"
+#include "train/program/record/progress.h"
+#include "train/settings/convert.h"
+#include "train/settings/facts/precision.h"
+#include "train/settings/facts/update_rule.h"
+#include "train/settings/presets/parameter_count.h"
+#include "train/settings/print.h"
+
+namespace moelab {
+namespace {
+
+// The dry run's bytes for what a formula predicts. Activations are those of all blocks at the peak of
+// forward: by the peak of the step, backward may have freed some.
+int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
+  const auto& state = run.state;
+  if (of == KnownFormula::Of::peak) return run.peak;
+  if (of == KnownFormula::Of::state) return state.parameters + state.gradients + state.optimizer;
+  const std::string kind = of == KnownFormula::Of::attention ? "activations.attention" : "activations";
+  for (const auto& [name, bytes] : kind_report(run.by_kind_in_forward))
+    if (name == kind) return bytes;
+  return 0;
+}
+
+const char* name_of(KnownFormula::Of of) {
+  switch (of) {
+    case KnownFormula::Of::peak:
+      return "peak";
+    case KnownFormula::Of::state:
+      return "state";
+    case KnownFormula::Of::activations:
+      return "activations";
+    case KnownFormula::Of::attention:
+      break;
+  }
+  return "attention";
+}
+
+nlohmann::ordered_json formulas_json(const Settings& settings, const DryRun& run) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const KnownFormula& known : known_formulas(settings)) {
+    rows.push_back({{"name", known.name},
+                    {"formula", known.formula},
+                    {"bytes", static_cast<int64_t>(known.bytes)},
+                    {"dry_run_bytes", dry_bytes(run, known.of)},
+                    {"not_kept", known.not_kept},
+                    {"leaves_out", known.leaves_out}});
+  }
+  return rows;
+}
+
+void print_formulas(const Settings& settings, const DryRun& run) {
+  std::cout << "\nclosed formulas beside the dry run, activations at the peak of its forward\n";
+  for (const KnownFormula& known : known_formulas(settings)) {
+    const int64_t dry = dry_bytes(run, known.of);
+    std::cout << fmt::format("  {:<24}{:>12}  {}: {}; the dry run has {}\n", known.name,
+                             human_bytes(static_cast<int64_t>(known.bytes)), name_of(known.of), known.formula,
+                             human_bytes(dry));
+    if (!known.not_kept.empty())
+      std::cout << fmt::format("  {:<38}counts what this run does not keep: {}\n", "", known.not_kept);
+    if (!known.leaves_out.empty()) std::cout << fmt::format("  {:<38}leaves out {}\n", "", known.leaves_out);
+  }
+}
+
+nlohmann::ordered_json work_json(const Settings& settings) {
+  nlohmann::ordered_json work;
+  const StepCost cost = step_cost(settings);
+  for (const std::string_view term : cost_terms()) work[std::string(term)] = cost.of(term);
+  return work;
+}
+
+nlohmann::ordered_json ranks_json(const DryRun& run, int64_t ranks) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const RankState& state : rank_states(run, ranks)) {
+    rows.push_back({{"zero", state.stage},
+                    {"parameters", state.weights},
+                    {"gradients", state.gradients},
+                    {"optimizer", state.optimizer},
+                    {"peak_bytes", state.peak}});
+  }
+  return rows;
+}
+
+void print_ranks(const Settings& settings, const DryRun& run, int64_t ranks) {
+  std::cout << fmt::format("\none of {} ranks at the peak, by formula: moelab does not shard yet\n", ranks);
+  std::cout << fmt::format("  {:<12}{:>12}{:>12}{:>24}{:>12}\n", "", "weights", "gradients",
+                           "optimizer and masters", "peak");
+  for (const RankState& state : rank_states(run, ranks)) {
+    const int64_t limit = settings.memory.limit.count;
+    const char* verdict = limit == 0 ? "" : state.peak <= limit ? "  fits" : "  does NOT fit";
+    const std::string name = state.stage == 0 ? "not sharded" : fmt::format("ZeRO-{}", state.stage);
+    std::cout << fmt::format("  {:<12}{:>12}{:>12}{:>24}{:>12}{}\n", name, human_bytes(state.weights),
+                             human_bytes(state.gradients), human_bytes(state.optimizer),
+                             human_bytes(state.peak), verdict);
+  }
+  std::cout << "  buffers of the exchange come on top, and the block's weights that ZeRO-3 gathers\n";
+}
+
+void print_json(const Settings& settings, const Estimate& estimate, int64_t ranks) {
+  const DryRun& run = estimate.run;
+  nlohmann::ordered_json phases, kinds;
+  for (size_t i = 0; i < kPhases; ++i)
+    phases[std::string(phase_name(static_cast<Phase>(i)))] = run.phase_peak[i];
+  for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak)) kinds[name] = bytes;
+  nlohmann::ordered_json out = {
+      {"schema", 1},
+      {"model", {{"preset", settings.model.preset}, {"parameters", parameter_count(settings.model)}}},
+      {"peak_bytes", run.peak},
+      {"peak_bytes_by_phase", phases},
+      {"peak_bytes_by_kind", kinds},
+      {"reserved_bytes", estimate.reserved},
+      {"host_bytes", run.host_peak},
+      {"nvme_bytes", run.nvme_peak},
+      {"sent_bytes", run.sent_bytes},
+      {"state_bytes",
+       {{"parameters", run.state.parameters},
+        {"gradients", run.state.gradients},
+        {"optimizer", run.state.optimizer}}},
+      {"memory_limit_bytes", settings.memory.limit.count},
+      {"formulas", formulas_json(settings, run)},
+      {"step_work", work_json(settings)}};
+  if (ranks > 1) out["ranks"] = {{"count", ranks}, {"by_stage", ranks_json(run, ranks)}};
+  std::cout << out.dump(2) << "\n";
+}
+
+void print_text(const Settings& settings, const Estimate& estimate, int64_t ranks) {
+  const DryRun& run = estimate.run;
+  const ModelSettings& m = settings.model;
+  const std::string compute = value_text(settings.precision.compute);
+  const bool wide = settings.precision.compute == ComputePrecision::fp32;
+  const std::string stored = settings.precision.compute == ComputePrecision::fp16 ? "fp16" : "bf16";
+  const std::string coded = weight_code(settings.precision)
+                                ? "; the blocks' 1 + 4/256, " + value_text(settings.precision.store)
+                                : "";
+  const bool masters = !wide && keeps_masters(settings);
+  std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
+                           human_count(parameter_count(m)), settings.train.micro_batch, settings.train.row(),
+                           settings.train.accumulation, compute + (masters ? " with fp32 masters" : ""));
+  std::cout << fmt::format("predicted peak {}, from a dry run of the training step\n\nby phase\n",
+                           human_bytes(run.peak));
+  for (size_t i = 0; i < kPhases; ++i) {
+    std::cout << fmt::format("  {:<24}{:>12}\n", phase_name(static_cast<Phase>(i)),
+                             human_bytes(run.phase_peak[i]));
+  }
+  std::cout << "\nby kind, at the peak\n";
+  for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak)) {
+    if (bytes > 0) std::cout << fmt::format("  {:<24}{:>12}\n", name, human_bytes(bytes));
+  }
+  std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
+                           human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
+  if (settings.parallel.data > 1) {
+    std::cout << fmt::format(
+        "\none of {} data-parallel ranks\n  {:<24}{:>12}  2 P (N - 1) a micro-batch; 4 P in fp32\n",
+        settings.parallel.data, "sent in a step", human_bytes(run.sent_bytes));
+  }
+  if (estimate.reserved > 0) {
+    std::cout << fmt::format(
+        "\nreserved by CUDA's caching allocator {}, {:.1f} % of it idle at the peak\n",
+        human_bytes(estimate.reserved),
+        100 - 100 * static_cast<double>(run.peak) / static_cast<double>(estimate.reserved));
+  }
+  std::cout << "\nstate, by formula\n";
+  const auto state = [&](const char* name, int64_t bytes, const char* formula) {
+    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
+  };
+  state("weights", run.state.parameters,
+        wide ? "4 P" : ("2 P (" + stored + coded + ")" + (masters ? " + 4 P (fp32 masters)" : "")).c_str());
+  state("gradients", run.state.gradients,
+        settings.optim.in_backward ? "the largest, consumed in backward"
+        : !wide && settings.train.accumulation * std::max<int64_t>(1, settings.parallel.data) == 1 ? "2 P"
+                                                                                                   : "4 P");
+  state("optimizer", run.state.optimizer, update_rule_facts(settings.optim).formula().c_str());
+  print_formulas(settings, run);
+  if (ranks > 1) print_ranks(settings, run, ranks);
+  if (settings.memory.limit.count > 0) {
+    std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
+                             estimate.fits(settings.memory.limit.count) ? "fits" : "does NOT fit",
+                             human_bytes(settings.memory.limit.count));
+  }
+}
+
+}  // namespace
+
+int estimate_command(const Settings& settings, bool json, int64_t ranks) {
+  use_threads(settings);
+  const Estimate predicted = estimate(settings);
+  json ? print_json(settings, predicted, ranks) : print_text(settings, predicted, ranks);
+  return predicted.fits(settings.memory.limit.count) ? 0 : 3;
+}
+
+}  // namespace moelab

@@ -1,0 +1,93 @@
+#include "train/program/commands/open_run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "kernels/memory/device_memory.h"
+#include "moe/settings/error.h"
+#include "train/checkpoint/huggingface/convert.h"
+#include "train/data/packed_rows.h"
+#include "train/data/token_stream.h"
+#include "train/data/tokenizer/tokenizer.h"
+
+namespace moelab {
+
+void use_threads(const Settings& settings) {
+  const int64_t cores = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  at::set_num_threads(static_cast<int>(settings.run.threads > 0 ? settings.run.threads : cores));
+}
+
+c10::Device open_device(const Settings& settings) {
+  use_threads(settings);
+  at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
+  // No step has been taken on a GPU yet, so only an explicit run.device=cuda selects it.
+  if (settings.run.device != DeviceChoice::cuda) return at::kCPU;
+  if (!at::globalContext().hasCUDA()) {
+    throw UserError("run.device=cuda: no GPU, or a build without CUDA; use run.device=cpu");
+  }
+  at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
+  return c10::Device(c10::kCUDA, 0);
+}
+
+c10::Device limited_device(const Settings& settings) {
+  const c10::Device device = open_device(settings);
+  set_limit(device, settings.memory.limit.count);
+  return device;
+}
+
+Dataset open_data(const Settings& settings) {
+  if (settings.data.path.empty()) {
+    throw UserError(
+        "data.path is not set: give a folder of token shards, as scripts/prepare_data.py makes them "
+        "(data.path=data/my-text)");
+  }
+  Dataset data = open_dataset(settings.data.path, settings.data.validation, settings.model.vocab,
+                              settings.train.sequence);
+  if (settings.train.init.empty()) return data;
+  if (data.tokenizer) {
+    require_same_tokenizer(settings.train.init, *data.tokenizer);
+  } else {
+    data.tokenizer = model_folder_tokenizer(settings.train.init);
+  }
+  return data;
+}
+
+std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data,
+                                           c10::Device device) {
+  const TrainSettings& train = settings.train;
+  const bool pinned = settings.data.pin && device.is_cuda();
+  if (train.tokens_per_device == 0) return window_rows(data.train, train.sequence, train.seed, pinned);
+  const std::string key = "train.tokens_per_device=" + std::to_string(train.tokens_per_device);
+  if (!data.tokenizer) {
+    throw UserError(key +
+                    ": packing must know which token ends a document, and there is no tokenizer.json beside "
+                    "the shards of data.path; " +
+                    "scripts/prepare_data.py writes one");
+  }
+  const std::optional<int64_t> end = end_of_text(Tokenizer::load(*data.tokenizer));
+  if (!end) {
+    throw UserError(key + ": " + data.tokenizer->string() +
+                    " has no token that ends a document, such as <|endoftext|>");
+  }
+  const int64_t longest = std::min(train.sequence, train.tokens_per_device);
+  return std::make_unique<PackedRows>(
+      data.train,
+      PackingOptions{train.tokens_per_device, longest, settings.data.buffer, *end, train.seed, pinned});
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw UserError("cannot read " + path.string());
+  return text.str();
+}
+
+}  // namespace moelab

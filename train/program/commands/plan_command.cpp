@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+
+#include "kernels/memory/report.h"
+#include "moe/settings/error.h"
+#include "train/predict/estimate.h"
+#include "train/predict/planner.h"
+#include "train/predict/savings.h"
+#include "train/program/commands/commands.h"
+#include "train/program/commands/open_run.h"
+#include "train/program/record/progress.h"
+#include "train/settings/presets/parameter_count.h"
+#include "train/settings/print.h"
+
+namespace moelab {
+namespace {
+
+// A dry run takes one or two milliseconds a block; this total keeps a plan within ten seconds.
+constexpr int64_t kDryBlocks = 4000;
+
+// Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit, the
+// larger of the two.
+int64_t bytes_needed(const Settings& settings) {
+  const Estimate needs = estimate(settings);
+  return needs.fits(settings.memory.limit.count) ? needs.run.peak : std::max(needs.run.peak, needs.reserved);
+}
+
+std::string names_of(const Plan& plan) {
+  std::string text;
+  for (const Plan::Part& part : plan.parts) text += (text.empty() ? "" : ", ") + part.name;
+  return text.empty() ? "the settings as given" : text;
+}
+
+std::string speed_of(const Settings& base, double seconds) {
+  return fmt::format("{:.0f}", step_tokens(base.train) / seconds);
+}
+
+// Where the peak is, and its three largest kinds, e.g. "backward, activations 3.1 GiB, optimizer 1.0 GiB".
+std::string peak_text(const DryRun& run) {
+  std::vector<std::pair<std::string, int64_t>> kinds;
+  for (const auto& kind : kind_report(run.by_kind_at_peak))
+    if (kind.second > 0 && kind.first.find('.') == std::string::npos) kinds.push_back(kind);
+  std::stable_sort(kinds.begin(), kinds.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  kinds.resize(std::min<size_t>(kinds.size(), 3));
+  const auto highest = std::max_element(run.phase_peak.begin(), run.phase_peak.end());
+  std::string text(phase_name(static_cast<Phase>(highest - run.phase_peak.begin())));
+  for (const auto& [name, bytes] : kinds) text += ", " + name + " " + human_bytes(bytes);
+  return text;
+}
+
+void print_search(const Settings& base, const CostModel& costs, int64_t room, const PlanResult& result) {
+  const TrainSettings& train = base.train;
+  std::cout << fmt::format(
+      "{}, {} parameters; {} sequences of {} tokens a step; {} on {}, to be filled up to {:.0f} % ({})\n",
+      base.model.preset, human_count(parameter_count(base.model)), train.micro_batch * train.accumulation,
+      train.row(), human_bytes(base.memory.limit.count), costs.device, 100 * base.memory.critical,
+      human_bytes(room));
+  std::cout << fmt::format("{} combinations of techniques: {} too large by formula, {} dry-run\n",
+                           result.admissible, result.pruned, result.dry_runs);
+  const std::string error =
+      costs.error ? fmt::format("wrong by {:.0f} % in the median of {} cases, by {:.0f} % at worst",
+                                100 * costs.error->median, costs.error->cases, 100 * costs.error->worst)
+                  : "never measured: the order is a guess";
+  std::cout << fmt::format("step times: {}; {}\n", costs.about, error);
+}
+
+void print_table(const Settings& base, const PlanResult& result) {
+  std::cout << fmt::format("\n{:>3}  {:>10}  {:>9}  {}\n", "", "peak", "tokens/s", "techniques");
+  int row = 0;
+  for (const Plan& plan : result.fits) {
+    std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", ++row, human_bytes(plan.peak),
+                             speed_of(base, plan.seconds), names_of(plan));
+  }
+}
+
+void print_refused(const Settings& base, const Plan& plan, int64_t room) {
+  const Estimate needs = estimate(plan.settings);
+  std::cout << fmt::format("\nthe fastest that does not fit: {} ({} tokens/s)\n  peak {}", names_of(plan),
+                           speed_of(base, plan.seconds), human_bytes(needs.run.peak));
+  if (needs.run.peak > room) std::cout << fmt::format(", {} too much", human_bytes(needs.run.peak - room));
+  std::cout << ", in " << peak_text(needs.run) << "\n";
+  const int64_t limit = base.memory.limit.count;
+  if (needs.reserved > limit) {
+    std::cout << fmt::format("  reserved by CUDA's caching allocator {}, {} over the limit\n",
+                             human_bytes(needs.reserved), human_bytes(needs.reserved - limit));
+  }
+}
+
+void print_without(const Plan& winner, const CostModel& costs, const std::string& name,
+                   const Settings& without) {
+  const int64_t saved = dry_run(without).peak - winner.peak;
+  const double change = 100 * (costs.step_seconds(step_cost(without)) / winner.seconds - 1);
+  std::cout << fmt::format(
+      "  {:<22}{:>10} {}  {}\n", name, human_bytes(std::abs(saved)), saved >= 0 ? "less" : "more",
+      std::abs(change) < 0.5
+          ? "as fast"
+          : fmt::format("{:.0f} % {}", std::abs(change), change > 0 ? "faster" : "slower"));
+}
+
+// Takes away one technique at a time: first those the plan added, then those already on in the settings.
+void print_bought(const Plan& winner, const CostModel& costs) {
+  std::cout << "\nwhat each technique of the first buys\n";
+  for (const Plan::Part& part : winner.parts) print_without(winner, costs, part.name, part.without);
+  const auto of_plan = [&](const std::string& name) {
+    return std::any_of(winner.parts.begin(), winner.parts.end(),
+                       [&](const Plan::Part& part) { return part.name == name; });
+  };
+  for (const WithoutTechnique& without : without_each_technique(winner.settings)) {
+    if (without.name == "accumulation" || of_plan(without.name)) continue;
+    print_without(winner, costs, without.name, without.settings);
+  }
+}
+
+void write_winner(const Plan& winner, const std::string& out) {
+  std::ofstream file(out, std::ios::binary);
+  file << "# moelab train --config " << out << " data.path=...\n" << print_settings(winner.settings);
+  file.close();
+  if (!file) throw UserError("--out " + out + ": cannot be written; give a file in a folder that exists");
+  std::cout << "\nthe first is in " << out << ": moelab train --config " << out << " data.path=FOLDER\n";
+}
+
+// A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
+// last reserve as the limit until the reserve fits.
+int64_t limit_for(const Plan& plan, double share) {
+  Settings settings = plan.settings;
+  int64_t& limit = settings.memory.limit.count;
+  limit = static_cast<int64_t>(static_cast<double>(dry_run(settings).peak) / share) + 1;
+  for (Estimate needs = estimate(settings); !needs.fits(limit); needs = estimate(settings))
+    limit = needs.reserved;
+  return limit;
+}
+
+int report_nothing_fits(const Settings& base, const PlanResult& result) {
+  if (!result.smallest)
+    throw UserError(
+        "these settings go with no combination of techniques; moelab train says what is wrong with them");
+  const Plan& plan = *result.smallest;
+  const int64_t needed = limit_for(plan, base.memory.critical);
+  std::cerr << fmt::format(
+      "moelab: nothing fits in {}; the smallest that would do is memory.limit={} ({}), with {}: {}\n",
+      human_bytes(base.memory.limit.count), needed, human_bytes(needed), names_of(plan),
+      peak_text(dry_run(plan.settings)));
+  return 3;
+}
+
+}  // namespace
+
+int plan_command(const Settings& base, const PlanCall& call) {
+  use_threads(base);
+  const CostModel& costs = cost_model(call.device);
+  PlanSearch search{.pinned = call.pinned};
+  search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
+  search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers, 40, 500);
+  const PlanResult result = search_plans(base, costs, search, bytes_needed);
+  if (result.fits.empty()) return report_nothing_fits(base, result);
+  print_search(base, costs, search.room, result);
+  print_table(base, result);
+  print_bought(result.fits.front(), costs);
+  if (result.refused)
+    print_refused(base, *result.refused, search.room);
+  else
+    std::cout << "\nno combination faster than the last of these was refused: all of them fit\n";
+  if (!call.out.empty()) write_winner(result.fits.front(), call.out);
+  return 0;
+}
+
+}  // namespace moelab

@@ -1,0 +1,50 @@
+#include "train/program/commands/run_model.h"
+
+#include <utility>
+
+#include "train/checkpoint/huggingface/convert.h"
+#include "train/program/commands/open_run.h"
+#include "train/program/commands/run_state.h"
+
+namespace moelab {
+
+RunModel::RunModel(const Settings& settings, const Dataset& data, c10::Device device,
+                   std::function<bool()> stop, DataRanks ranks)
+    : settings_(settings),
+      data_(data),
+      device_(device),
+      stop_(std::move(stop)),
+      ranks_(ranks),
+      samples_(settings, data),
+      stream_(open_rows(settings, data, device),
+              settings.train.micro_batch * settings.train.accumulation * ranks.size(),
+              {settings.data.workers, settings.data.prefetch}) {}
+
+void RunModel::open(int64_t update_bytes) {
+  const auto read = [this](int64_t step, int64_t first, int64_t count) {
+    return stream_.read(step, first, count);
+  };
+  trainer_.emplace(settings_, device_, read, ranks_);
+  trainer_->reserve_for_update(update_bytes);
+}
+
+void RunModel::load_weights(const std::string& folder) {
+  const std::vector<TensorEntry> weights = trainer_->weights();
+  load_initial_weights(folder, settings_.model, weights);
+  trainer_->set_weights(weights);
+}
+
+void RunModel::write_samples(int64_t step) {
+  trainer_->read_model(
+      [&](Transformer& model, BlockRunner& runner) { samples_.write(step, model, runner, stop_); });
+}
+
+CheckpointContent RunModel::content(int64_t steps, int64_t tokens, const MemoryManager& manager) {
+  return run_state(*trainer_, manager, settings_, data_, steps, tokens);
+}
+
+void RunModel::restore(const LoadedCheckpoint& checkpoint, MemoryManager& manager) {
+  restore_run(checkpoint, settings_, *trainer_, manager);
+}
+
+}  // namespace moelab

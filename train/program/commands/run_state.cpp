@@ -1,0 +1,66 @@
+#include "train/program/commands/run_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "train/program/commands/open_run.h"
+#include "train/program/commands/resume.h"
+#include "train/program/record/build_commit.h"
+#include "train/settings/print.h"
+
+namespace moelab {
+namespace {
+
+nlohmann::json split_json(const Split& split) { return {split.micro_batch, split.accumulation}; }
+Split split_of(const nlohmann::json& json) { return {json.at(0), json.at(1)}; }
+
+nlohmann::json manager_json(const MemoryManager::State& state) {
+  return {{"split", split_json(state.split)}, {"configured", split_json(state.configured)},
+          {"changed_at", state.changed_at},   {"wait", state.wait},
+          {"highest", state.highest},         {"grew_last", state.grew_last}};
+}
+
+MemoryManager::State manager_state(const nlohmann::json& json) {
+  return {split_of(json.at("split")), split_of(json.at("configured")),
+          json.at("changed_at"),      json.at("wait"),
+          json.at("highest"),         json.at("grew_last")};
+}
+
+}  // namespace
+
+CheckpointContent run_state(Trainer& trainer, const MemoryManager& manager, const Settings& settings,
+                            const Dataset& data, int64_t step, int64_t tokens) {
+  CheckpointContent content;
+  const LossScale::State& scale = trainer.loss_scale().state();
+  const nlohmann::json state = {{"optimizer_steps", trainer.optimizer().steps()},
+                                {"loss_scale", {{"scale", scale.scale}, {"good_steps", scale.good_steps}}},
+                                {"memory", manager_json(manager.state())}};
+  content.state = {step, tokens, state.dump()};
+  content.model = trainer.weights();
+  content.optimizer = trainer.optimizer_state();
+  content.files["config.yaml"] = print_settings(settings);
+  if (data.tokenizer) content.files["tokenizer.json"] = read_text(*data.tokenizer);
+  content.commit = build_commit();
+  return content;
+}
+
+void restore_run(const LoadedCheckpoint& checkpoint, const Settings& settings, Trainer& trainer,
+                 MemoryManager& manager) {
+  check_same_model(checkpoint, settings);
+  const std::vector<TensorEntry> weights = trainer.weights();
+  restore(checkpoint.model, weights);
+  trainer.set_weights(weights);
+  const std::vector<TensorEntry> optimizer_state = trainer.optimizer_state();
+  restore(checkpoint.optimizer, optimizer_state);
+  trainer.set_optimizer_state(optimizer_state);
+  const auto state = nlohmann::json::parse(checkpoint.state.json);
+  trainer.restored(state.at("optimizer_steps").get<std::vector<int64_t>>());
+  if (state.contains("loss_scale")) {
+    const auto& scale = state["loss_scale"];
+    trainer.loss_scale().restore({scale.at("scale"), scale.at("good_steps")});
+  }
+  manager.start_at(checkpoint.state.step);
+  if (state.contains("memory")) manager.restore(manager_state(state["memory"]));
+  trainer.set_split(manager.split().micro_batch, manager.split().accumulation);
+}
+
+}  // namespace moelab

@@ -1,0 +1,303 @@
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <thread>
+
+#include "kernels/memory/device_memory.h"
+#include "kernels/memory/report.h"
+#include "moe/name_hash.h"
+#include "moe/settings/error.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/loop/run_failure.h"
+#include "train/loop/train_loop.h"
+#include "train/parallel/ranks.h"
+#include "train/predict/advice.h"
+#include "train/predict/savings.h"
+#include "train/program/commands/commands.h"
+#include "train/program/commands/open_run.h"
+#include "train/program/commands/run_model.h"
+#include "train/program/commands/stop_signal.h"
+#include "train/program/record/progress.h"
+#include "train/program/record/run_record.h"
+#include "train/settings/convert.h"
+#include "train/settings/print.h"
+#include "train/settings/validate.h"
+#include "train/step/compute_type.h"
+#include "train/step/flops.h"
+
+namespace moelab {
+namespace {
+
+bool stopped() { return StopSignal::received() != nullptr; }
+
+constexpr int64_t kSampledTokens = 4096;
+
+// What all ranks must have alike: their settings, and the data at both ends of each source.
+std::vector<int64_t> digest_of(const Settings& settings) {
+  return {static_cast<int64_t>(name_hash(print_settings(settings)))};
+}
+std::vector<int64_t> digest_of(const Dataset& data) {
+  std::vector<int64_t> digest;
+  for (const Source& source : data.train) {
+    const int64_t tokens = source.tokens.size(), count = std::min(tokens, kSampledTokens);
+    std::vector<int64_t> ends(static_cast<size_t>(2 * count));
+    const std::span<int64_t> all(ends);
+    source.tokens.copy(0, all.first(static_cast<size_t>(count)));
+    source.tokens.copy(tokens - count, all.last(static_cast<size_t>(count)));
+    const std::string_view bytes(reinterpret_cast<const char*>(ends.data()), ends.size() * sizeof(int64_t));
+    digest.insert(digest.end(), {tokens, static_cast<int64_t>(name_hash(bytes))});
+  }
+  return digest;
+}
+
+// Rank 0 speaks, saves checkpoints and leaves its files in run.dir; each other rank leaves its own in
+// run.dir/ranks/RANK. Ranks do not yet agree on smaller batches, so that none makes its own smaller.
+Settings settings_of_rank(Settings settings, const Ranks& ranks) {
+  const World& world = ranks.world();
+  if (ranks.alone()) return settings;
+  settings.parallel.data = ranks.layout().data;
+  validate(settings);
+  settings.memory.recover = false;
+  if (settings.run.threads == 0)
+    settings.run.threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / world.local_size);
+  if (world.rank > 0) {
+    settings.run.dir += "/ranks/" + std::to_string(world.rank);
+    settings.checkpoint.keep = 0;
+    std::cout.setstate(std::ios::failbit);
+  }
+  return settings;
+}
+
+int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
+
+// Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
+// prediction, which leaves library scratch out.
+std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
+  const int64_t limit = settings.memory.limit.count;
+  const int64_t start = predicted.phase_peak[static_cast<size_t>(Phase::init)];
+  if (limit == 0 || start <= limit) return "";
+  const int64_t mib = (predicted.peak + predicted.peak / 50 + (int64_t{1} << 20) - 1) >> 20;
+  return "memory.limit=" + value_text(settings.memory.limit) + " cannot hold what the run begins with, " +
+         human_bytes(start) +
+         " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB";
+}
+
+// One run of moelab train: opens what a TrainLoop drives, records what it does, and always ends the run
+// properly, whatever happened.
+class TrainRun : LoopObserver {
+ public:
+  TrainRun(const Settings& settings, const TrainOptions& options, const std::string& command_line,
+           const DryRun& predicted, Ranks& ranks)
+      : settings_(settings),
+        options_(options),
+        command_line_(command_line),
+        device_(open_device(settings)),
+        data_(open_data(settings)),
+        predicted_(predicted),
+        ranks_(ranks),
+        model_(
+            settings, data_, device_, [this] { return asked_to_stop(); }, ranks.data()),
+        loop_(settings, device_, data_,
+              {[this] { return asked_to_stop(); }, predict_peak, options.before_step}, model_, *this),
+        progress_(settings) {
+    ranks_.require_same("data in data.path", digest_of(data_));
+    print_start(settings, device_, predicted);
+    set_limit(device_, settings.memory.limit.count);
+    try {
+      open();
+    } catch (const std::exception& error) {
+      failure_.note(error);
+      if (!failure_.out_of_memory()) throw;
+    }
+    open_record();
+    loop_.open_checkpoints();
+  }
+
+  int run() {
+    try {
+      if (loop_.state_consistent()) train();
+    } catch (const std::exception& error) {
+      failure_.note(error);
+    }
+    return finish();
+  }
+
+ private:
+  // All ranks ask together, and all stop when one of them was told to.
+  bool asked_to_stop() {
+    stop_ = stop_ || on_any_rank(*ranks_.data().control, stopped());
+    return stop_;
+  }
+  std::string stop_reason() const {
+    return stopped() ? StopSignal::received() : stop_ ? "a signal to another rank" : "";
+  }
+
+  void open() {
+    model_.open(predicted_.update_bytes);
+    if (!options_.resume.empty()) {
+      const std::string& from = options_.resume;
+      loop_.resume(from == "latest" ? load_latest(settings_.checkpoint.dir)
+                                    : load_checkpoint_or_earlier(from));
+    } else if (!settings_.train.init.empty()) {
+      model_.load_weights(settings_.train.init);
+    }
+    loop_.model_is_open();
+  }
+
+  void open_record() {
+    record_ = RunRecord(settings_, device_, command_line_, loop_.first_step());
+    model_.drop_samples_after(loop_.first_step());
+  }
+
+  void train() {
+    loop_.run();
+    if (stop_) {
+      std::cout << stop_reason() << ": stopped after step " << loop_.steps()
+                << (loop_.saves_checkpoints() ? "; --resume latest goes on from there\n" : "\n");
+    } else {
+      ending_.held_out_loss = loop_.evaluate();
+    }
+  }
+
+  // LoopObserver
+  void opened(const Reading& memory) override { record_->opened(memory); }
+  void step_taken(const StepTaken& step) override {
+    record_->add(step);
+    progress_.step(step, *record_);
+  }
+  void evaluated(int64_t step, double loss, int64_t batches) override { print_held_out(step, loss, batches); }
+  void saving() override { record_->save_timeline(); }
+  void went_back(int64_t) override {
+    record_->save_timeline();
+    open_record();
+  }
+  void say(const std::string& line) override { std::cout << line << std::endl; }
+
+  // Tries each part of the end even if another failed. The exit code and the summary report the run's first
+  // failure.
+  int finish() {
+    if (!failure_.reason().empty()) ranks_.leave();
+    const bool out_of_memory = failure_.out_of_memory();
+    if (out_of_memory || loop_.memory_status() != MemoryStatus::normal)
+      failure_.attempt([&] { seek_advice(); });
+    if (out_of_memory) failure_.attempt([&] { explain_refusal(); });
+    save_last();
+    failure_.attempt([&] { loop_.memory().inspector.finish(); });
+    failure_.attempt([&] { describe_end(); });
+    failure_.attempt([&] { record_->write_memory(ending_); });
+    write_summary();
+    if (failure_.out_of_memory()) {
+      print_oom_end();
+      return 3;
+    }
+    failure_.rethrow();
+    print_end(settings_, loop_.steps(), ending_, record_->median_tokens_per_second());
+    return 0;
+  }
+
+  void seek_advice() {
+    ending_.advice = advise(loop_.settings_now(), predict_peak, device_memory(device_).limit);
+  }
+
+  void save_last() {
+    const bool out_of_memory = failure_.out_of_memory();
+    const bool worth_saving = out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_;
+    const std::string lost = failure_.attempt([&] { loop_.finish_saving(worth_saving); });
+    if (!lost.empty() && out_of_memory) std::cerr << "moelab: " << lost << "\n";
+    ending_.saves = loop_.save_costs();
+  }
+
+  void describe_end() {
+    MemoryWatch& memory = loop_.memory();
+    // The end of the run (evaluation, or the refused step) counts in the peaks too.
+    memory.monitor.observe(loop_.steps());
+    ending_.peaks = memory.monitor.run_peaks();
+    ending_.predicted = predicted_;
+    if (model_.is_open()) ending_.state = model_.state_bytes();
+    ending_.host_bytes = cpu_ledger(Home::host).peak();
+    if (failure_.reason().empty())
+      ending_.rank_peaks = of_all_ranks(*ranks_.data().control, ending_.peaks.allocated);
+    ending_.sent_bytes = ranks_.sent_bytes();
+    ending_.recoveries = loop_.recovery().recoveries();
+    ending_.leaks = memory.leaks.found();
+    ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
+    ending_.savings = technique_savings(loop_.settings_now(), predict_peak);
+  }
+
+  void write_summary() {
+    if (!failure_.reason().empty()) ending_.status = failure_.out_of_memory() ? "oom" : "error";
+    ending_.reason = failure_.reason();
+    if (ending_.reason.empty()) ending_.reason = stop_reason();
+    const std::string lost = failure_.attempt([&] { record_->write_summary(ending_); });
+    if (!lost.empty() && lost != failure_.reason())
+      std::cerr << "moelab: no summary of this run: " << lost << "\n";
+  }
+
+  void explain_refusal() {
+    set_limit(device_, 0);  // what the run's end needs is small
+    loop_.recovery().note_opening();
+    const Refusal refusal = last_refusal();
+    std::cerr << refusal_message(refusal, ending_.advice,
+                                 likely_cause(loop_.settings_now(), refusal, loop_.recovery().symptom()));
+  }
+
+  Refusal last_refusal() const {
+    return loop_.recovery().refusal().value_or(Refusal{.limit = settings_.memory.limit.count});
+  }
+
+  void print_oom_end() const {
+    if (model_.is_open() && !loop_.state_consistent()) {
+      std::cerr << "the update of step " << loop_.steps() + 1
+                << " was half done, and there is no checkpoint to go back to\n";
+    }
+    const char* saved = loop_.saved() ? "; --resume latest goes on from there" : "";
+    const int64_t limit = last_refusal().limit;
+    const std::string cause =
+        limit > 0 ? "the memory budget of " + human_bytes(limit) + " cannot be met"
+                  : std::string(device_.is_cuda() ? "the GPU" : "the machine") + " has no more memory";
+    std::cerr << "moelab: " << cause << " after step " << loop_.steps() << saved << "; summary in "
+              << settings_.run.dir << "\n";
+  }
+
+  Settings settings_;
+  TrainOptions options_;
+  std::string command_line_;
+  c10::Device device_;
+  Dataset data_;
+  DryRun predicted_;
+  Ranks& ranks_;
+  bool stop_ = false;  // agreed by all ranks
+  RunModel model_;
+  TrainLoop loop_;
+  Progress progress_;
+  std::optional<RunRecord> record_;
+  RunRecord::Ending ending_;
+  RunFailure failure_;
+};
+
+}  // namespace
+
+int train_command(const Settings& given, const TrainOptions& options, const std::string& command_line) {
+  // Before anything else, so that a signal while the run opens still leaves a checkpoint and a summary.
+  StopSignal::listen();
+  const World world = world_from([](const char* name) { return std::getenv(name); });
+  Ranks ranks(world, given.parallel);
+  ranks.require_same("settings", digest_of(given));
+  const Settings settings = settings_of_rank(given, ranks);
+  use_threads(settings);
+  const DryRun predicted = dry_run(settings);
+  if (const std::string reason = too_small_limit(settings, predicted); !reason.empty()) {
+    if (world.rank == 0) std::cerr << "moelab: " << reason << "\n";
+    return 3;
+  }
+  try {
+    return TrainRun(settings, options, command_line, predicted, ranks).run();
+  } catch (const UserError& error) {
+    if (world.rank == 0) throw;
+    throw RankError(world.rank, error);
+  }
+}
+
+}  // namespace moelab

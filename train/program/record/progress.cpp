@@ -1,0 +1,96 @@
+#include "train/program/record/progress.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iostream>
+
+#include "kernels/memory/report.h"
+#include "train/settings/convert.h"
+#include "train/settings/presets/parameter_count.h"
+
+namespace moelab {
+
+std::string human_count(int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (value >= 1e9) return fmt::format("{:.3g}B", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.3g}M", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.3g}k", value / 1e3);
+  return std::to_string(count);
+}
+
+std::string human_seconds(double seconds) {
+  const auto s = static_cast<int64_t>(std::llround(seconds));
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {:02} s", s / 60, s % 60);
+  return fmt::format("{} h {:02} min", s / 3600, s % 3600 / 60);
+}
+
+void Progress::step(const StepTaken& done, const RunRecord& record) const {
+  const StepReport& r = done.report;
+  if (r.skipped) {
+    std::cout << fmt::format("step {}: loss {} or gradient norm {} is not finite; step skipped\n", done.step,
+                             r.loss, r.gradient_norm)
+              << std::flush;
+  }
+  if (every_ == 0 || (done.step % every_ != 0 && done.step != steps_ && done.step != 1)) return;
+  const std::string fill = packed_ ? fmt::format("  fill {:.1f}%", 100 * r.fill()) : "";
+  const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
+  std::cout << fmt::format(
+                   "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
+                   "{:.0f} tokens/s{}  peak {}  {} left\n",
+                   done.step, std::to_string(steps_).size(), steps_, r.loss, r.lr, r.gradient_norm,
+                   r.load_max_over_mean, 100 * r.dropped_fraction, fill, record.median_tokens_per_second(),
+                   ranks_ > 1 ? fmt::format(" on {} ranks", ranks_) : "", human_bytes(done.memory.peak),
+                   human_seconds(left))
+            << std::flush;
+}
+
+void print_start(const Settings& settings, c10::Device device, const DryRun& predicted) {
+  const ModelSettings& m = settings.model;
+  const std::string experts =
+      m.dense() ? "dense" : fmt::format("{} experts, top-{}", m.experts, m.experts_per_token);
+  const int64_t limit = settings.memory.limit.count;
+  std::cout << fmt::format("{}: {} parameters, {} active a token; {} layers of width {}, {}\n", m.preset,
+                           human_count(parameter_count(m)), human_count(active_parameter_count(m)), m.layers,
+                           m.d_model, experts)
+            << fmt::format("device {}, {} threads; compute {}, attention {}, dispatch {}, checkpoint {}\n",
+                           device.str(), at::get_num_threads(), value_text(settings.precision.compute),
+                           value_text(settings.attention.kernel), value_text(m.dispatch),
+                           value_text(settings.activations.checkpoint))
+            << (settings.parallel.data > 1
+                    ? fmt::format("{} data-parallel ranks; a step takes {} micro-batches of {} rows\n",
+                                  settings.parallel.data,
+                                  settings.parallel.data * settings.train.accumulation,
+                                  settings.train.micro_batch)
+                    : "")
+            << fmt::format("memory: weights {}, gradients {}, optimizer {}; predicted peak {}{}\n",
+                           human_bytes(predicted.state.parameters), human_bytes(predicted.state.gradients),
+                           human_bytes(predicted.state.optimizer), human_bytes(predicted.peak),
+                           limit > 0 ? " of " + human_bytes(limit) : "")
+            << std::flush;
+}
+
+void print_held_out(int64_t step, double loss, int64_t batches) {
+  std::cout << fmt::format("held-out loss after step {}: {:.4f} nats a token ({} batches)\n", step, loss,
+                           batches)
+            << std::flush;
+}
+
+void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending& ending,
+               double tokens_per_second) {
+  if (const SaveCosts& saves = ending.saves; saves.count > 0) {
+    std::cout << fmt::format(
+        "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s\n",
+        saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds);
+  }
+  std::cout << fmt::format(
+                   "{} steps, {:.0f} tokens/s; peak {} (predicted {}){}; files in {}\n", steps,
+                   tokens_per_second, human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.peak),
+                   settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
+                   settings.run.dir)
+            << std::flush;
+}
+
+}  // namespace moelab

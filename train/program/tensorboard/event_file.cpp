@@ -1,0 +1,121 @@
+#include "train/program/tensorboard/event_file.h"
+
+#include <bit>
+#include <chrono>
+#include <cstdio>
+
+#include "moe/settings/error.h"
+#include "train/program/tensorboard/crc32c.h"
+
+namespace moelab {
+namespace fs = std::filesystem;
+namespace {
+
+template <class Unsigned>
+std::string little_endian(Unsigned value) {
+  std::string bytes;
+  for (size_t i = 0; i < sizeof(Unsigned); ++i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
+  return bytes;
+}
+
+// Builds a protobuf message (https://protobuf.dev/programming-guides/encoding).
+class Message {
+ public:
+  Message& integer(int field, uint64_t value) {
+    key(field, 0);
+    varint(value);
+    return *this;
+  }
+  Message& real(int field, double value) {
+    key(field, 1);
+    bytes_ += little_endian(std::bit_cast<uint64_t>(value));
+    return *this;
+  }
+  Message& real(int field, float value) {
+    key(field, 5);
+    bytes_ += little_endian(std::bit_cast<uint32_t>(value));
+    return *this;
+  }
+  // A string or an embedded message.
+  Message& bytes(int field, std::string_view value) {
+    key(field, 2);
+    varint(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  const std::string& text() const { return bytes_; }
+
+ private:
+  void key(int field, unsigned type) { varint(static_cast<uint64_t>(field) << 3 | type); }
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(0x80 | (value & 0x7f));
+    bytes_ += static_cast<char>(value);
+  }
+
+  std::string bytes_;
+};
+
+// Field numbers of the .proto files.
+constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // Event
+constexpr int kValue = 1;                                                                 // Summary
+constexpr int kTag = 1, kSimpleValue = 2;                                                 // Summary.Value
+constexpr int kStatus = 1, kStart = 1;                                                    // SessionLog
+
+Message event_now() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return Message().real(kWallTime, now.count());
+}
+
+fs::path event_path(const fs::path& folder, int number) {
+  char digits[16];
+  std::snprintf(digits, sizeof digits, "%06d", number);
+  return folder / ("events.out.tfevents." + std::string(digits) + ".moelab");
+}
+
+// The path of the folder's next file. `anew`: deletes the existing files first.
+fs::path next_path(const fs::path& folder, bool anew) {
+  int number = 1;
+  while (fs::exists(event_path(folder, number))) ++number;
+  if (!anew) return event_path(folder, number);
+  // Deletes the last one first, so that an interruption leaves no gap in the numbers.
+  while (--number > 0) fs::remove(event_path(folder, number));
+  return event_path(folder, 1);
+}
+
+// TensorFlow's mask, because CRCs of data that contain CRCs are problematic.
+uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
+
+}  // namespace
+
+std::string tf_record(std::string_view data) {
+  const std::string length = little_endian(uint64_t{data.size()});
+  return length + little_endian(masked_crc(length)) + std::string(data) + little_endian(masked_crc(data));
+}
+
+EventFile::EventFile(const fs::path& folder, int64_t first_step) {
+  fs::path path;
+  try {
+    path = next_path(folder, first_step == 0);
+  } catch (const fs::filesystem_error& error) {
+    throw UserError(std::string("cannot replace the event files of the run before: ") + error.what());
+  }
+  out_.open(path, std::ios::binary | std::ios::trunc);
+  write(event_now().bytes(kFileVersion, "brain.Event:2").text());
+  if (first_step > 0) {
+    const std::string start = Message().integer(kStatus, kStart).text();
+    write(event_now().integer(kStep, static_cast<uint64_t>(first_step + 1)).bytes(kSessionLog, start).text());
+  }
+  if (!out_) throw UserError("cannot write " + path.string());
+}
+
+void EventFile::add(int64_t step, const std::vector<Scalar>& scalars) {
+  Message summary;
+  for (const Scalar& scalar : scalars) {
+    summary.bytes(kValue, Message().bytes(kTag, scalar.tag).real(kSimpleValue, scalar.value).text());
+  }
+  write(event_now().integer(kStep, static_cast<uint64_t>(step)).bytes(kSummary, summary.text()).text());
+}
+
+void EventFile::write(const std::string& event) { out_ << tf_record(event) << std::flush; }
+
+}  // namespace moelab

@@ -1,0 +1,40 @@
+#pragma once
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "kernels/formats/quantize.h"
+#include "train/settings/facts/element_type.h"
+#include "train/settings/facts/technique.h"
+#include "train/settings/settings.h"
+
+// Facts about each value of precision.compute, store and master.
+namespace moelab {
+
+struct ComputeFacts {
+  ElementType type;  // of matrices and activations; norms and routers are fp32
+  // Cost-model terms: the blocks' products, the head's product, and the products of queries, keys and values.
+  std::string_view products, head_products, attention;
+};
+const ComputeFacts& compute_facts(ComputePrecision compute);
+
+// Bytes of an element of a matrix or an activation.
+inline double element_bytes(const Settings& settings) {
+  return static_cast<double>(bytes_of(compute_facts(settings.precision.compute).type));
+}
+
+// The 8-bit code that precision.store uses, in blocks of kQuantBlock; none if weights are held in the type of
+// the products.
+std::optional<BlockCode> weight_code(const PrecisionSettings& precision);
+
+// Whether 16-bit weights have fp32 masters: not with precision.master=none, nor with a rule that needs none.
+bool keeps_masters(const Settings& settings);
+
+// Throws UserError when precision.* conflicts with another setting.
+void check_precision(const Settings& settings);
+
+// Rows of the technique table: precision.compute and master; precision.store.
+std::vector<Technique> precision_rows();
+std::vector<Technique> weight_store_rows();
+
+}  // namespace moelab

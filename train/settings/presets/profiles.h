@@ -1,0 +1,27 @@
+#pragma once
+#include <vector>
+
+#include "train/settings/presets/presets.h"
+#include "train/settings/settings.h"
+
+namespace moelab {
+
+// Shares of the memory limit: the use that a run aims for, and the shares from which the monitor warns, the
+// batch shrinks, and cached memory is released too.
+struct Thresholds {
+  double target, warning, critical, emergency;
+};
+
+Thresholds profile_thresholds(MemoryProfile profile);
+
+// Every preset begins with these settings: all techniques that run_presets() may set, switched off, so that
+// nothing of a replaced preset is left. Limit and batch are not among them: they stay when a preset of
+// another kind does not set them.
+Preset::Pairs plain_run();
+
+// Run profiles: combinations of techniques for any model and card. The user gives the limit (except with
+// memory-optimized), and the batch unless the profile names one. What guides' profiles say about several
+// devices is left out.
+std::vector<Preset> run_profiles();
+
+}  // namespace moelab

@@ -1,0 +1,274 @@
+#include "train/settings/validate.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "train/settings/convert.h"
+#include "train/settings/facts/placement.h"
+#include "train/settings/facts/precision.h"
+#include "train/settings/facts/require.h"
+#include "train/settings/facts/storage.h"
+#include "train/settings/facts/update_rule.h"
+#include "train/settings/for_each_field.h"
+#include "train/settings/presets/parameter_count.h"
+#include "train/settings/resolve.h"
+
+namespace moelab {
+namespace {
+
+// Settings made in code have not been through read_value, so each value is printed and read here.
+void check_intervals(const Settings& settings) {
+  for_each_field(settings, [](const Field& field, const auto& value) {
+    std::remove_cvref_t<decltype(value)> again{};
+    const Value text{Value::Kind::argument, value_text(value), {}, 0};
+    require(
+        read_value(text, field.constraint, again),
+        field.key() + ": expected " + expected_text(&value, field.constraint) + ", got " + describe(text));
+  });
+}
+
+void check_attention(const ModelSettings& m) {
+  require(m.head_dim > 0 || m.d_model % m.heads == 0, named("model.heads", m.heads) + " does not divide " +
+                                                          named("model.d_model", m.d_model) +
+                                                          "; change one of them, or give model.head_dim");
+  require(m.heads % m.kv() == 0, named("model.kv_heads", m.kv()) + " does not divide " +
+                                     named("model.heads", m.heads) + "; query heads share kv heads evenly");
+  require(m.head() % 2 == 0, named("model.head_dim", m.head()) +
+                                 " is odd; the rotary embedding turns pairs, so it must be even");
+}
+
+void check_experts(const ModelSettings& m) {
+  if (m.dense()) {
+    require(m.shared_experts == 0,
+            named("model.shared_experts", m.shared_experts) +
+                " with model.experts=0: a dense model has no shared experts; set it to 0");
+    return;
+  }
+  require(m.experts_per_token <= m.experts, named("model.experts_per_token", m.experts_per_token) +
+                                                " is more than " + named("model.experts", m.experts));
+  if (m.router != RouterKind::expert_choice) return;
+  require(m.dispatch == Dispatch::capacity,
+          "model.router=expert_choice with " + named("model.dispatch", m.dispatch) +
+              ": with expert choice each expert fills its own capacity; set model.dispatch=capacity");
+  require(m.capacity_factor * double(m.experts_per_token) <= double(m.experts),
+          "model.router=expert_choice with " + named("model.capacity_factor", m.capacity_factor) +
+              ": an expert would choose more tokens than a sequence has; set it to at most model.experts / "
+              "model.experts_per_token");
+}
+
+void check_size(const Settings& s) {
+  require(approximate_parameter_count(s.model) < 1e15,
+          "model: more than 10^15 parameters; check model.layers, model.experts and the widths");
+  require(s.train.micro_batch <= std::numeric_limits<int32_t>::max() / s.train.sequence,
+          named("train.micro_batch", s.train.micro_batch) + " times " +
+              named("train.sequence", s.train.sequence) + " is more than 2^31 tokens; lower one of them");
+}
+
+void check_packing(const Settings& s) {
+  if (s.train.tokens_per_device == 0) return;
+  const std::string packed = named("train.tokens_per_device", s.train.tokens_per_device);
+  require(s.train.micro_batch == 1,
+          packed + " with " + named("train.micro_batch", s.train.micro_batch) +
+              ": packing puts all tokens of a forward pass into one row; set train.micro_batch=1");
+  require(s.attention.kernel != AttentionKernel::materialised,
+          packed +
+              " with attention.kernel=materialised: it would let documents see each other; set "
+              "attention.kernel=flash");
+  require(s.model.dense() || s.model.router != RouterKind::expert_choice,
+          packed +
+              " with model.router=expert_choice: documents of one row would take each other's places at the "
+              "experts; set "
+              "another model.router");
+}
+
+void check_data(const DataSettings& d) {
+  require(d.workers > 0 || d.prefetch == 0, "data.workers=0 with " + named("data.prefetch", d.prefetch) +
+                                                ": batches are read ahead by workers, and there are none; "
+                                                "set data.workers=1 or more, or data.prefetch=0");
+}
+
+void check_pieces(const ActivationSettings& a, const ModelSettings& m) {
+  const auto given = [&](Piece piece) { return std::count(a.pieces.begin(), a.pieces.end(), piece); };
+  for (const Piece piece : a.pieces)
+    require(given(piece) == 1,
+            named("activations.pieces", a.pieces) + " names " + value_text(piece) + " twice");
+  require(!given(Piece::expert_hidden) || m.dense() || m.dispatch != Dispatch::onehot,
+          named("activations.pieces", a.pieces) +
+              " with model.dispatch=onehot: there is no single hidden tensor to recompute; name moe "
+              "instead, or set model.dispatch=capacity or dropless");
+}
+
+void check_activations(const ActivationSettings& a, int64_t layers) {
+  const bool listed = a.checkpoint == CheckpointMode::layers;
+  require(listed || a.layers.empty(),
+          named("activations.layers", a.layers) + " with " + named("activations.checkpoint", a.checkpoint) +
+              ": only activations.checkpoint=layers reads this list; leave it at []");
+  require(!listed || !a.layers.empty(),
+          "activations.checkpoint=layers with activations.layers=[]: list the blocks to recompute there, "
+          "e.g. [0, 4]");
+  for (int64_t layer : a.layers)
+    require(layer < layers, named("activations.layers", a.layers) + " with " + named("model.layers", layers) +
+                                "; blocks count from 0 to " + std::to_string(layers - 1));
+  require(std::set<int64_t>(a.layers.begin(), a.layers.end()).size() == a.layers.size(),
+          named("activations.layers", a.layers) + " names a block twice");
+}
+
+void check_reference(const Settings& s) {
+  require_drive(s, "reference.placement", s.reference.placement, s.reference.placement);
+}
+
+// A captured step has fixed tensor shapes, and nothing that waits for the host or moves to or from it.
+void check_captured_step(const Settings& s) {
+  const auto refuse = [&](bool found, const std::string& setting, const std::string& remedy) {
+    require(!found,
+            named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + setting + "; set " + remedy +
+                ", or memory.cuda_graphs=" + (captures_decode(s.memory.cuda_graphs) ? "decode" : "none"));
+  };
+  refuse(!s.model.dense() && s.model.dispatch != Dispatch::capacity,
+         named("model.dispatch", s.model.dispatch) + ": a CUDA graph needs fixed shapes",
+         "model.dispatch=capacity");
+  refuse(!s.model.dense() && s.model.experts_per_token == s.model.experts && s.model.capacity_factor >= 1,
+         "all tokens at all experts: their rows are counted on the host, which a CUDA graph cannot wait for",
+         "model.experts_per_token below model.experts");
+  refuse(storage_facts(s.activations.storage).home != Home::device,
+         named("activations.storage", s.activations.storage) + ": a CUDA graph cannot copy to or from there",
+         "activations.storage=keep");
+  const auto home = [&](const char* name, Home where) {
+    refuse(where != Home::device, named(name, where) + ": a CUDA graph cannot copy to or from there",
+           std::string(name) + "=device");
+  };
+  home("placement.gradients", s.placement.gradients);
+  home("placement.optimizer", s.placement.optimizer);
+  refuse(
+      s.optim.in_backward,
+      "optim.in_backward=true: the host decides about each gradient, and a CUDA graph cannot wait for that",
+      "optim.in_backward=false");
+  refuse(!s.reference.path.empty(),
+         named("reference.path", s.reference.path) + ": a CUDA graph cannot copy to or from there",
+         "reference.path=");
+}
+
+void check_cuda_graphs(const Settings& s) {
+  require(s.memory.cuda_graphs == CudaGraphs::none || s.run.device == DeviceChoice::cuda,
+          named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + named("run.device", s.run.device) +
+              ": only CUDA has graphs; set memory.cuda_graphs=none");
+  if (s.memory.cuda_graphs == CudaGraphs::none) return;
+  const std::string with = named("memory.cuda_graphs", s.memory.cuda_graphs) + " with ";
+  require(s.placement.parameters == Home::device,
+          with + named("placement.parameters", s.placement.parameters) +
+              ": a CUDA graph cannot copy to or from there; set placement.parameters=device, or "
+              "memory.cuda_graphs=none");
+  require(!weight_code(s.precision),
+          with + named("precision.store", s.precision.store) +
+              ": a CUDA graph needs weights at fixed addresses, and stored weights are decoded anew each "
+              "time; set precision.store=compute, or memory.cuda_graphs=none");
+  if (captures_step(s.memory.cuda_graphs)) check_captured_step(s);
+}
+
+void check_sample(const Settings& s) {
+  if (s.sample.every == 0) return;
+  const std::string every = named("sample.every", s.sample.every);
+  require(
+      !s.sample.prompt.empty(),
+      every + " with sample.prompt=: there is no text to continue; give one, or @FILE with one text a line");
+  require(s.model.dense() || s.model.router != RouterKind::expert_choice,
+          every +
+              " with model.router=expert_choice: later tokens would change earlier ones; set "
+              "sample.every=0 or another model.router");
+}
+
+void check_optim(const Settings& s) {
+  const OptimSettings& o = s.optim;
+  require(o.betas.size() == 2,
+          named("optim.betas", o.betas) + ": two numbers are expected, e.g. [0.9, 0.95]");
+  require(o.min_lr <= o.lr, named("optim.min_lr", o.min_lr) + " is more than " + named("optim.lr", o.lr));
+  check_update_rule(s);
+  require(
+      !o.in_backward || s.precision.compute != ComputePrecision::fp16,
+      "optim.in_backward=true with precision.compute=fp16: the loss scale must see all gradients before one "
+      "is used; set precision.compute=bf16");
+  require(!o.in_backward || s.precision.loss_scale.automatic(),
+          "optim.in_backward=true with " + named("precision.loss_scale", s.precision.loss_scale) +
+              ": the loss scale must see all gradients before one is used; set precision.loss_scale=0");
+  require(!o.in_backward || s.train.accumulation == 1,
+          "optim.in_backward=true with " + named("train.accumulation", s.train.accumulation) +
+              ": each gradient is used and dropped at once, so none can be summed; set train.accumulation=1");
+}
+
+void check_dynamic_batch(const Settings& s) {
+  const DynamicBatchSettings& d = s.memory.dynamic_batch;
+  require(d.min <= d.max, named("memory.dynamic_batch.min", d.min) + " is more than " +
+                              named("memory.dynamic_batch.max", d.max));
+  if (!d.enabled) return;
+  require(s.memory.recover,
+          "memory.dynamic_batch.enabled=true with memory.recover=false: the one lets the batch change, the "
+          "other forbids it; change one "
+          "of them");
+  require(!s.optim.in_backward,
+          "memory.dynamic_batch.enabled=true with optim.in_backward=true: a smaller batch needs "
+          "accumulation, which in_backward does not have; set one of "
+          "them false");
+  require(d.min <= s.train.micro_batch && s.train.micro_batch <= d.max,
+          named("train.micro_batch", s.train.micro_batch) + " is outside of memory.dynamic_batch.min=" +
+              value_text(d.min) + " to max=" + value_text(d.max) + ", its range; change one of them");
+}
+
+void check_parallel(const Settings& s) {
+  const auto one = [](const char* key, int64_t value) {
+    require(value == 1, named(key, value) + ": only data-parallel ranks are built so far; set it to 1");
+  };
+  one("parallel.tensor", s.parallel.tensor);
+  one("parallel.pipeline", s.parallel.pipeline);
+  one("parallel.expert", s.parallel.expert);
+  if (s.parallel.data < 2) return;
+  const std::string ranks = named("parallel.data", s.parallel.data) + " with ";
+  require(!s.optim.in_backward, ranks +
+                                    "optim.in_backward=true: weights would be stepped before the ranks have "
+                                    "added their gradients; set " +
+                                    "optim.in_backward=false");
+  require(!captures_step(s.memory.cuda_graphs),
+          ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +
+              ": a captured step cannot send gradients; set memory.cuda_graphs=none or decode");
+  require(!s.memory.dynamic_batch.enabled,
+          ranks + "memory.dynamic_batch.enabled=true: ranks cannot agree on a batch yet; set it to false");
+}
+
+void check_memory(const MemorySettings& m) {
+  require(m.target < m.warning && m.warning < m.critical && m.critical < m.emergency,
+          "memory.target, warning, critical and emergency must rise in this order; they are " +
+              value_text(m.target) + ", " + value_text(m.warning) + ", " + value_text(m.critical) + ", " +
+              value_text(m.emergency));
+}
+
+}  // namespace
+
+void validate(const Settings& settings) {
+  check_intervals(settings);
+  check_attention(settings.model);
+  check_experts(settings.model);
+  check_size(settings);
+  check_packing(settings);
+  check_data(settings.data);
+  check_activations(settings.activations, settings.model.layers);
+  check_pieces(settings.activations, settings.model);
+  check_precision(settings);
+  check_storage(settings);
+  check_placement(settings);
+  check_parallel(settings);
+  check_reference(settings);
+  check_optim(settings);
+  check_sample(settings);
+  check_cuda_graphs(settings);
+  require(
+      settings.eval.every == 0 || settings.eval.batches > 0,
+      named("eval.every", settings.eval.every) +
+          " with eval.batches=0: an evaluation needs batches; set eval.batches=1 or more, or eval.every=0");
+  require(settings.run.name.find('/') == std::string::npos && settings.run.name != "." &&
+              settings.run.name != "..",
+          named("run.name", settings.run.name) + " is not a plain folder name; give a path with run.dir");
+  check_memory(resolve(settings).memory);
+  check_dynamic_batch(settings);
+}
+
+}  // namespace moelab

@@ -1,0 +1,53 @@
+#include "train/step/flops.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "train/settings/presets/parameter_count.h"
+
+namespace moelab {
+
+double model_flops_per_token(const ModelSettings& m, double seen) {
+  const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.d_model);
+  const double look_up = m.tie_embeddings ? 0 : embedding;  // a tied one is also the head, a product
+  const double products = static_cast<double>(active_parameter_count(m)) - look_up;
+  return 6 * products + 12 * static_cast<double>(m.layers * m.heads * m.head()) * seen;
+}
+
+double attended_pairs(const Batch& batch, const AttentionSpan& span) {
+  const int64_t B = batch.tokens.size(0), S = batch.tokens.size(1);
+  if (!batch.documents.defined() || batch.documents.is_meta()) return static_cast<double>(B) * span.pairs(S);
+  double pairs = 0;
+  const int32_t* start = batch.documents.const_data_ptr<int32_t>();
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t i = 0; i < S; ++i, ++start) {
+      if (*start >= 0) pairs += static_cast<double>(i - span.first(i, *start) + 1);
+    }
+  }
+  return pairs;
+}
+
+double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
+  const int64_t n = device.is_cuda() ? 4096 : 1024;  // large enough on a GPU to hide the launch
+  constexpr int repeats = 9;
+  HomeScope outside(Home::host);
+  at::NoGradGuard no_grad;
+  const at::Tensor a = at::ones({n, n}, at::TensorOptions().device(device).dtype(compute));
+  at::Tensor c = at::mm(a, a);
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    at::mm_out(c, a, a);
+    if (device.is_cuda()) c.flatten()[0].item<float>();  // waits for the product
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+  return 2.0 * std::pow(n, 3) / seconds[repeats / 2];
+}
+
+}  // namespace moelab

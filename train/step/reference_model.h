@@ -1,0 +1,36 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include "moe/transformer.h"
+#include "train/placement/gather_runner.h"
+#include "train/settings/settings.h"
+
+namespace moelab {
+
+// A frozen model of the same shape that training stays close to. Its weights are those of reference.path, in
+// the run's compute type and coded as precision.store says, charged to Kind::reference. The blocks' weights
+// are in the home of reference.placement and come to the device a block at a time.
+class ReferenceModel {
+ public:
+  // Reads the weights; on meta they have no values. Throws UserError for a folder without a model, or with
+  // another model than the settings'.
+  ReferenceModel(const Settings& settings, c10::Device device);
+
+  // The reference's part of the comparison in the loss, for tokens (B, S); charged to Kind::reference.
+  // `documents`: as in ForwardContext.
+  ReferenceHead read(const at::Tensor& tokens_BS, const at::Tensor& documents = {});
+
+  // Releases what a pass left on the device when it threw.
+  void release() { gathered_.release_all(); }
+
+ private:
+  void load(const Settings& settings);
+
+  double weight_;
+  GatheredWeights gathered_;
+  Transformer model_;
+  DirectRunner direct_;
+  GatherRunner runner_{gathered_, direct_};
+};
+
+}  // namespace moelab

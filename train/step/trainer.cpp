@@ -1,0 +1,415 @@
+#include "train/step/trainer.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/memory/device_memory.h"
+#include "kernels/memory/ledger.h"
+#include "kernels/meta/simulated_device.h"
+#include "kernels/update/capturable_step.h"
+#include "kernels/update/squared_norm.h"
+#include "train/optim/schedule.h"
+#include "train/step/compute_type.h"
+
+namespace moelab {
+namespace {
+
+TransformerOptions training_options(const Settings& settings, c10::Device device, Optimizer& optimizer,
+                                    GatheredWeights& gathered) {
+  TransformerOptions options = compute_options(settings.precision, device);
+  options.seed = static_cast<uint64_t>(settings.train.seed);
+  options.masters = keeps_masters(settings);
+  options.longest_document = settings.train.sequence;
+  options.made = [&](Parameter& parameter) {
+    const Parameter kept = optimizer.add(parameter);
+    gathered.adopt(parameter);
+    parameter = kept;
+  };
+  return options;
+}
+
+// Runs after autograd has accumulated a parameter's gradient.
+struct GradientHook : torch::autograd::PostAccumulateGradHook {
+  explicit GradientHook(std::function<void()> take) : take(std::move(take)) {}
+  void operator()(const torch::autograd::Variable&) override { take(); }
+  std::function<void()> take;
+};
+
+// Not on the CPU, where the same cores would do both. Not for offloaded weights: they are stepped as they
+// pass.
+bool steps_beside_backward(const Settings& s, c10::Device device) {
+  return device.is_cuda() && s.optim.in_backward && s.placement.optimizer != Home::device &&
+         s.placement.parameters == Home::device;
+}
+
+double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
+
+}  // namespace
+
+double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
+                const std::function<bool()>& stop, Communicator& ranks) {
+  at::NoGradGuard no_grad;
+  struct Mean {
+    double loss = 0, weight = 0;
+  };
+  double sum = 0, tokens = 0;
+  for (int64_t first = 0; first < count; first += ranks.size()) {
+    if (stop && stop()) return std::nan("");
+    Mean own;
+    if (const int64_t b = first + ranks.rank(); b < count) {
+      const Batch batch = batches(b);
+      own.weight = static_cast<double>(batch.tokens.numel());
+      own.loss = value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
+    }
+    for (const Mean& one : of_all_ranks(ranks, own)) {
+      sum += one.weight * one.loss;
+      tokens += one.weight;
+    }
+  }
+  return tokens > 0 ? sum / tokens : std::nan("");
+}
+
+TransformerOptions compute_options(const PrecisionSettings& precision, c10::Device device) {
+  TransformerOptions options;
+  options.device = device;
+  options.compute = compute_type(precision);
+  options.fp8 = precision.compute == ComputePrecision::fp8;
+  return options;
+}
+
+std::vector<TensorEntry> model_state(const Transformer& model) {
+  std::vector<TensorEntry> entries;
+  for (const Parameter& parameter : model.parameters()) {
+    entries.push_back({parameter.name, parameter.master.detach()});
+  }
+  for (const auto& buffer : model.buffers()) entries.push_back({buffer.name, buffer.tensor});
+  return entries;
+}
+
+void round_masters(Transformer& model, const PrecisionSettings& precision) {
+  for (const Parameter& parameter : model.parameters()) round_as_stored(parameter, precision);
+}
+
+Batch batch_on(c10::Device device, const Batch& batch) {
+  const KindScope kind(Kind::activations);
+  const auto moved = [&](const at::Tensor& x) {
+    if (!x.defined() || (device.is_meta() && !meta_is_cuda())) return x;
+    return device.is_meta() ? at::empty_like(x) : x.to(device, /*non_blocking=*/true);
+  };
+  Batch there = batch;
+  for (at::Tensor* x : {&there.tokens, &there.targets, &there.documents}) *x = moved(*x);
+  return there;
+}
+
+Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks)
+    : settings_(settings),
+      device_(device),
+      batches_(std::move(batches)),
+      ranks_(ranks),
+      gathered_(settings, device),
+      state_file_(make_state_file(settings.placement, device)),
+      optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_),
+      model_(settings.model, settings.attention, training_options(settings, device, optimizer_, gathered_)),
+      gradients_(settings.placement, device, optimizer_, state_file_, *ranks.gradients),
+      recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
+      saved_(make_tensor_store(settings, device), model_.parameters()),
+      loss_scale_(settings.precision) {
+  if (steps_beside_backward(settings, device)) host_steps_ = std::make_unique<SerialWorker>();
+  if (!settings.reference.path.empty()) reference_.emplace(settings, device);
+  if (captures_step(settings.memory.cuda_graphs)) graph_ = std::make_unique<GraphStep>(device);
+  hook_gradients();
+}
+
+void Trainer::hook_gradients() {
+  gradients_.accumulate(micro_batches());
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    const auto take = [this, i] { settings_.optim.in_backward ? consume_gradient(i) : gradients_.take(i); };
+    torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.parameters()[i].value,
+                                                   std::make_unique<GradientHook>(take));
+  }
+}
+
+void Trainer::enter(Phase phase) const {
+  if (device_.is_cpu()) cpu_ledger().enter_phase(phase);
+  if (device_.is_meta()) meta_ledger().enter_phase(phase);
+}
+
+void Trainer::check_budget() const {
+  if (!device_.is_cpu() || !cpu_ledger().refused()) return;
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "a request for ", cpu_ledger().refused_bytes(),
+                   " bytes passed the memory budget inside a library");
+}
+
+double Trainer::share_of_step(const Batch& batch) const {
+  return batch.documents.defined() ? batch.share : 1 / static_cast<double>(micro_batches());
+}
+
+MicroBatchReport Trainer::report_of(const LossParts& parts, const Batch& batch, double share) const {
+  MicroBatchReport report{.cross_entropy = value_of(parts.cross_entropy),
+                          .balance_loss = value_of(parts.balance_loss),
+                          .z_loss = value_of(parts.z_loss),
+                          .reference_kl = reference_ ? value_of(parts.reference_kl) : 0,
+                          .share = share};
+  report.count(batch, settings_.attention.span());
+  return report;
+}
+
+LossParts Trainer::forward(const Batch& batch) {
+  enter(Phase::forward);
+  std::optional<ReferenceHead> reference;
+  if (reference_) reference = reference_->read(batch.tokens, batch.documents);
+  const SavedTensors::Scope scope(saved_);
+  return model_.forward(batch.tokens, batch.targets, true, runner_,
+                        {.loss_scale = device_loss_scale_,
+                         .reference = reference ? &*reference : nullptr,
+                         .documents = batch.documents});
+}
+
+void Trainer::backward(const LossParts& parts, const at::Tensor& share) {
+  enter(Phase::backward);
+  KindScope kind(Kind::activations);
+  const at::Tensor objective = model_.objective(parts).mul(share);
+  std::vector<at::Tensor> gradient;  // of the objective; none: 1
+  if (device_loss_scale_) gradient.push_back(device_loss_scale_->to(at::kFloat));
+  torch::autograd::backward({objective}, gradient);
+  if (host_steps_) host_steps_->post([] {}).get();
+}
+
+void Trainer::consume_gradient(size_t index) {
+  TORCH_CHECK(consumed_squares_[index] == kNotConsumed, "the gradient of ",
+              optimizer_.parameters()[index].name, " came in two parts: optim.in_backward stepped one");
+  consumed_squares_[index] = 0;
+  if (!host_steps_) return step_consumed(index);
+  host_steps_->post([this, index] { step_consumed(index); }, kWaitingGradients);
+}
+
+void Trainer::step_consumed(size_t index) {
+  at::NoGradGuard no_grad;
+  Parameter& parameter = optimizer_.parameters()[index];
+  consumed_squares_[index] = squared_norm(parameter.gradient());
+  const StepDecision decision = decide_step(consumed_squares_[index], 0, 1, settings_.optim.clip);
+  if (!decision.skipped) {
+    written_ = true;
+    step_parameter(index, decision.gradient_scale);
+  }
+  parameter.value.mutable_grad().reset();
+}
+
+// One by one where weights are offloaded; otherwise all in one call, so that state streams from a file
+// without a pause.
+void Trainer::step_all(double gradient_scale) {
+  if (!gathered_.active()) return optimizer_.step(lr_, gradient_scale);
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) step_parameter(i, gradient_scale);
+}
+
+void Trainer::step_parameter(size_t index, double gradient_scale) {
+  if (!optimizer_.has_gradient(index)) return;
+  gathered_.change(index, [&] { optimizer_.step_parameter(index, lr_, gradient_scale); });
+}
+
+double Trainer::consumed_squares() const {
+  double sum = 0;
+  for (const double squares : consumed_squares_) sum += squares == kNotConsumed ? 0 : squares;
+  return sum;
+}
+
+void Trainer::reserve() const {
+  const KindScope kind(Kind::optimizer);
+  at::empty({reserved_bytes_}, at::TensorOptions().device(device_).dtype(at::kByte));
+}
+
+void Trainer::update(StepReport& report) {
+  enter(Phase::step);
+  const int64_t held = device_memory(device_).allocated;
+  at::NoGradGuard no_grad;
+  const bool in_backward = settings_.optim.in_backward;
+  report.lr = lr_;
+  report.loss_scale = loss_scale_.value();
+  const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares();
+  const StepDecision decision = decide_step(squares, report.loss, report.loss_scale, settings_.optim.clip);
+  report.take(decision);
+  if (!decision.skipped) {
+    reserve();
+    const std::vector<at::Tensor> router_biases = model_.next_router_biases();
+    written_ = true;
+    if (!in_backward) step_all(decision.gradient_scale);
+    model_.set_router_biases(router_biases);
+  }
+  loss_scale_.update(decision.skipped);
+  update_bytes_ = phase_peak(device_, Phase::step) - held;
+  gradients_.drop();
+}
+
+StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
+  StepReport report;
+  written_ = false;
+  lr_ = learning_rate(settings_.optim, settings_.train.steps, step);
+  if (loss_scale_.used()) {
+    device_loss_scale_ =
+        graph_ ? capturable_loss_scale(graph_->live)
+               : at::full({}, loss_scale_.value(), at::TensorOptions(device_).dtype(at::kDouble));
+  }
+  if (graph_) {
+    report.interrupted = stop && stop();
+    return report.interrupted ? report : step_in_graph(step, report);
+  }
+  consumed_squares_.assign(optimizer_.parameters().size(), kNotConsumed);
+  model_.reset_routing_stats();
+  const int64_t rows = settings_.train.micro_batch;
+  report.micro_batch = rows;
+  if (reference_) report.reference_kl = 0;
+  for (int64_t i = ranks_.rank(); i < micro_batches(); i += ranks_.size()) {
+    if (stop && stop()) {
+      gradients_.drop();
+      report.interrupted = true;
+      return report;
+    }
+    const Batch batch = batches_(step, i * rows, rows);
+    const double share = share_of_step(batch);
+    const LossParts parts = forward(batch_on(device_, batch));
+    backward(parts, at::scalar_tensor(share, at::kFloat));
+    for (const MicroBatchReport& one : of_all_ranks(*ranks_.control, report_of(parts, batch, share)))
+      report.add(one);
+  }
+  check_budget();
+  add_routing_of_ranks();
+  read_routing(report);  // before the update: it allocates
+  update(report);
+  return report;
+}
+
+void Trainer::set_split(int64_t micro_batch, int64_t accumulation) {
+  TrainSettings& train = settings_.train;
+  TORCH_CHECK(micro_batch * accumulation == train.micro_batch * train.accumulation &&
+                  (accumulation == 1 || !settings_.optim.in_backward),
+              micro_batch, " x ", accumulation, " rows cannot take the place of ", train.micro_batch, " x ",
+              train.accumulation);
+  train.micro_batch = micro_batch;
+  train.accumulation = accumulation;
+  if (graph_) graph_ = std::make_unique<GraphStep>(device_);
+  hook_gradients();
+}
+
+// A backward pass that threw leaves tasks in its thread's queue, and these keep the step's graph alive until
+// another pass removes them.
+void Trainer::finish_backward() {
+  const HomeScope outside(Home::host);
+  const at::Tensor one = at::ones({}).requires_grad_();
+  torch::autograd::backward({one.mul(1)}, {});
+}
+
+bool Trainer::abandon_step() {
+  if (host_steps_) host_steps_ = std::make_unique<SerialWorker>();  // posted tasks finish first
+  if (device_.is_cpu()) finish_backward();
+  if (graph_) graph_->graph.forget();
+  gradients_.drop();
+  gathered_.release_all();
+  if (reference_) reference_->release();
+  return !written_;
+}
+
+// Numbers of routes are integers, so that their sums are exact.
+void Trainer::add_routing_of_ranks() {
+  if (ranks_.size() == 1 || device_.is_meta() || settings_.model.dense()) return;
+  const HomeScope outside(Home::host);
+  std::vector<at::Tensor> counts;
+  for (const RoutingStats& stats : model_.routing_stats()) {
+    counts.push_back(stats.load_E);
+    counts.push_back(stats.dropped.view(1));
+  }
+  const at::Tensor own = at::cat(counts).to(at::kCPU, at::kLong);
+  const int64_t size = own.numel();
+  const std::vector<int64_t> all =
+      ranks_.control->agree({own.const_data_ptr<int64_t>(), static_cast<size_t>(size)});
+  const at::Tensor sums = at::tensor(all).view({ranks_.size(), size}).sum(0);
+  int64_t first = 0;
+  for (at::Tensor& count : counts) {
+    count.copy_(sums.narrow(0, first, count.numel()));
+    first += count.numel();
+  }
+}
+
+void Trainer::read_routing(StepReport& report) const {
+  if (device_.is_meta() || settings_.model.dense()) return;
+  double dropped = 0, routes = 0;
+  report.load_max_over_mean = 0;
+  const auto layers = static_cast<double>(settings_.model.layers);
+  for (const RoutingStats& stats : model_.routing_stats()) {
+    const at::Tensor load = stats.load_E.to(at::kCPU, at::kDouble);
+    const double total = std::max(1.0, load.sum().item<double>());
+    const at::Tensor share = load / total;
+    report.load_max_over_mean += share.max().item<double>() * static_cast<double>(share.numel()) / layers;
+    report.load_entropy -= at::xlogy(share, share).sum().item<double>() / layers;
+    dropped += stats.dropped.item<double>();
+    routes += total;
+  }
+  report.dropped_fraction = dropped / routes;
+}
+
+double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {
+  enter(Phase::forward);
+  const double loss = moelab::evaluate(model_, runner_, batches, count, stop, *ranks_.control);
+  check_budget();
+  return loss;
+}
+
+void Trainer::read_model(const std::function<void(Transformer&, BlockRunner&)>& read) {
+  enter(Phase::forward);
+  const at::NoGradGuard no_grad;
+  try {
+    read(model_, runner_);
+    check_budget();
+  } catch (const c10::OutOfMemoryError&) {
+    gathered_.release_all();
+    throw;
+  }
+}
+
+std::vector<TensorEntry> Trainer::optimizer_state() const {
+  std::vector<TensorEntry> entries;
+  for (const NamedState& state : optimizer_.state(false)) entries.push_back({state.name, state.tensor});
+  return entries;
+}
+
+void Trainer::set_optimizer_state(const std::vector<TensorEntry>& entries) {
+  std::vector<NamedState> named;
+  for (const TensorEntry& entry : entries) named.push_back({entry.name, entry.tensor});
+  optimizer_.set_state(named);
+}
+
+std::vector<TensorEntry> Trainer::weights() const {
+  std::vector<TensorEntry> entries;
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    const auto whole = [&] { return optimizer_.weights(i); };
+    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, whole)});
+  }
+  for (const auto& buffer : model_.buffers()) entries.push_back({buffer.name, buffer.tensor});
+  return entries;
+}
+
+void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    gathered_.change(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
+  }
+}
+
+Trainer::StateBytes Trainer::state_bytes() const {
+  StateBytes bytes;
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    const Parameter& parameter = optimizer_.parameters()[i];
+    const auto size = static_cast<int64_t>(parameter.value.nbytes());
+    bytes.parameters += gathered_.held_bytes(i);
+    const int64_t gradient = micro_batches() > 1 ? parameter.value.numel() * 4 : size;
+    const bool one_at_a_time = settings_.optim.in_backward;
+    bytes.gradients = one_at_a_time ? std::max(bytes.gradients, gradient) : bytes.gradients + gradient;
+  }
+  bytes.optimizer = optimizer_.rule_bytes();
+  bytes.parameters += optimizer_.state_bytes() - bytes.optimizer;
+  return bytes;
+}
+
+}  // namespace moelab

@@ -1,0 +1,178 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "moe/transformer.h"
+#include "train/activations/recompute.h"
+#include "train/activations/saved_tensors.h"
+#include "train/checkpoint/safetensors_file.h"
+#include "train/data/token_stream.h"
+#include "train/io/serial_worker.h"
+#include "train/optim/optimizer.h"
+#include "train/parallel/data_ranks.h"
+#include "train/placement/gather_runner.h"
+#include "train/placement/state_gradients.h"
+#include "train/settings/settings.h"
+#include "train/step/loss_scale.h"
+#include "train/step/reference_model.h"
+#include "train/step/step_graph.h"
+#include "train/step/step_report.h"
+
+namespace moelab {
+
+// Rows [first, first + count) of optimizer step `step`.
+using BatchSource = std::function<Batch(int64_t step, int64_t first, int64_t count)>;
+
+// Mean cross entropy in nats over batches 0 … count-1, dropless, without gradients. NaN once `stop` (polled
+// between batches) returns true. Ranks take turns at the batches, and all of them get the mean.
+double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
+                const std::function<bool()>& stop = {}, Communicator& ranks = one_rank());
+
+// The batch on `device`: on a GPU, or on meta standing in for one, its tensors are copied there.
+Batch batch_on(c10::Device device, const Batch& batch);
+
+// Options for a model that computes on `device` in precision.compute.
+TransformerOptions compute_options(const PrecisionSettings& precision, c10::Device device);
+
+// A model's checkpoint entries: fp32 weights and buffers by name.
+std::vector<TensorEntry> model_state(const Transformer& model);
+// After model_state() was written in place: rounds the compute copies again, to the values that products see
+// under precision.store.
+void round_masters(Transformer& model, const PrecisionSettings& precision = {});
+
+// One model in training on one device. On the meta device the same steps run without data or arithmetic,
+// which is how memory is predicted; the numbers in the reports are then 0.
+//
+// Of several data-parallel ranks, rank d of N takes micro-batch a * N + d of a step as its a-th. Every rank
+// adds the gradients, losses and routing of all of them in that order, so that all ranks have the bits of one
+// rank that takes N times as many micro-batches. All ranks make the same calls.
+class Trainer {
+ public:
+  Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks = {});
+
+  // One optimizer step: forward and backward of `accumulation` micro-batches, clip, update. Returns early,
+  // with nothing updated, once `stop` (polled between micro-batches) returns true. Throws
+  // c10::OutOfMemoryError when the budget was exceeded, even if a library swallowed the exception.
+  StepReport step(int64_t step, const std::function<bool()>& stop = {});
+
+  // Splits the rows of later steps differently. The product must stay the same; with optim.in_backward,
+  // accumulation must be 1.
+  void set_split(int64_t micro_batch, int64_t accumulation);
+
+  // After step() threw: drops what the step left behind. True when nothing had been written yet: model and
+  // optimizer are as before the step, and it may be repeated.
+  bool abandon_step();
+
+  // Bytes that the last update took at its peak beyond what was held when it began.
+  int64_t update_bytes() const { return update_bytes_; }
+  // `bytes`: update_bytes() of a dry run. Each update first allocates and frees this much, so running out of
+  // memory happens before anything is written.
+  void reserve_for_update(int64_t bytes) { reserved_bytes_ = bytes; }
+
+  // As moelab::evaluate, with the model in training.
+  double evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop = {});
+
+  // Lets `read` compute with the model in training, without gradients. When the budget was exceeded, releases
+  // the gathered weights and throws c10::OutOfMemoryError.
+  void read_model(const std::function<void(Transformer& model, BlockRunner& runner)>& read);
+
+  Transformer& model() { return model_; }
+  Optimizer& optimizer() { return optimizer_; }
+
+  // Checkpoint entries: fp32 weights and buffers by name, as in model_state(); and the optimizer's state by
+  // name, without what the weights already hold (masters, corrections).
+  std::vector<TensorEntry> weights() const;
+  std::vector<TensorEntry> optimizer_state() const;
+  // Takes entries of weights() after they were written to: rounds or splits them into the stored copies
+  // again.
+  void set_weights(const std::vector<TensorEntry>& entries);
+  // Takes entries of optimizer_state() after they were written to.
+  void set_optimizer_state(const std::vector<TensorEntry>& entries);
+  // Call after weights and state were restored: sets the optimizer's step counts.
+  void restored(std::vector<int64_t> optimizer_steps) {
+    optimizer_.restore_steps(std::move(optimizer_steps));
+  }
+  // Part of a checkpoint too.
+  LossScale& loss_scale() { return loss_scale_; }
+
+  // Bytes by formula, as allocated: weights with masters; gradients once all exist (with optim.in_backward:
+  // the largest); optimizer state.
+  struct StateBytes {
+    int64_t parameters = 0, gradients = 0, optimizer = 0;
+  };
+  StateBytes state_bytes() const;
+
+ private:
+  LossParts forward(const Batch& batch);
+  double share_of_step(const Batch& batch) const;
+  MicroBatchReport report_of(const LossParts& parts, const Batch& batch, double share) const;
+  int64_t micro_batches() const { return settings_.train.accumulation * ranks_.size(); }
+  void add_routing_of_ranks();
+  // `share`: () fp32, the batch's share of the step.
+  void backward(const LossParts& parts, const at::Tensor& share);
+  void update(StepReport& report);
+  // With optim.in_backward: decides about this gradient alone, because neither the norm of all gradients nor
+  // the loss is known yet. Steps the parameter unless it is to be skipped, and drops the gradient.
+  void consume_gradient(size_t index);
+  void step_consumed(size_t index);
+  void step_parameter(size_t index, double gradient_scale);
+  static void finish_backward();
+  double consumed_squares() const;
+  void reserve() const;
+  void step_all(double gradient_scale);
+  void hook_gradients();
+
+  // trainer_graph.cpp: the step as a CUDA graph, with memory.cuda_graphs=step.
+  struct GraphStep {
+    explicit GraphStep(c10::Device device);
+    StepGraph graph;
+    at::Tensor tokens_ABS, targets_ABS;     // A micro-batches of B rows of S tokens; int64
+    at::Tensor documents_ABS;               // int32; undefined unless rows are packed
+    at::Tensor share_A;                     // fp32: each micro-batch's share of the step
+    at::Tensor losses_A3;                   // fp32: cross entropy, balance, z
+    at::Tensor live;                        // kernels/update/capturable_step.h
+    std::vector<MicroBatchReport> reports;  // of the micro-batches, their losses left to be read
+  };
+  StepReport step_in_graph(int64_t step, StepReport report);
+  void fill_places(int64_t step, StepReport& report);
+  void run_step();
+  void decide_and_update();
+  void read_outcome(StepReport& report);
+
+  void read_routing(StepReport& report) const;
+  void enter(Phase phase) const;
+  void check_budget() const;
+
+  Settings settings_;
+  c10::Device device_;
+  BatchSource batches_;
+  DataRanks ranks_;
+  mutable GatheredWeights gathered_;       // reading weights gathers them on the device for a moment
+  std::shared_ptr<StateFile> state_file_;  // null: no state is on NVMe
+  Optimizer optimizer_;
+  Transformer model_;
+  GradientStore gradients_;
+  RecomputeRunner recompute_;
+  GatherRunner runner_{gathered_, recompute_};
+  std::optional<ReferenceModel> reference_;
+  SavedTensors saved_;
+  LossScale loss_scale_;
+  std::optional<at::Tensor> device_loss_scale_;  // () fp64, of the current step; none without a loss scale
+  double lr_ = 0;                                // of the current step
+  bool written_ = false;                         // the current step has begun to update weights
+  int64_t update_bytes_ = 0, reserved_bytes_ = 0;
+  static constexpr double kNotConsumed = -1;
+  std::vector<double> consumed_squares_;  // squared norms of gradients stepped in backward, one per parameter
+  // Where state is off a CUDA device, steps in backward run here, concurrently with the device. Destroyed
+  // before what its tasks use.
+  static constexpr size_t kWaitingGradients = 2;
+  std::unique_ptr<SerialWorker> host_steps_;
+  std::unique_ptr<GraphStep> graph_;  // null: every step is launched
+};
+
+}  // namespace moelab
