@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "kernels/memory/ledger.h"
 #include "kernels/operator/differentiable.h"
 
 namespace moelab {
@@ -24,9 +25,13 @@ at::Tensor sum_over(Communicator& ranks, const at::Tensor& term) {
   at::AutoDispatchBelowADInplaceOrView guard;
   const at::Tensor mine = term.contiguous();
   const std::vector<int64_t> counts = even_parts(mine.numel(), ranks.size());
-  at::Tensor part = at::zeros({counts[ranks.rank()]}, mine.options().dtype(at::kFloat));
-  ranks.reduce(mine, part, counts)->wait();
-  part = part.to(mine.scalar_type());
+  at::Tensor part;
+  {
+    const KindScope kind(Kind::communication);
+    part = at::zeros({counts[ranks.rank()]}, mine.options().dtype(at::kFloat));
+    ranks.reduce(mine, part, counts)->wait();
+    part = part.to(mine.scalar_type());
+  }
   at::Tensor sum = at::empty_like(mine);
   ranks.gather(part, sum, counts)->wait();
   return sum;

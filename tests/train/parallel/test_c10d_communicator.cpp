@@ -5,7 +5,7 @@
 #include <future>
 #include <numeric>
 
-#include "tests/train/parallel/thread_ranks.h"
+#include "tests/train/parallel/gloo_ranks.h"
 
 namespace moelab {
 namespace {

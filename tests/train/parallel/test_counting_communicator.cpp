@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/memory/ledger.h"
-#include "tests/train/parallel/thread_ranks.h"
+#include "tests/train/parallel/gloo_ranks.h"
 #include "train/parallel/data_ranks.h"
 
 namespace moelab {
