@@ -81,9 +81,9 @@ void add_context(c10::Device device) {
                               at::globalContext().deterministicAlgorithms() ? "true" : "false");
   benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
   benchmark::AddCustomContext("gemm_fp32_gflops",
-                              fmt::format("{:.1f}", 1e-9 * gemm_rate(device, at::kFloat)));
+                              fmt::format("{:.4g}", 1e-9 * gemm_rate(device, at::kFloat)));
   benchmark::AddCustomContext("gemm_bf16_gflops",
-                              fmt::format("{:.1f}", 1e-9 * gemm_rate(device, at::kBFloat16)));
+                              fmt::format("{:.4g}", 1e-9 * gemm_rate(device, at::kBFloat16)));
   benchmark::AddCustomContext("copy_256mb_gb_per_s",
                               fmt::format("{:.1f}", 1e-9 * copy_rate(device, 2 * kLargestCopy)));
 }

@@ -106,7 +106,9 @@ Settings random_settings(unsigned seed) {
   const bool scaled =
       s.precision.compute == ComputePrecision::fp16 || s.precision.compute == ComputePrecision::bf16;
   if (!scaled) s.precision.loss_scale = {};
-  if (s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
+  s.parallel.tensor = s.parallel.pipeline = s.parallel.expert = 1;
+  const bool several_ranks = s.parallel.data > 1;
+  if (several_ranks || s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
     s.optim.in_backward = false;
   const bool fp8 = s.precision.compute == ComputePrecision::fp8;
   if (fp8) s.model.dispatch = Dispatch::capacity;
@@ -123,8 +125,9 @@ Settings random_settings(unsigned seed) {
   s.memory.target = 0.1, s.memory.warning = 0, s.memory.critical = 0, s.memory.emergency = 0;
   DynamicBatchSettings& dynamic = s.memory.dynamic_batch;
   dynamic.min = std::min(dynamic.min, s.train.micro_batch), dynamic.max = 400 + seed;
-  dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward;
+  dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward && !several_ranks;
   if (s.run.device != DeviceChoice::cuda) s.memory.cuda_graphs = CudaGraphs::none;
+  if (several_ranks && captures_step(s.memory.cuda_graphs)) s.memory.cuda_graphs = CudaGraphs::decode;
   if (s.memory.cuda_graphs != CudaGraphs::none) {
     s.placement.parameters = Home::device, s.precision.store = WeightStore::compute;
   }
