@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/dense/product.h"
 #include "kernels/memory/ledger.h"
 #include "train/settings/presets/parameter_count.h"
 
@@ -37,7 +38,9 @@ double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
   constexpr int repeats = 9;
   HomeScope outside(Home::host);
   at::NoGradGuard no_grad;
-  const at::Tensor a = at::ones({n, n}, at::TensorOptions().device(device).dtype(compute));
+  // LibTorch's own 16-bit products are scalar loops where the CPU has none: ten of them take half a minute.
+  const at::Tensor one = at::ones({1}, at::TensorOptions().device(device).dtype(compute));
+  const at::Tensor a = one.to(multiplies_as_fp32(one) ? at::kFloat : compute).expand({n, n}).contiguous();
   at::Tensor c = at::mm(a, a);
   std::vector<double> seconds;
   for (int i = 0; i < repeats; ++i) {
