@@ -53,8 +53,8 @@ void Ranks::require_same(const std::string& what, std::span<const int64_t> words
   const auto count = static_cast<int64_t>(words.size());
   for (int64_t r = 1; r < world_.size; ++r) {
     if (std::equal(all.begin(), all.begin() + count, all.begin() + r * count)) continue;
-    throw UserError("rank " + std::to_string(r) + " has other " + what +
-                    " than rank 0; all ranks need the same");
+    throw SharedMistake("rank " + std::to_string(r) + " has other " + what +
+                        " than rank 0; all ranks need the same");
   }
 }
 

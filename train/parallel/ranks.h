@@ -21,6 +21,11 @@ struct RankError : UserError {
       : UserError("rank " + std::to_string(rank) + ": " + error.what()) {}
 };
 
+// A mistake that all ranks have found together: rank 0 speaks for them.
+struct SharedMistake : UserError {
+  using UserError::UserError;
+};
+
 // The ranks of a run, once they have met. One rank alone meets nobody and opens nothing.
 class Ranks {
  public:
@@ -36,7 +41,7 @@ class Ranks {
   bool alone() const { return world_.alone(); }
   DataRanks data();
 
-  // Throws UserError unless all ranks give the same words for `what` ("settings").
+  // Throws SharedMistake unless all ranks give the same words for `what` ("settings").
   void require_same(const std::string& what, std::span<const int64_t> words);
 
   // Ends all communication, so that no rank waits for this one. Later calls throw c10::Error. Call it when

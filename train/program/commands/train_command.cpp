@@ -294,6 +294,8 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   }
   try {
     return TrainRun(settings, options, command_line, predicted, ranks).run();
+  } catch (const SharedMistake&) {
+    throw;
   } catch (const UserError& error) {
     if (world.rank == 0) throw;
     throw RankError(world.rank, error);
