@@ -24,10 +24,10 @@ fi
 readonly RANKS=$1
 shift
 
-# A port that nobody listens on now.
+# A port that nobody listens on now, below those that the system gives to outgoing connections.
 free_port() {
   local port
-  while port=$((20000 + RANDOM % 40000)); do
+  while port=$((20000 + RANDOM % 12000)); do
     (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
   done
   echo "$port"
