@@ -46,6 +46,20 @@ void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& route
   stats.dropped.add_(routes.dropped);
 }
 
+// The experts' outputs, weighted and summed.
+at::Tensor expert_part(const at::Tensor& x_TD, const at::Tensor& weights_TK, const Routes& routes,
+                       const MoeWeights& w, const MoeContext& context) {
+  if (context.training && context.settings.dispatch == Dispatch::onehot) {
+    TORCH_CHECK(!context.exchange, "the one-hot dispatch needs all experts on one rank");
+    return onehot_experts(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, context.sequence);
+  }
+  if (context.exchange) {
+    return context.exchange->experts(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, w.fp8,
+                                     context.keep_hidden);
+  }
+  return expert_block(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, w.fp8, context.keep_hidden);
+}
+
 at::Tensor dense_part(const at::Tensor& entered_TD, const MoeWeights& w, const MoeContext& context) {
   return dense_block(entered_TD, w.shared13_2FD, w.shared2_DF, w.fp8, context.keep_hidden);
 }
@@ -71,11 +85,7 @@ MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const MoeContex
   }
   // Every rank routes all tokens. Its experts' slices give a part of the gradient of the router weights too.
   const at::Tensor in_TD = context.reducer.enter(x_TD), weights_TK = context.reducer.enter(routed.weights_TK);
-  const bool onehot = context.training && m.dispatch == Dispatch::onehot;
-  at::Tensor y =
-      onehot
-          ? onehot_experts(in_TD, weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, context.sequence)
-          : expert_block(in_TD, weights_TK, routing.routes, w.w13_E2FD, w.w2_EDF, w.fp8, context.keep_hidden);
+  at::Tensor y = expert_part(in_TD, weights_TK, routing.routes, w, context);
   if (w.shared13_2FD.defined()) y = y.add(dense_part(in_TD, w, context));
   return {context.reducer.leave(y), routed.balance_loss, routed.z_loss};
 }

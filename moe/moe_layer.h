@@ -4,6 +4,7 @@
 #include "moe/reducer.h"
 #include "moe/routing_state.h"
 #include "moe/settings/model_settings.h"
+#include "moe/token_exchange.h"
 
 namespace moelab {
 
@@ -12,8 +13,8 @@ namespace moelab {
 struct MoeWeights {
   at::Tensor router_ED;     // (E, D) fp32
   at::Tensor bias_E;        // (E) fp32, sigmoid router only; moved by next_router_bias, not by gradients
-  at::Tensor w13_E2FD;      // (E, 2F, D) compute; gate rows, then up rows
-  at::Tensor w2_EDF;        // (E, D, F) compute
+  at::Tensor w13_E2FD;      // (E, 2F, D) compute; gate rows, then up rows; with an exchange this rank's E / N
+  at::Tensor w2_EDF;        // (E, D, F) compute; likewise
   at::Tensor shared13_2FD;  // (2XF, D) compute; undefined without shared experts. Of a dense model: (2F, D)
   at::Tensor shared2_DF;    // (D, XF) compute; of a dense model (D, F)
   bool fp8 = false;  // products with these weights, except the router's, are in fp8 (kernels/dense/fp8.h)
@@ -34,6 +35,9 @@ struct MoeContext {
   bool keep_hidden = true;        // as for expert_block; the one-hot dispatch always keeps it
   at::Tensor documents = {};      // as ForwardContext's, on x's device
   Reducer reducer = {};           // of ranks that have a slice of F each
+  // Of ranks that have tokens of their own and some of the experts each; null: all experts are here. Excludes
+  // the one-hot dispatch. Must live as long as the results' backward passes.
+  const TokenExchange* exchange = nullptr;
 };
 
 // router -> dispatch -> experts -> combine. Expert choice keeps its capacity, which defines it, outside

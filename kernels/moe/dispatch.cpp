@@ -141,7 +141,7 @@ Routes capacity_routes(const Tensor& ids, int64_t experts, int64_t sequence, int
   auto [row, offsets, dropped] = operator_handle<decltype(capacity_cpu)>("moelab::capacity_routes")
                                      .call(ids, experts, sequence, capacity);
   const int64_t group = ids.size(0) / sequence * capacity;
-  return {row, offsets, dropped, experts * group, group};
+  return {row, offsets, dropped, experts * group, group, true};
 }
 
 }  // namespace moelab

@@ -11,6 +11,7 @@ struct Routes {
   at::Tensor dropped;     // () fp32: number of routes that found no row
   int64_t rows = 0;       // R, known without reading any id
   int64_t widest = 0;     // bound on the rows of one expert, known without reading any id
+  bool even = false;      // by capacity: each expert has `widest` rows
 };
 
 // Rows that an expert takes from one sequence: ceil(capacity_factor * S * K / E), at most S.

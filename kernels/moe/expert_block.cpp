@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <numeric>
 #include <tuple>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "kernels/meta/simulated_device.h"
 #include "kernels/moe/expert_block_cuda.h"
 #include "kernels/moe/expert_block_cuda_meta.h"
+#include "kernels/moe/expert_rows_cpu.h"
 #include "kernels/moe/expert_scratch.h"
 #include "kernels/moe/ordered_section.h"
 #include "kernels/moe/row_products.h"
@@ -32,82 +32,16 @@ namespace {
 
 using at::Tensor;
 using namespace expert_block_detail;
-constexpr int64_t kRowGrain = 32;  // rows a task when rows are copied
 
 Outputs allocate_results(const ExpertCall& call, const Shape& s, bool keep) {
   const Tensor& x = call.x_TD;
-  Tensor y = at::empty_like(x);
+  Tensor y = at::empty_like(x, x.options().dtype(call.result_type()));
   KindScope scope(Kind::activation_experts);
   return {y, keep ? at::empty({call.rows, 2 * s.F}, x.options()) : at::empty({0}, x.options())};
 }
 
 Pass forward_pass(bool keep) { return keep ? Pass::forward : Pass::forward_without_backward; }
 Pass backward_pass(const Tensor& h) { return h.dim() == 2 ? Pass::backward : Pass::backward_recomputing; }
-
-void invert_routes(const Tensor& row_TK, const Tensor& route_R) {
-  route_R.fill_(-1);
-  const int32_t* row = row_TK.const_data_ptr<int32_t>();
-  int32_t* route = route_R.mutable_data_ptr<int32_t>();
-  for (int64_t i = 0; i < row_TK.numel(); ++i) {
-    if (row[i] >= 0) route[row[i]] = static_cast<int32_t>(i);
-  }
-}
-
-// rows_MD: of source_TD's type, or fp32.
-void gather_rows(const Tensor& source_TD, const int32_t* route, int64_t n, int64_t K, const Tensor& rows_MD) {
-  with_element_type(source_TD.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
-    const int64_t D = source_TD.size(1);
-    const bool converts = rows_MD.scalar_type() != source_TD.scalar_type();
-    const size_t bytes = D * rows_MD.element_size();
-    const T* from = source_TD.const_data_ptr<T>();
-    char* to = static_cast<char*>(rows_MD.mutable_data_ptr());
-    at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if (route[i] < 0) {
-          std::memset(to + i * bytes, 0, bytes);
-          continue;
-        }
-        const T* row = from + route[i] / K * D;
-        if (converts) {
-          widen(row, D, reinterpret_cast<float*>(to + i * bytes));
-        } else {
-          std::memcpy(to + i * bytes, row, bytes);
-        }
-      }
-    });
-  });
-}
-
-void gather_scales(const float* weights_TK, const int32_t* route, int64_t n, float* scale) {
-  for (int64_t i = 0; i < n; ++i) scale[i] = route[i] < 0 ? 0.0f : weights_TK[route[i]];
-}
-
-// sum[token of row i] += scale[i] * rows[i], or rows[i] without `scale`. The rows of one expert belong to
-// different tokens, so they can be added in parallel.
-template <class T>
-void scatter_add(const T* rows, const int32_t* route, const float* scale, int64_t n, int64_t K, int64_t D,
-                 float* sum) {
-  at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (route[i] < 0) continue;
-      float* to = sum + route[i] / K * D;
-      const Vec s(scale ? scale[i] : 1.0f);
-      for (int64_t j = 0; j < D; j += kLanes) {
-        const int64_t left = std::min(kLanes, D - j);
-        store_float(to + j, load_float(to + j, left) + s * load_float(rows + i * D + j, left), left);
-      }
-    }
-  });
-}
-
-void scatter_add(const Tensor& rows, const int32_t* route, const float* scale, int64_t K,
-                 const Tensor& sum_TD) {
-  with_element_type(rows.scalar_type(), [&](auto zero) {
-    scatter_add(rows.const_data_ptr<decltype(zero)>(), route, scale, rows.size(0), K, rows.size(1),
-                sum_TD.mutable_data_ptr<float>());
-  });
-}
 
 // How many of the widest experts to run concurrently on L lanes, one core each; `rows` is each expert's,
 // widest first. The other experts run one after another on all cores, which leaves none idle but costs more:
@@ -137,11 +71,10 @@ template <class Body>
 void for_experts(const Tensor& offsets, std::vector<Scratch::Lane>& lanes, const Body& body) {
   const int32_t* start = offsets.const_data_ptr<int32_t>();
   const int64_t E = offsets.numel() - 1, L = lanes.size();
-  std::vector<int64_t> order(E), rows(E);
-  std::iota(order.begin(), order.end(), 0);
-  const auto rows_of = [&](int64_t e) { return int64_t{start[e + 1]} - start[e]; };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rows_of(a) > rows_of(b); });
-  std::transform(order.begin(), order.end(), rows.begin(), rows_of);
+  const std::vector<int64_t> order = widest_first(start, E);
+  std::vector<int64_t> rows(E);
+  std::transform(order.begin(), order.end(), rows.begin(),
+                 [&](int64_t e) { return int64_t{start[e + 1]} - start[e]; });
   OrderedSection section;
   std::atomic<int64_t> next{0};
   const auto run_lane = [&](Scratch::Lane& lane, int64_t end) {
@@ -319,7 +252,8 @@ Outputs forward_meta(const ExpertCall& call, bool keep) {
 }
 
 Gradients allocate_gradients(const ExpertCall& call) {
-  Tensor dx = at::empty_like(call.x_TD), dweights = at::empty_like(call.weights_TK);
+  Tensor dx = at::empty_like(call.x_TD, call.x_TD.options().dtype(call.result_type())),
+         dweights = at::empty_like(call.weights_TK);
   KindScope scope(Kind::gradients);
   return {dx, dweights, at::empty_like(call.w13_E2FD), at::empty_like(call.w2_EDF)};
 }
@@ -374,24 +308,40 @@ Gradients backward_meta(const ExpertCall& call, const Tensor&, const Tensor& h) 
 template <Outputs (*side)(const ExpertCall&, bool)>
 Outputs forward_operator(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
                          const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest, bool keep,
-                         bool fp8) {
-  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8}, keep);
+                         bool fp8, bool wide) {
+  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8, wide}, keep);
 }
 
 template <Gradients (*side)(const ExpertCall&, const Tensor&, const Tensor&)>
 Gradients backward_operator(const Tensor& dy, const Tensor& x, const Tensor& weights, const Tensor& row_TK,
                             const Tensor& offsets, const Tensor& w13, const Tensor& w2, const Tensor& h,
-                            int64_t rows, int64_t widest, bool fp8) {
-  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8}, dy, h);
+                            int64_t rows, int64_t widest, bool fp8, bool wide) {
+  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8, wide}, dy, h);
 }
+
+}  // namespace
+
+Outputs expert_block_detail::expert_block_forward(const ExpertCall& call, bool keep) {
+  return operator_handle<decltype(forward_operator<forward_cpu>)>("moelab::expert_block_forward")
+      .call(call.x_TD, call.weights_TK, call.row_TK, call.offsets_E1, call.w13_E2FD, call.w2_EDF, call.rows,
+            call.widest, keep, call.fp8, call.wide);
+}
+
+Gradients expert_block_detail::expert_block_backward(const ExpertCall& call, const Tensor& dy,
+                                                     const Tensor& h) {
+  return operator_handle<decltype(backward_operator<backward_cpu>)>("moelab::expert_block_backward")
+      .call(dy, call.x_TD, call.weights_TK, call.row_TK, call.offsets_E1, call.w13_E2FD, call.w2_EDF, h,
+            call.rows, call.widest, call.fp8, call.wide);
+}
+
+namespace {
 
 struct ExpertBlockFunction : Differentiable<ExpertBlockFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& weights,
                         const Tensor& row_TK, const Tensor& offsets, const Tensor& w13, const Tensor& w2,
                         int64_t rows, int64_t widest, bool keep, bool fp8) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, h] = operator_handle<decltype(forward_operator<forward_cpu>)>("moelab::expert_block_forward")
-                      .call(x, weights, row_TK, offsets, w13, w2, rows, widest, keep, fp8);
+    auto [y, h] = expert_block_forward({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8}, keep);
     ctx->save_for_backward({x, weights, row_TK, offsets, w13, w2, h});
     ctx->saved_data["rows"] = rows;
     ctx->saved_data["widest"] = widest;
@@ -403,11 +353,16 @@ struct ExpertBlockFunction : Differentiable<ExpertBlockFunction> {
                                                  torch::autograd::variable_list dy) {
     const auto saved = ctx->get_saved_variables();
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [dx, dweights, dw13, dw2] =
-        operator_handle<decltype(backward_operator<backward_cpu>)>("moelab::expert_block_backward")
-            .call(dy[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
-                  ctx->saved_data["rows"].toInt(), ctx->saved_data["widest"].toInt(),
-                  ctx->saved_data["fp8"].toBool());
+    const ExpertCall call{saved[0],
+                          saved[1],
+                          saved[2],
+                          saved[3],
+                          saved[4],
+                          saved[5],
+                          ctx->saved_data["rows"].toInt(),
+                          ctx->saved_data["widest"].toInt(),
+                          ctx->saved_data["fp8"].toBool()};
+    auto [dx, dweights, dw13, dw2] = expert_block_backward(call, dy[0].contiguous(), saved[6]);
     saved[6].unsafeGetTensorImpl()->bump_version();  // H is gone: a second backward must not use it
     return {dx, dweights, Tensor(), Tensor(), dw13, dw2, Tensor(), Tensor(), Tensor(), Tensor()};
   }
@@ -418,10 +373,11 @@ struct ExpertBlockFunction : Differentiable<ExpertBlockFunction> {
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "expert_block_forward(Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, Tensor w2, "
-      "int rows, int widest, bool keep, bool fp8) -> (Tensor, Tensor)");
+      "int rows, int widest, bool keep, bool fp8, bool wide) -> (Tensor, Tensor)");
   m.def(
       "expert_block_backward(Tensor dy, Tensor x, Tensor weights, Tensor row, Tensor offsets, Tensor w13, "
-      "Tensor w2, Tensor(a!) h, int rows, int widest, bool fp8) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor w2, Tensor(a!) h, int rows, int widest, bool fp8, bool wide) -> (Tensor, Tensor, Tensor, "
+      "Tensor)");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("expert_block_forward", forward_operator<forward_cpu>);

@@ -17,11 +17,20 @@ struct ExpertCall {
   int64_t rows;    // R, of all experts together
   int64_t widest;  // upper bound on the rows of one expert
   bool fp8;
+  bool wide = false;  // y and dx in fp32, as they were summed (CPU)
+
+  c10::ScalarType result_type() const { return wide ? c10::kFloat : x_TD.scalar_type(); }
 };
 
 // y_TD, H_R2F (empty unless kept for backward)
 using Outputs = std::tuple<at::Tensor, at::Tensor>;
 // dx_TD, dweights_TK, dw13_E2FD, dw2_EDF
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// The operators, on the device of their tensors and below autograd. Without `keep` the pre-activation is not
+// returned. Backward overwrites h_R2F with its gradient, or recomputes it if it is empty; dy_TD is
+// contiguous.
+Outputs expert_block_forward(const ExpertCall& call, bool keep);
+Gradients expert_block_backward(const ExpertCall& call, const at::Tensor& dy_TD, const at::Tensor& h_R2F);
 
 }  // namespace moelab::expert_block_detail

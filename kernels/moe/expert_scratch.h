@@ -173,7 +173,8 @@ struct Scratch {
       KindScope scope(Kind::routing);
       route_R = at::empty({call.rows}, x.options().dtype(at::kInt));
     }
-    sum_TD = x.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), x.options().dtype(at::kFloat));
+    sum_TD =
+        result.scalar_type() == at::kFloat ? result : at::empty(x.sizes(), x.options().dtype(at::kFloat));
   }
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -21,6 +22,9 @@ namespace moelab::test {
 
 class Mailboxes {
  public:
+  // failed: set once a rank has failed; then none waits for a message any more.
+  explicit Mailboxes(const std::atomic<bool>& failed) : failed_(failed) {}
+
   void post(int64_t from, int64_t to, const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     messages_[{from, to}].push(tensor.detach().clone());
@@ -29,15 +33,16 @@ class Mailboxes {
   at::Tensor take(int64_t from, int64_t to) {
     std::unique_lock lock(mutex_);
     std::queue<at::Tensor>& queue = messages_[{from, to}];
-    const auto late = std::chrono::seconds(60);
-    TORCH_CHECK(posted_.wait_for(lock, late, [&] { return !queue.empty(); }), "nothing came from rank ",
-                from);
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!posted_.wait_for(lock, std::chrono::milliseconds(20), [&] { return !queue.empty(); }))
+      TORCH_CHECK(!failed_ && std::chrono::steady_clock::now() < late, "nothing came from rank ", from);
     at::Tensor tensor = queue.front();
     queue.pop();
     return tensor;
   }
 
  private:
+  const std::atomic<bool>& failed_;
   std::mutex mutex_;
   std::condition_variable posted_;
   std::map<std::pair<int64_t, int64_t>, std::queue<at::Tensor>> messages_;
@@ -54,7 +59,7 @@ class ThreadRank : public Communicator {
   std::unique_ptr<Transfer> gather(const at::Tensor& part, const at::Tensor& whole, Counts counts) override {
     for_others([&](int64_t r) { post(r, part); });
     return later([=, this, to = split(whole, counts)] {
-      for (int64_t r = 0; r < size_; ++r) to[r].copy_(r == rank_ ? part.view(-1) : take(r));
+      for (int64_t r = 0; r < size_; ++r) to[r].copy_((r == rank_ ? part : take(r)).view(-1));
     });
   }
   std::unique_ptr<Transfer> reduce(const at::Tensor& whole, const at::Tensor& sum, Counts counts) override {
@@ -120,10 +125,10 @@ class ThreadRanks {
  public:
   explicit ThreadRanks(int64_t size) : size_(size) {}
 
-  // Runs rank(communicator) in a thread for each rank; then throws the lowest rank's error, if there is one.
+  // Runs rank(communicator) in a thread for each rank; then throws the first error, if there is one.
   void run(const std::function<void(Communicator&)>& rank) {
-    Mailboxes boxes;
-    std::vector<std::exception_ptr> errors(size_);
+    Mailboxes boxes(failed_);
+    std::exception_ptr first;
     std::vector<std::thread> threads;
     for (int64_t r = 0; r < size_; ++r) {
       threads.emplace_back([&, r] {
@@ -131,18 +136,18 @@ class ThreadRanks {
           ThreadRank communicator(boxes, r, size_);
           rank(communicator);
         } catch (...) {
-          errors[r] = std::current_exception();
+          if (!failed_.exchange(true)) first = std::current_exception();
         }
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& error : errors) {
-      if (error) std::rethrow_exception(error);
-    }
+    if (first) std::rethrow_exception(first);
   }
+  const std::atomic<bool>& failed() const { return failed_; }
 
  private:
   int64_t size_;
+  std::atomic<bool> failed_ = false;
 };
 
 }  // namespace moelab::test
