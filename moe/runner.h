@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 
 #include "moe/routing_state.h"
@@ -35,11 +36,16 @@ class SelectiveRecompute {
   virtual at::Tensor recompute_for_readers(const at::Tensor& x, const TensorFunction& f) = 0;
 };
 
+// The weights outside of the blocks that a forward pass reads, and backward does not.
+enum class OuterWeight : uint8_t { embedding, head };
+
 // The hook around each block, for training to fill: recompute, gather, prefetch, release. A runner that wraps
 // another passes the other's pieces on, or wraps them too.
 class BlockRunner {
  public:
   virtual ~BlockRunner() = default;
+  // Calls read(), which reads that weight.
+  virtual void use(OuterWeight /*weight*/, const std::function<void()>& read) { read(); }
   virtual BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) = 0;
   // For a block that is recomputed in part; null if it is kept, or recomputed, whole. Lives as long as this.
   virtual SelectiveRecompute* pieces(int64_t layer) = 0;

@@ -172,11 +172,12 @@ TokenPositions Transformer::places_of(int64_t sequence, const at::Tensor& docume
   return {.rope = rope_in(documents), .documents = documents, .longest_document = options_.longest_document};
 }
 
-Hidden Transformer::embed(const at::Tensor& tokens_BS) {
+Hidden Transformer::embed(const at::Tensor& tokens_BS, BlockRunner& runner) {
   TORCH_CHECK(options_.stage.embedding, "this stage has no embedding");
   KindScope kind(Kind::activations);
   Hidden h;
-  h.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS));
+  runner.use(OuterWeight::embedding,
+             [&] { h.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS)); });
   h.balance_loss = at::zeros({}, h.x_BSD.options().dtype(at::kFloat));
   h.z_loss = at::zeros_like(h.balance_loss);
   return h;
@@ -226,44 +227,60 @@ at::Tensor Transformer::final_norm(const at::Tensor& x_BSD) const {
   return rms_norm(x_BSD, final_norm_D_, model_.norm_eps);
 }
 
-LossParts Transformer::losses(Hidden h, const at::Tensor& targets_BS, const ForwardContext& context) {
+LossParts Transformer::losses(Hidden h, const at::Tensor& targets_BS, BlockRunner& runner,
+                              const ForwardContext& context) {
   h.x_BSD = final_norm(h.x_BSD);
   const at::Tensor x_TD = h.x_BSD.flatten(0, 1), targets_T = on_device(targets_BS).flatten();
-  if (context.reference) {
-    const ComparedLoss loss =
-        compared_cross_entropy(x_TD, head_VD_, targets_T, *context.reference, context.loss_scale);
-    return {loss.cross_entropy, h.balance_loss, h.z_loss, loss.objective, loss.divergence};
-  }
-  const at::Tensor loss = linear_cross_entropy(x_TD, head_VD_, targets_T, context.loss_scale);
-  return {loss, h.balance_loss, h.z_loss, loss, {}};
+  LossParts parts;
+  parts.balance_loss = h.balance_loss;
+  parts.z_loss = h.z_loss;
+  runner.use(OuterWeight::head, [&] {
+    if (context.reference) {
+      const ComparedLoss loss =
+          compared_cross_entropy(x_TD, head_VD_, targets_T, *context.reference, context.loss_scale);
+      parts.cross_entropy = loss.cross_entropy;
+      parts.head = loss.objective;
+      parts.reference_kl = loss.divergence;
+    } else {
+      parts.cross_entropy = parts.head = linear_cross_entropy(x_TD, head_VD_, targets_T, context.loss_scale);
+    }
+  });
+  return parts;
 }
 
 LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& targets_BS, bool training,
                                BlockRunner& runner, const ForwardContext& context) {
-  return losses(run_blocks(embed(tokens_BS), training, runner, context.documents), targets_BS, context);
+  return losses(run_blocks(embed(tokens_BS, runner), training, runner, context.documents), targets_BS, runner,
+                context);
 }
 
 ReferenceHead Transformer::reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
                                      const at::Tensor& documents) {
   at::NoGradGuard no_grad;
-  const at::Tensor x_BSD = final_norm(run_blocks(embed(tokens_BS), true, runner, documents).x_BSD);
+  const at::Tensor x_BSD = final_norm(run_blocks(embed(tokens_BS, runner), true, runner, documents).x_BSD);
   return {x_BSD.flatten(0, 1), head_VD_, weight};
 }
 
 at::Tensor Transformer::decode(const at::Tensor& tokens_BS, BlockRunner& runner, const TokenPositions& places,
                                std::span<const CachedText> texts) {
-  return final_norm(run(embed(tokens_BS), false, runner, places, texts).x_BSD);
+  return final_norm(run(embed(tokens_BS, runner), false, runner, places, texts).x_BSD);
+}
+
+at::Tensor Transformer::logits_of(const at::Tensor& x_TD, BlockRunner& runner) const {
+  at::Tensor logits;
+  runner.use(OuterWeight::head, [&] { logits = moelab::linear(x_TD, head_VD_); });
+  return logits;
 }
 
 at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {
-  return moelab::linear(decode(tokens_BS, runner, places_of(tokens_BS.size(1))), head_VD_);
+  return logits_of(decode(tokens_BS, runner, places_of(tokens_BS.size(1))), runner);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_BS, KvCache& cache, BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText text{&cache, tokens_BS.size(1)};
   const at::Tensor x_BSD = decode(tokens_BS, runner, {.rope = cached_rope({&text, 1})}, {&text, 1});
-  return moelab::linear(x_BSD.select(1, x_BSD.size(1) - 1), head_VD_);
+  return logits_of(x_BSD.select(1, x_BSD.size(1) - 1), runner);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const CachedText> texts,
@@ -274,14 +291,14 @@ at::Tensor Transformer::next_logits(const at::Tensor& tokens_1S, std::span<const
   int64_t end = 0;
   for (const CachedText& text : texts) last.push_back(x_SD.select(0, (end += text.tokens) - 1));
   TORCH_CHECK(end == x_SD.size(0), "next_logits: ", x_SD.size(0), " tokens for texts of ", end);
-  return moelab::linear(at::stack(last), head_VD_);
+  return logits_of(at::stack(last), runner);
 }
 
 at::Tensor Transformer::next_logits(const at::Tensor& tokens_B, const TokenPositions& places, KvCache& cache,
                                     BlockRunner& runner) {
   at::NoGradGuard no_grad;
   const CachedText all{&cache, tokens_B.size(0)};
-  return moelab::linear(decode(tokens_B.unsqueeze(0), runner, places, {&all, 1})[0], head_VD_);
+  return logits_of(decode(tokens_B.unsqueeze(0), runner, places, {&all, 1})[0], runner);
 }
 
 at::Tensor Transformer::objective(const LossParts& parts) const {

@@ -88,10 +88,11 @@ class Transformer {
   // others with the Hidden that they receive; the stage with the head ends with losses, the others hand their
   // Hidden on. Cut there, a backward pass has the bits of the whole model's: a stage differentiates its three
   // outputs with the gradients that the next stage has of its inputs.
-  Hidden embed(const at::Tensor& tokens_BS);
+  Hidden embed(const at::Tensor& tokens_BS, BlockRunner& runner);
   Hidden run_blocks(Hidden hidden, bool training, BlockRunner& runner,
                     const at::Tensor& documents_BS = {});  // as ForwardContext's
-  LossParts losses(Hidden hidden, const at::Tensor& targets_BS, const ForwardContext& context = {});
+  LossParts losses(Hidden hidden, const at::Tensor& targets_BS, BlockRunner& runner,
+                   const ForwardContext& context = {});
 
   // This model's side of a comparison, for tokens (B, S), with the settings' dispatch and without gradients.
   ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
@@ -160,6 +161,7 @@ class Transformer {
   TokenPositions places_of(int64_t sequence, const at::Tensor& documents_BS = {});
   at::Tensor on_device(const at::Tensor& batch) const;
   at::Tensor final_norm(const at::Tensor& x_BSD) const;
+  at::Tensor logits_of(const at::Tensor& x_TD, BlockRunner& runner) const;
 
   ModelSettings model_;
   AttentionSettings attention_;

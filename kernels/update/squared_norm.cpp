@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -28,7 +29,7 @@ void check(const Tensor& x) {
 // Sixteen parallel sums: a single chain of double additions would run at its latency. Squares are taken in
 // double, because fp32 ones overflow from 1e19 and underflow below 1e-19.
 template <class T>
-double block_sum(const T* p, int64_t n) {
+double row_sum(const T* p, int64_t n) {
   constexpr int64_t kSums = 16;
   std::array<double, kSums> sums{};
   int64_t i = 0;
@@ -45,23 +46,24 @@ double block_sum(const T* p, int64_t n) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
+constexpr int64_t kElements = 65536;  // that a task takes, in whole rows
+
 template <class T>
-double sum_of_squares(const T* p, int64_t n) {
-  const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
-  std::vector<double> partial(static_cast<size_t>(blocks));
-  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b)
-      partial[b] = block_sum(p + b * kNormBlock, std::min(kNormBlock, n - b * kNormBlock));
+void add_rows(const T* p, int64_t rows, int64_t row, ExactSum& sum) {
+  std::mutex adding;
+  const int64_t grain = std::max<int64_t>(1, kElements / row);
+  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
+    ExactSum part;
+    for (int64_t i = begin; i < end; ++i) part.add(row_sum(p + i * row, row));
+    const std::lock_guard lock(adding);
+    sum.add(part.words());
   });
-  return std::accumulate(partial.begin(), partial.end(), 0.0);
 }
 
 double squared_norm_cpu(const Tensor& x) {
-  check(x);
-  double sum = 0;
-  with_element_type(x.scalar_type(),
-                    [&](auto zero) { sum = sum_of_squares(x.data_ptr<decltype(zero)>(), x.numel()); });
-  return sum;
+  ExactSum sum;
+  add_squares(x, x.dim() > 0 ? x.size(-1) : 1, sum);
+  return sum.value();
 }
 
 // Elements per part. LibTorch copies a whole 16-bit or fp32 tensor to fp64 for a norm in fp64, so it gets
@@ -90,6 +92,16 @@ Tensor cuda_squared_norm(const Tensor& x) {
     squares.push_back(norm.mul(norm));
   }
   return squares.size() == 1 ? squares.front() : at::stack(squares).sum();
+}
+
+void add_squares(const Tensor& x, int64_t row, ExactSum& sum) {
+  check(x);
+  if (x.is_meta() || x.numel() == 0) return;
+  TORCH_CHECK(x.is_cpu() && x.numel() % row == 0, "add_squares: ", x.sizes(), " on ", x.device(),
+              " are not whole rows of ", row, " on the CPU");
+  with_element_type(x.scalar_type(), [&](auto zero) {
+    add_rows(x.const_data_ptr<decltype(zero)>(), x.numel() / row, row, sum);
+  });
 }
 
 double squared_norm(const Tensor& x) {

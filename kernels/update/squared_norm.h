@@ -3,17 +3,20 @@
 
 #include <cstdint>
 
+#include "kernels/update/exact_sum.h"
+
 namespace moelab {
 
-// Sum of the squares of all elements, accumulated in double in an order that does not depend on the number of
-// threads. x: fp32, bf16 or fp16, contiguous, any shape; 0 when empty. Infinity and NaN propagate. On meta:
-// 0. On CUDA the host waits for the result. Throws c10::Error on other tensors.
+// Sum of the squares of all elements. x: fp32, bf16 or fp16, contiguous, any shape; 0 when empty. Infinity
+// and NaN propagate. On the CPU each row (the last axis) is summed in double, and rows without rounding, so
+// that neither the number of threads nor how rows are divided changes a bit. On meta: 0. On CUDA the host
+// waits for the result. Throws c10::Error on other tensors.
 double squared_norm(const at::Tensor& x);
 // As above for x on CUDA, left there: () fp64. The host does not wait; temporaries take at most 32 MiB.
 at::Tensor cuda_squared_norm(const at::Tensor& x);
 
-// Elements that are summed as one block: the norms of a tensor's blocks of this size, added up in order, give
-// bitwise the tensor's norm.
-inline constexpr int64_t kNormBlock = 65536;
+// Adds the squares of x, on the CPU, whose elements are whole rows of `row` elements each, to `sum`: the rows
+// of a tensor, added in parts of any size, give its squared_norm. On meta nothing is added.
+void add_squares(const at::Tensor& x, int64_t row, ExactSum& sum);
 
 }  // namespace moelab

@@ -36,11 +36,11 @@ class StagedModel {
                  const std::function<void(Hidden&)>& change = {}) {
     std::vector<Hidden> in, out;
     for (size_t i = 0; i < stages_.size(); ++i) {
-      in.push_back(i == 0 ? stages_[i]->embed(batch.tokens) : received(out.back()));
+      in.push_back(i == 0 ? stages_[i]->embed(batch.tokens, runner) : received(out.back()));
       out.push_back(stages_[i]->run_blocks(in.back(), true, runner, batch.documents));
       if (change && i + 1 < stages_.size()) change(out.back());
     }
-    const LossParts parts = stages_.back()->losses(out.back(), batch.targets);
+    const LossParts parts = stages_.back()->losses(out.back(), batch.targets, runner);
     torch::autograd::backward({stages_.back()->objective(parts)}, {});
     for (size_t i = stages_.size() - 1; i-- > 0;) backward(out[i], in[i + 1]);
     return parts;

@@ -170,8 +170,8 @@ TEST(StageLimits, AreChecked) {
   Transformer middle(m, {}, options);
   EXPECT_EQ(middle.stage().count, 2);
   EXPECT_EQ(middle.parameters().front().name, "blocks.3.attention_norm");
-  EXPECT_THROW(middle.embed(batch.tokens), c10::Error);
-  EXPECT_THROW(middle.losses({at::zeros({3, 20, m.d_model}), {}, {}}, batch.targets), c10::Error);
+  EXPECT_THROW(middle.embed(batch.tokens, direct), c10::Error);
+  EXPECT_THROW(middle.losses({at::zeros({3, 20, m.d_model}), {}, {}}, batch.targets, direct), c10::Error);
   EXPECT_THROW(middle.forward(batch.tokens, batch.targets, true, direct), c10::Error);
   options.stage.first = kLayers + 1;
   EXPECT_THROW(Transformer(m, {}, options), c10::Error);

@@ -22,6 +22,7 @@ struct LoopHooks {
   PredictPeak predict_peak;    // by a dry run
   // Called before each attempt at a step with the number of steps taken so far; may be empty.
   std::function<void(int64_t steps)> before_step = {};
+  bool writes_checkpoints = true;  // of several ranks one does
 };
 
 // Trains a model from its current step to train.steps: takes steps, runs evaluations, samples and checkpoints
@@ -36,7 +37,8 @@ class TrainLoop {
   void resume(const LoadedCheckpoint& checkpoint);
   // Call when the model has its weights, before run().
   void model_is_open() { state_consistent_ = true; }
-  // Enables checkpoints, unless checkpoint.keep is 0. Throws UserError as CheckpointWriter does.
+  // Enables checkpoints, unless checkpoint.keep is 0 or another rank writes them. Throws UserError as
+  // CheckpointWriter does.
   void open_checkpoints();
 
   // Returns after train.steps steps or when asked to stop. Throws whatever ended it: c10::OutOfMemoryError

@@ -55,12 +55,13 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& set
 }
 
 Optimizer::Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
-                     std::shared_ptr<StateFile> file)
+                     std::shared_ptr<StateFile> file, Communicator& ranks)
     : rule_(settings),
       masters_(masters && rule_.keeps_masters()),
       home_(home),
       device_(device),
       file_(std::move(file)),
+      ranks_(ranks),
       copies_(device),
       numbers_{.beta1 = settings.betas.at(0),
                .beta2 = settings.betas.at(1),
@@ -72,14 +73,16 @@ Optimizer::Optimizer(const OptimSettings& settings, bool masters, Home home, c10
 const Parameter& Optimizer::add(Parameter parameter) {
   const at::NoGradGuard no_grad;
   prepare_master(parameter, masters_);
-  parameters_.push_back(std::move(parameter));
+  Held& held = held_.emplace_back();
+  held.whole = parameter;
+  held.whole.master.reset();
+  parameters_.push_back(divided() ? own_part(std::move(parameter), held) : std::move(parameter));
   Parameter& p = parameters_.back();
   const size_t index = parameters_.size() - 1;
   steps_.push_back(0);
   streams_.push_back(static_cast<int64_t>(name_hash(p.name)));
-  Held& held = held_.emplace_back();
   held.layout = rule_.layout(p);
-  held.cut = rule_.cut(p);
+  if (!divided()) held.cut = rule_.cut(p);
   if (file_) plan_parts(index);
   if (in_file()) {
     if (p.has_master_copy()) put_master(index);
@@ -107,8 +110,10 @@ void Optimizer::use_stored_gradient(size_t index, std::optional<StoredGradient> 
   held_.at(index).gradient = gradient;
 }
 
+// An empty part counts its steps, so that they are the same on all ranks.
 bool Optimizer::has_gradient(size_t index) const {
-  return held_.at(index).gradient || parameters_[index].gradient().defined();
+  const Parameter& p = parameters_.at(index);
+  return held_[index].gradient || p.value.numel() == 0 || p.gradient().defined();
 }
 
 void Optimizer::step(double lr, double gradient_scale) {
@@ -127,7 +132,8 @@ void Optimizer::step_parameter(size_t index, double lr, double gradient_scale) {
   if (!has_gradient(index)) return;
   if (passes_file(index)) return step_parts({index}, lr, gradient_scale);
   const Parameter& p = parameters_[index];
-  run_rule(p, p.gradient(), held_[index].state, next_numbers(index, lr, gradient_scale));
+  const OptimizerStep numbers = next_numbers(index, lr, gradient_scale);
+  if (p.value.numel() > 0) run_rule(p, p.gradient(), held_[index].state, numbers);
 }
 
 void Optimizer::step_capturable(const at::Tensor& live) {
@@ -158,6 +164,7 @@ OptimizerStep Optimizer::numbers_of(size_t index) const {
   OptimizerStep numbers = numbers_;
   if (!parameters_[index].decays) numbers.weight_decay = 0;
   numbers.stream = streams_[index];
+  numbers.first_element = held_[index].first;
   return numbers;
 }
 
@@ -193,7 +200,7 @@ void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const U
   copies_.join();
 }
 
-at::Tensor Optimizer::weights(size_t index) const {
+at::Tensor Optimizer::own_weights(size_t index) const {
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) return p.master.detach();
   const HomeScope outside(Home::host);
@@ -210,7 +217,7 @@ at::Tensor Optimizer::weights(size_t index) const {
   return fp32;
 }
 
-void Optimizer::set_weights(size_t index, const at::Tensor& fp32) {
+void Optimizer::set_own_weights(size_t index, const at::Tensor& fp32) {
   const at::NoGradGuard no_grad;
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) {
@@ -230,34 +237,12 @@ void Optimizer::set_weights(size_t index, const at::Tensor& fp32) {
   }
 }
 
-std::vector<NamedState> Optimizer::state(bool weights) const {
-  std::vector<NamedState> named;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& name = parameters_[i].name;
-    const std::vector<at::Tensor> whole = whole_state(i, weights);
-    if (whole[0].defined()) named.push_back({name + ".master", whole[0]});
-    for (size_t k = 0; k < held_[i].layout.size(); ++k) {
-      if (whole[k + 1].defined()) named.push_back({name + "." + held_[i].layout[k].suffix, whole[k + 1]});
-    }
-  }
-  return named;
-}
-
-void Optimizer::set_state(const std::vector<NamedState>& named) {
-  std::unordered_map<std::string, at::Tensor> by_name;
-  for (const NamedState& one : named) by_name[one.name] = one.tensor;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string prefix = parameters_[i].name + ".";
-    std::vector<at::Tensor> given = {by_name[prefix + "master"]};
-    for (const StateSlot& slot : held_[i].layout) given.push_back(by_name[prefix + slot.suffix]);
-    if (in_file()) {
-      exchange(i, given, true);
-      continue;
-    }
-    const std::vector<at::Tensor> own = whole_state(i, true);
-    for (size_t k = 0; k < own.size(); ++k) {
-      if (given[k].defined() && !given[k].is_same(own[k])) own[k].copy_(given[k]);
-    }
+// given: the master, then the rule's state in the layout's order; undefined ones stay unchanged.
+void Optimizer::set_own_state(size_t index, const std::vector<at::Tensor>& given) {
+  if (in_file()) return exchange(index, given, true);
+  const std::vector<at::Tensor> own = own_state(index, true);
+  for (size_t k = 0; k < own.size(); ++k) {
+    if (given[k].defined() && !given[k].is_same(own[k])) own[k].copy_(given[k]);
   }
 }
 

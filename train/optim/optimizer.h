@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "moe/communicator.h"
 #include "moe/parameter.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/state_file.h"
 #include "train/optim/update_rule.h"
+#include "train/parallel/parts.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/settings.h"
 
@@ -36,20 +38,26 @@ struct StoredGradient {
 // file they stream through a few tiles of memory, one part of a parameter after another, read ahead and
 // written behind. On CUDA an update on the host copies the gradient to the host and the new value back. All
 // homes give bitwise the same results.
+//
+// Ranks may divide it (ZeRO): then each keeps and steps its part of each parameter, with the bits that one
+// rank would give that part. parameters() are these parts, flat views of the model's values, and may be
+// empty. What weights() and state() return and take is whole on every rank; all ranks make these calls.
 class Optimizer {
  public:
   // Takes the parameters as add() does, with state on the device.
   Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters = true);
   // Starts without parameters. `file` holds the state if `home` is nvme, and gradients that are stored there.
+  // `ranks`: those that divide the parameters among them.
   Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
-            std::shared_ptr<StateFile> file = nullptr);
+            std::shared_ptr<StateFile> file = nullptr, Communicator& ranks = one_rank());
 
   // Adds a parameter, whose tensors are shared with the model, and returns its final form. An fp32 value is
   // its own master. For a bf16 or fp16 value, `master` is its initial fp32 tensor, which is kept, and value
   // becomes the rounded master; if `master` is undefined, it is made from value. Without `masters` (values
   // fp32 or bf16) the master is dropped, and the rule steps the value, in its own way or with stochastic
-  // rounding. Off the device, the master becomes a host tensor, or undefined if it is in the file. Throws
-  // IoError when the drive is full.
+  // rounding. Off the device, the master becomes a host tensor, or undefined if it is in the file. Of several
+  // ranks that divide the parameters each keeps the master of its part. Throws IoError when the drive is
+  // full.
   const Parameter& add(Parameter parameter);
 
   // One step from the parameters' gradients, each multiplied by `gradient_scale`. A parameter without a
@@ -69,9 +77,16 @@ class Optimizer {
   void use_stored_gradient(size_t index, std::optional<StoredGradient> gradient);
   bool has_gradient(size_t index) const;
 
-  // The parameters, to accumulate their gradients in.
+  // The parameters, or this rank's parts of them, to accumulate their gradients in.
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  // The model's value that the parameter at `index` is, or is a part of.
+  const at::Tensor& leaf(size_t index) const { return held_.at(index).whole.value; }
+  bool divided() const { return ranks_.size() > 1; }
+  // How the ranks divide the parameter at `index`.
+  const Parts& parts(size_t index) const { return held_.at(index).ranks; }
+  // Brings the parts of the other ranks, after they were stepped, to the model's value.
+  std::unique_ptr<Transfer> gather_value(size_t index);
 
   // The fp32 weights of the parameter at `index`: the master itself; or, if that is not a tensor, a copy
   // (host's ledger) from the file or from value and state.
@@ -98,21 +113,24 @@ class Optimizer {
  private:
   // The state of one parameter. In the file it is stored as one record per `part_rows` rows of the cut.
   struct Held {
-    std::vector<StateSlot> layout;  // of the whole parameter
+    Parameter whole;                // without a master; its value is the model's
+    Parts ranks;                    // of `whole`, if ranks divide it
+    int64_t first = 0;              // this rank's first element in it
+    std::vector<StateSlot> layout;  // of the parameter, which may be a part
     UpdateRule::State state;        // in layout's order; empty if in the file
     Cut cut;
-    int64_t part_rows = 0;                 // 0: never cut
+    int64_t part_rows = 0;                 // 0: never cut, or empty
     int64_t offset = 0, record_bytes = 0;  // in the file
     bool master_in_file = false;
     std::optional<StoredGradient> gradient;
     int64_t rows() const { return cut.shape.front(); }
-    int64_t parts() const { return (rows() + part_rows - 1) / part_rows; }
+    int64_t parts() const { return part_rows == 0 ? 0 : (rows() + part_rows - 1) / part_rows; }
   };
   // A part of a parameter; its tensors are views.
   struct Part {
     Parameter parameter;  // value, and the master if there is one
     UpdateRule::State state;
-    int64_t element = 0;  // its first element in the whole parameter
+    int64_t element = 0;  // its first element in the parameter
   };
   struct Step {
     size_t index;
@@ -128,8 +146,20 @@ class Optimizer {
   void run_rule(const Parameter& parameter, const at::Tensor& gradient, const UpdateRule::State& state,
                 const OptimizerStep& numbers);
   at::Tensor host_copy(const at::Tensor& tensor);
+  at::Tensor own_weights(size_t index) const;
+  void set_own_weights(size_t index, const at::Tensor& fp32);
+  std::vector<at::Tensor> own_state(size_t index, bool weights) const;
+  void set_own_state(size_t index, const std::vector<at::Tensor>& given);
+
+  // optimizer_ranks.cpp
+  Parameter own_part(Parameter whole, Held& held) const;
+  std::vector<std::vector<int64_t>> elements_of_ranks(size_t index) const;
+  at::Tensor of_all_ranks(const at::Tensor& own, const std::vector<int64_t>& counts,
+                          at::IntArrayRef shape) const;
+  std::vector<at::Tensor> whole_state(size_t index, bool weights) const;
 
   // optimizer_parts.cpp
+  static Parameter rows_of(const Parameter& p, const Cut& cut, int64_t row, int64_t rows);
   Parameter rows_of(size_t index, int64_t row, int64_t rows) const;
   std::vector<StateSlot> record_of(size_t index, const Parameter& part) const;
   void plan_parts(size_t index);
@@ -141,7 +171,6 @@ class Optimizer {
   // Copies between the file and whole tensors: the master first, then the layout's; undefined ones are
   // skipped.
   void exchange(size_t index, const std::vector<at::Tensor>& whole, bool into_file) const;
-  std::vector<at::Tensor> whole_state(size_t index, bool weights) const;
   RecordPart gradient_part(const Step& step) const;
   at::Tensor gradient_of(const Step& step, const Part& part, const at::Tensor& bytes) const;
   void step_parts(const std::vector<size_t>& indices, double lr, double gradient_scale);
@@ -151,6 +180,7 @@ class Optimizer {
   Home home_;
   c10::Device device_;
   std::shared_ptr<StateFile> file_;
+  Communicator& ranks_;
   HostCopy copies_;
   std::vector<Parameter> parameters_;
   std::vector<Held> held_;

@@ -32,17 +32,19 @@ at::Tensor rows_of_tensor(const at::Tensor& whole, const Cut& cut, int64_t row, 
 
 }  // namespace
 
-Parameter Optimizer::rows_of(size_t index, int64_t row, int64_t rows) const {
-  const Parameter& p = parameters_[index];
+Parameter Optimizer::rows_of(const Parameter& p, const Cut& cut, int64_t row, int64_t rows) {
   Parameter part = p;
   part.accumulated.reset();
-  part.value = rows_of_tensor(p.value, held_[index].cut, row, rows);
+  part.value = rows_of_tensor(p.value, cut, row, rows);
   if (p.master.defined())
-    part.master =
-        p.master.is_same(p.value) ? part.value : rows_of_tensor(p.master, held_[index].cut, row, rows);
-  if (p.heads > 0 && held_[index].cut.align == p.head_rows)
+    part.master = p.master.is_same(p.value) ? part.value : rows_of_tensor(p.master, cut, row, rows);
+  if (p.heads > 0 && cut.align == p.head_rows)
     part.heads = std::clamp<int64_t>(p.heads - row / p.head_rows, 0, rows / p.head_rows);
   return part;
+}
+
+Parameter Optimizer::rows_of(size_t index, int64_t row, int64_t rows) const {
+  return rows_of(parameters_[index], held_[index].cut, row, rows);
 }
 
 std::vector<StateSlot> Optimizer::record_of(size_t index, const Parameter& part) const {
@@ -58,8 +60,8 @@ void Optimizer::plan_parts(size_t index) {
   Held& held = held_[index];
   const Parameter& p = parameters_[index];
   held.master_in_file = in_file() && p.has_master_copy();
+  if (p.value.numel() == 0) return;  // another rank's
   const int64_t rows = held.rows(), unit = std::min(held.cut.align, rows);
-  TORCH_CHECK(rows > 0, "optimizer: ", p.name, " is empty");
   const auto bound = [&](int64_t count) {  // largest record of `count` rows
     Parameter part = rows_of(index, 0, count);
     part.heads = 0;  // a block for every row
@@ -149,7 +151,7 @@ void Optimizer::exchange(size_t index, const std::vector<at::Tensor>& whole, boo
   });
 }
 
-std::vector<at::Tensor> Optimizer::whole_state(size_t index, bool weights) const {
+std::vector<at::Tensor> Optimizer::own_state(size_t index, bool weights) const {
   const Held& held = held_[index];
   const Parameter& p = parameters_[index];
   const HomeScope outside(Home::host);
@@ -210,7 +212,7 @@ void Optimizer::step_parts(const std::vector<size_t>& indices, double lr, double
   file_->run(static_cast<int64_t>(steps.size()), visit, [&](int64_t i, const std::vector<at::Tensor>& bytes) {
     Step& step = steps[static_cast<size_t>(i)];
     const Part part = part_of(step.index, step.part, in_file() ? bytes.front() : at::Tensor());
-    step.numbers.first_element = part.element;
+    step.numbers.first_element += part.element;
     run_rule(part.parameter, gradient_of(step, part, bytes.back()), part.state, step.numbers);
   });
 }

@@ -47,6 +47,7 @@ void StateFile::make_tiles() {
 }
 
 void StateFile::run(int64_t count, const std::function<Visit(int64_t)>& visit, const Work& work) {
+  if (count == 0) return;
   make_tiles();
   const auto address = reinterpret_cast<uintptr_t>(file_ ? memory_.mutable_data_ptr() : nullptr);
   const auto first = static_cast<int64_t>(-address % UnnamedFile::kAlign);

@@ -10,11 +10,13 @@
 
 namespace moelab {
 
-// The data-parallel ranks: each holds the whole model and takes its share of a step's micro-batches. Each use
-// has a communicator of its own, because the calls of one must come in the same order on all ranks. By
-// default: one rank.
+// The data-parallel ranks: each takes its share of a step's micro-batches, and holds the whole model or, with
+// parallel.zero, its part of the state. Each use has a communicator of its own, because the calls of one must
+// come in the same order on all ranks. By default: one rank.
 struct DataRanks {
   Communicator* gradients = &one_rank();
+  Communicator* weights = &one_rank();  // gathered for a block's forward or backward pass
+  Communicator* updates = &one_rank();  // parts that were stepped, and what checkpoints need
   Communicator* control = &one_rank();  // what ranks decide and report together
 
   int64_t rank() const { return control->rank(); }

@@ -1,6 +1,7 @@
 #include "train/parallel/ranks.h"
 
 #include <algorithm>
+#include <array>
 
 #include "moe/settings/error.h"
 #include "train/parallel/c10d_communicator.h"
@@ -17,7 +18,8 @@ std::chrono::milliseconds timeout_of(const ParallelSettings& settings) {
 
 struct Ranks::Groups {
   RankStore store;
-  C10dCommunicator gradients, control;
+  C10dCommunicator gradients, weights, updates, control;
+  std::array<C10dCommunicator*, 4> all() { return {&gradients, &weights, &updates, &control}; }
 };
 
 Ranks::Ranks(const World& world, const ParallelSettings& settings)
@@ -31,7 +33,8 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
     return C10dCommunicator(gloo_group(store, name, world.rank, ranks, timeout), name);
   };
   try {
-    groups_.reset(new Groups{store, group("data/gradients"), group("data/control")});
+    groups_.reset(new Groups{store, group("data/gradients"), group("data/weights"), group("data/updates"),
+                             group("data/control")});
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     throw UserError("the " + std::to_string(world.size) + " ranks of this run did not all meet at " +
@@ -44,7 +47,10 @@ Ranks::~Ranks() = default;
 
 DataRanks Ranks::data() {
   if (!groups_) return {};
-  return {.gradients = &groups_->gradients, .control = &groups_->control};
+  return {.gradients = &groups_->gradients,
+          .weights = &groups_->weights,
+          .updates = &groups_->updates,
+          .control = &groups_->control};
 }
 
 void Ranks::require_same(const std::string& what, std::span<const int64_t> words) {
@@ -60,15 +66,13 @@ void Ranks::require_same(const std::string& what, std::span<const int64_t> words
 
 void Ranks::leave() {
   if (!groups_) return;
-  groups_->gradients.leave();
-  groups_->control.leave();
+  for (C10dCommunicator* one : groups_->all()) one->leave();
 }
 
 std::vector<std::pair<std::string, int64_t>> Ranks::sent_bytes() const {
   if (!groups_) return {};
   std::vector<std::pair<std::string, int64_t>> sent;
-  for (const C10dCommunicator* one : {&groups_->gradients, &groups_->control})
-    sent.emplace_back(one->name(), one->sent_bytes());
+  for (const C10dCommunicator* one : groups_->all()) sent.emplace_back(one->name(), one->sent_bytes());
   return sent;
 }
 

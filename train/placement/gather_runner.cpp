@@ -42,6 +42,13 @@ void put_gate(std::initializer_list<at::Tensor*> tensors, std::function<void()> 
 
 }  // namespace
 
+void GatherRunner::use(OuterWeight weight, const std::function<void()>& read) {
+  const int64_t layer = weights_.layer_of(weight);
+  weights_.gather(layer);
+  read();
+  weights_.release(layer);
+}
+
 BlockOutput GatherRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
   if (!weights_.active()) return inner_.run(layer, x_BSD, block);
   weights_.gather(layer);
@@ -49,7 +56,7 @@ BlockOutput GatherRunner::run(int64_t layer, const at::Tensor& x_BSD, const Bloc
   at::Tensor x = x_BSD;
   put_gate({&x}, [this, layer] { weights_.release(layer); });
   BlockOutput out = inner_.run(layer, x, block);
-  weights_.release(layer);
+  if (!weights_.keeps_gathered() || !at::GradMode::is_enabled()) weights_.release(layer);
   put_gate({&out.x_BSD, &out.balance_loss, &out.z_loss}, [this, layer] {
     weights_.gather(layer);
     weights_.fetch(layer - 1);

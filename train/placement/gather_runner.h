@@ -6,11 +6,12 @@ namespace moelab {
 
 // Runs each block through another runner with the block's weights gathered, while the next block's are
 // fetched. Forward goes from the first block to the last; backward, from the gradient of a block's output to
-// that of its input, goes from the last to the first. Recomputed blocks run again in between. `weights` and
-// `inner` must outlive the graph.
+// that of its input, goes from the last to the first. Recomputed blocks run again in between. After the last
+// block the head's weights are fetched. `weights` and `inner` must outlive the graph.
 class GatherRunner : public BlockRunner {
  public:
   GatherRunner(GatheredWeights& weights, BlockRunner& inner) : weights_(weights), inner_(inner) {}
+  void use(OuterWeight weight, const std::function<void()>& read) override;
   BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) override;
   SelectiveRecompute* pieces(int64_t layer) override { return inner_.pieces(layer); }
 

@@ -7,13 +7,14 @@
 #include <utility>
 
 #include "kernels/formats/packed_blocks.h"
+#include "train/placement/divided_buffer.h"
 #include "train/placement/tensor_storage.h"
 
 namespace moelab {
 namespace {
 
 // The layer number in "blocks.LAYER.…".
-std::optional<int64_t> layer_of(std::string_view name) {
+std::optional<int64_t> block_of(std::string_view name) {
   constexpr std::string_view prefix = "blocks.";
   if (!name.starts_with(prefix)) return std::nullopt;
   name.remove_prefix(prefix.size());
@@ -23,7 +24,7 @@ std::optional<int64_t> layer_of(std::string_view name) {
   return layer;
 }
 
-bool is_coded(const Parameter& p) { return p.value.scalar_type() != at::kFloat && layer_of(p.name); }
+bool is_coded(const Parameter& p) { return p.value.scalar_type() != at::kFloat && block_of(p.name); }
 
 int64_t coded_bytes(int64_t elements) { return elements + 4 * quant_blocks(elements); }
 
@@ -42,40 +43,78 @@ void round_as_stored(const Parameter& parameter, const PrecisionSettings& precis
   unpack_blocks(pack_blocks(value, *code, kQuantBlock), *code, kQuantBlock, value);
 }
 
-GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device)
+GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks)
     : copies_(device),
       code_(weight_code(settings.precision)),
       moves_masters_(settings.placement.parameters != Home::device &&
                      settings.placement.optimizer == Home::device),
-      offload_pool_(make_offload_pool(settings.placement.parameters, settings.placement, copies_)),
-      blocks_(static_cast<size_t>(settings.model.layers)) {}
+      keeps_gathered_(ranks.size() > 1 && !settings.placement.reshard_after_forward),
+      ranks_(ranks),
+      blocks_(static_cast<size_t>(settings.model.layers) + 2),
+      tied_(settings.model.tie_embeddings) {
+  const Home home = settings.placement.parameters;
+  if (home != Home::device || ranks.size() > 1)
+    offload_pool_ = make_offload_pool(home, settings.placement, copies_);
+}
 
 GatheredWeights::~GatheredWeights() {
   for (Block& block : blocks_) block.fetching.reset();  // waits
   copies_.join();                                       // before the copies' destinations are reused
 }
 
-void GatheredWeights::adopt(const Parameter& parameter) {
+int64_t GatheredWeights::layer_of(OuterWeight weight) const {
+  const auto layers = static_cast<int64_t>(blocks_.size()) - 2;
+  return weight == OuterWeight::head || tied_ ? layers : layers + 1;
+}
+
+std::optional<int64_t> GatheredWeights::layer_of(const std::string& name) const {
+  if (ranks_.size() > 1 && name == "embedding") return layer_of(OuterWeight::embedding);
+  if (ranks_.size() > 1 && name == "head") return layer_of(OuterWeight::head);
+  return block_of(name);
+}
+
+void GatheredWeights::adopt(const Parameter& parameter) { adopt(parameter, parameter.master, nullptr); }
+
+void GatheredWeights::adopt(const Parameter& parameter, const Parameter& stepped, const Parts& parts) {
+  adopt(parameter, stepped.master, &parts);
+}
+
+void GatheredWeights::adopt(const Parameter& parameter, const at::Tensor& master, const Parts* parts) {
   const at::NoGradGuard no_grad;
   Weight& weight = weights_.emplace_back();
   const std::optional<int64_t> layer = layer_of(parameter.name);
   const bool coded = code_ && is_coded(parameter);
-  weight.held_bytes =
+  weight.bytes = weight.held_bytes =
       coded ? coded_bytes(parameter.value.numel()) : static_cast<int64_t>(parameter.value.nbytes());
   if (!layer || (!coded && !offload_pool_)) return;
   weight.value = parameter.value;
   weight.kind = kind_of(parameter.value);
   weight.coded = coded;
   weight.written_whole = coded || parameter.has_master_copy();
-  if (offload_pool_) weight.home = offload_pool_->take(weight.held_bytes, weight.kind);
+  if (offload_pool_) weight.home = make_home(weight, parts);
   if (moves_masters_ && parameter.has_master_copy()) {
-    weight.master = parameter.master;
-    weight.master_home = offload_pool_->take(static_cast<int64_t>(weight.master.nbytes()), Kind::master);
+    weight.master = master;
+    weight.master_home = offload_pool_->take(static_cast<int64_t>(master.nbytes()), Kind::master);
   }
   take_home(weight);
   drop_memory(weight.value);
   if (weight.master_home) drop_memory(weight.master);
   blocks_.at(static_cast<size_t>(*layer)).weights.push_back(weights_.size() - 1);
+}
+
+// Codes are cut evenly: their blocks don't end where rows do.
+std::unique_ptr<OffloadBuffer> GatheredWeights::make_home(Weight& weight, const Parts* parts) {
+  const int64_t N = ranks_.size();
+  if (N == 1) return offload_pool_->take(weight.bytes, weight.kind);
+  weight.divided = true;
+  std::vector<int64_t> bytes;
+  for (int64_t r = 0; r < N; ++r) {
+    const int64_t even = (r + 1) * weight.bytes / N - r * weight.bytes / N;
+    bytes.push_back(weight.coded ? even : parts->elements()[r] * weight.value.element_size());
+  }
+  weight.held_bytes = bytes[ranks_.rank()];
+  auto kept = weight.held_bytes > 0 ? offload_pool_->take(weight.held_bytes, weight.kind) : nullptr;
+  return std::make_unique<DividedBuffer>(std::move(kept), std::move(bytes), ranks_, copies_.device());
 }
 
 // Writes the current `value` and `master` to their home.
@@ -94,7 +133,7 @@ void GatheredWeights::take_home(Weight& weight) {
 
 at::Tensor GatheredWeights::make_payload(const Weight& weight) const {
   const KindScope kind(weight.kind);
-  return at::empty({weight.held_bytes}, at::TensorOptions().dtype(at::kByte).device(copies_.device()));
+  return at::empty({weight.bytes}, at::TensorOptions().dtype(at::kByte).device(copies_.device()));
 }
 
 void GatheredWeights::make_room(Weight& weight) {
@@ -106,9 +145,9 @@ void GatheredWeights::make_room(Weight& weight) {
 }
 
 void GatheredWeights::fetch(int64_t layer) {
-  if (!offload_pool_ || layer < 0 || layer >= static_cast<int64_t>(blocks_.size())) return;
-  Block& block = blocks_[static_cast<size_t>(layer)];
-  if (block.gathered || block.fetching) return;
+  if (!offload_pool_ || layer < 0) return;
+  Block& block = blocks_.at(static_cast<size_t>(layer));
+  if (block.gathered || block.fetching || block.weights.empty()) return;
   std::vector<std::pair<OffloadBuffer*, void*>> reads;
   for (const size_t i : block.weights) {
     Weight& weight = weights_[i];
@@ -125,7 +164,7 @@ void GatheredWeights::fetch(int64_t layer) {
 
 void GatheredWeights::gather(int64_t layer) {
   Block& block = blocks_.at(static_cast<size_t>(layer));
-  if (block.gathered) return;
+  if (block.gathered || block.weights.empty()) return;
   fetch(layer);
   if (auto fetching = std::exchange(block.fetching, std::nullopt)) fetching->get();
   copies_.join();
@@ -172,7 +211,7 @@ class GatheredWeights::Visit {
     if (bring_value_) make_memory(weight.value, weight.kind);
     copies.follow();
     if (bring_master_) weight.master_home->read(data_of(weight.master));
-    if (bring_value_ && !weight.written_whole) weight.home->read(data_of(weight.value));
+    if (bring_value_ && !weight.written_whole) weight.home->read_own(data_of(weight.value));
     copies.join();
   }
   ~Visit() {

@@ -7,11 +7,15 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/formats/quantize.h"
 #include "kernels/memory/copy_stream.h"
+#include "moe/communicator.h"
 #include "moe/parameter.h"
+#include "moe/runner.h"
+#include "train/parallel/parts.h"
 #include "train/placement/offload_buffer.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/settings.h"
@@ -28,30 +32,41 @@ void round_as_stored(const Parameter& parameter, const PrecisionSettings& precis
 // device is brought only for changes, and is the optimizer's business if placement.optimizer is not the
 // device. Weights outside of the blocks stay on the device unchanged.
 //
-// Weights move between homes in the form in which they are held: coded weights stay coded. On CUDA copies
-// have their own stream, and the current stream waits for it when the weights are used. The layout is FSDP's
-// with one block per unit (Zhao 2023, arXiv 2304.11277), with another memory in place of other ranks.
+// Ranks may divide the weights (ZeRO-3): then each holds its part of each weight, and gather() brings the
+// other parts from the other ranks. Embedding and head are divided too, and gathered as if they were two more
+// blocks; the final norm is not. Coded weights are divided without regard to the optimizer's parts.
+//
+// Weights move between homes and ranks in the form in which they are held: coded weights stay coded. On CUDA
+// copies have their own stream, and the current stream waits for it when the weights are used. The layout is
+// FSDP's with one block per unit (Zhao 2023, arXiv 2304.11277).
 class GatheredWeights {
  public:
-  // Throws IoError when no file can be made in the nvme folder.
-  GatheredWeights(const Settings& settings, c10::Device device);
+  // `ranks`: those that divide the weights. Throws IoError when no file can be made in the nvme folder.
+  GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks = one_rank());
   ~GatheredWeights();
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
-  // Whether any weights are held off the device or coded; if not, gathering does nothing.
+  // Whether any weights are held off the device, coded or divided; if not, gathering does nothing.
   bool active() const { return offload_pool_ != nullptr || code_.has_value(); }
 
   // Takes over the model's next parameter, in the model's order, and moves its memory to its home. Throws
   // IoError.
   void adopt(const Parameter& parameter);
+  // As above for a parameter of which the optimizer steps the part `stepped`, this rank's of `parts`.
+  void adopt(const Parameter& parameter, const Parameter& stepped, const Parts& parts);
+
+  // Where embedding and head are, among the layers.
+  int64_t layer_of(OuterWeight weight) const;
 
   // Allocates memory for a block's weights and starts reading them on another thread; no-op for a layer
-  // outside [0, layers). Coded weights on the device need no reading.
+  // below 0. Coded weights on the device need no reading.
   void fetch(int64_t layer);
   // Returns when the weights are on the device. Throws what reading them threw.
   void gather(int64_t layer);
   void release(int64_t layer);
+  // Whether a block that was gathered for forward stays until its backward pass has ended.
+  bool keeps_gathered() const { return keeps_gathered_; }
   // Releases everything that a step left on the device when it threw.
   void release_all();
 
@@ -62,6 +77,8 @@ class GatheredWeights {
   // leave the device again, returns a copy on the host's ledger.
   at::Tensor read(size_t index, const std::function<at::Tensor()>& weights);
 
+  // Whether this rank holds of the parameter at `index` what its optimizer steps, and nothing else.
+  bool holds_part(size_t index) const { return weights_.at(index).divided && !weights_[index].coded; }
   // Bytes used between uses by the weights of the parameter at `index`, without its master.
   int64_t held_bytes(size_t index) const;
 
@@ -72,9 +89,11 @@ class GatheredWeights {
     bool written_whole = false;  // each change writes all of value, from the master
     Kind kind = Kind::parameters;
     bool coded = false;
-    std::unique_ptr<OffloadBuffer> home, master_home;  // null: on the device
+    bool divided = false;                              // over ranks
+    std::unique_ptr<OffloadBuffer> home, master_home;  // null: on the device, as they are
     at::Tensor payload;                                // coded: the bytes, while on the device
-    int64_t held_bytes = 0;
+    int64_t bytes = 0;                                 // in the form in which the weight is held
+    int64_t held_bytes = 0;                            // by this rank
   };
   struct Block {
     std::vector<size_t> weights;
@@ -82,16 +101,21 @@ class GatheredWeights {
     std::optional<std::future<void>> fetching;
   };
   class Visit;
+  std::optional<int64_t> layer_of(const std::string& name) const;
+  void adopt(const Parameter& parameter, const at::Tensor& master, const Parts* parts);
+  std::unique_ptr<OffloadBuffer> make_home(Weight& weight, const Parts* parts);
   void take_home(Weight& weight);
   void make_room(Weight& weight);
   at::Tensor make_payload(const Weight& weight) const;
 
   CopyStream copies_;
   std::optional<BlockCode> code_;
-  bool moves_masters_;
-  std::unique_ptr<OffloadPool> offload_pool_;
-  std::vector<Weight> weights_;  // one per parameter; empty for weights left alone
-  std::vector<Block> blocks_;
+  bool moves_masters_, keeps_gathered_;
+  Communicator& ranks_;
+  std::unique_ptr<OffloadPool> offload_pool_;  // null: weights stay on the device, as they are
+  std::vector<Weight> weights_;                // one per parameter; empty for weights left alone
+  std::vector<Block> blocks_;                  // then head and embedding
+  bool tied_;                                  // the embedding is the head, too
 };
 
 }  // namespace moelab

@@ -11,10 +11,9 @@
 namespace moelab {
 namespace {
 
-class HostBytes : public OffloadBuffer {
+class MemoryBytes : public OffloadBuffer {
  public:
-  HostBytes(int64_t bytes, CopyStream& copies)
-      : bytes_(host_memory(bytes, copies.device())), copies_(copies) {}
+  MemoryBytes(at::Tensor bytes, CopyStream& copies) : bytes_(std::move(bytes)), copies_(copies) {}
   void read(void* to) override {
     if (!bytes_.is_meta()) copies_.copy(to, bytes_.const_data_ptr(), bytes_.numel());
   }
@@ -27,15 +26,20 @@ class HostBytes : public OffloadBuffer {
   CopyStream& copies_;
 };
 
-class HostMemory : public OffloadPool {
+class MemoryPool : public OffloadPool {
  public:
-  explicit HostMemory(CopyStream& copies) : copies_(copies) {}
+  MemoryPool(Home home, CopyStream& copies) : home_(home), copies_(copies) {}
   std::unique_ptr<OffloadBuffer> take(int64_t bytes, Kind kind) override {
     const KindScope scope(kind);
-    return std::make_unique<HostBytes>(bytes, copies_);
+    const c10::Device device = copies_.device();
+    return std::make_unique<MemoryBytes>(home_ == Home::host
+                                             ? host_memory(bytes, device)
+                                             : at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte)),
+                                         copies_);
   }
 
  private:
+  Home home_;
   CopyStream& copies_;
 };
 
@@ -103,9 +107,8 @@ class DriveMemory : public OffloadPool {
 
 std::unique_ptr<OffloadPool> make_offload_pool(Home home, const PlacementSettings& settings,
                                                CopyStream& copies) {
-  if (home == Home::device) return nullptr;
-  if (home == Home::host) return std::make_unique<HostMemory>(copies);
-  return std::make_unique<DriveMemory>(settings, copies);
+  if (home == Home::nvme) return std::make_unique<DriveMemory>(settings, copies);
+  return std::make_unique<MemoryPool>(home, copies);
 }
 
 }  // namespace moelab

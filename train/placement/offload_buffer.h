@@ -8,7 +8,7 @@
 
 namespace moelab {
 
-// A tensor's bytes outside of device memory, for as long as this lives.
+// A tensor's bytes in a home, for as long as this lives.
 class OffloadBuffer {
  public:
   virtual ~OffloadBuffer() = default;
@@ -16,9 +16,11 @@ class OffloadBuffer {
   // return. On meta nothing is copied.
   virtual void read(void* to) = 0;
   virtual void write(const void* from) = 0;
+  // Reads what this rank keeps of them, to its place in `to`: everything, unless ranks divide the bytes.
+  virtual void read_own(void* to) { read(to); }
 };
 
-// Memory of another home, charged to that home's ledger. Several threads may read and write different
+// Memory of a home, charged to that home's ledger. Several threads may read and write different
 // OffloadBuffer; each object is used by one thread at a time.
 class OffloadPool {
  public:
@@ -27,9 +29,9 @@ class OffloadPool {
   virtual std::unique_ptr<OffloadBuffer> take(int64_t bytes, Kind kind) = 0;
 };
 
-// host: host memory. nvme: an unnamed file in placement.nvme_path, read and written through tiles on the
-// host, as the other nvme_* settings say; throws IoError when no file can be made in the folder. device:
-// null. `copies` makes the copies and must outlive the result.
+// device: device memory. host: host memory. nvme: an unnamed file in placement.nvme_path, read and written
+// through tiles on the host, as the other nvme_* settings say; throws IoError when no file can be made in the
+// folder. device: null. `copies` makes the copies and must outlive the result.
 std::unique_ptr<OffloadPool> make_offload_pool(Home home, const PlacementSettings& settings,
                                                CopyStream& copies);
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/update/exact_sum.h"
 #include "moe/communicator.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/optimizer.h"
@@ -22,8 +23,10 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 // placement.gradients: on the device (Kind::gradients), in host memory, or in the file. Over several
 // micro-batches they are summed there, 16-bit ones in fp32. All homes give bitwise the same results.
 //
-// Each of several ranks holds the sum over all ranks: at every micro-batch each sends its gradient to all
-// others, which add them in rank order. A rank sends (N - 1) times the bytes of its gradients a micro-batch.
+// Of several ranks each holds the sums over all ranks of what its optimizer steps: everything, or its part of
+// each gradient (ZeRO-2). At every micro-batch it sends each of the others what that one holds, and adds what
+// it receives in rank order. A rank of N sends (N - 1) times the bytes of its gradients a micro-batch, or
+// (N - 1) / N of them.
 class GradientStore {
  public:
   // Keeps references; `optimizer` must have all its parameters at the first take(). On CUDA, if the optimizer
@@ -37,11 +40,15 @@ class GradientStore {
   // Takes the gradient that autograd has accumulated for the parameter at `index`; call once per micro-batch.
   // Throws IoError.
   void take(size_t index);
-  // The sum of squares of all gradients, once all are taken. Bitwise the same in every home, except that a
-  // CUDA device and its host sum in different orders. 0 on meta.
-  double sum_of_squares();
-  // Drops all gradients; keeps memory and file space for the next step.
+  // The sum of squares of all gradients, once all are taken. Bitwise the same in every home and however ranks
+  // divide them, except that a CUDA device and its host sum in different orders. 0 on meta. Ranks that divide
+  // the gradients add their parts over `control`.
+  double sum_of_squares(Communicator& control = one_rank());
+  // As above, of the gradient of the parameter at `index` alone.
+  double squares_of(size_t index, Communicator& control = one_rank());
+  // Drops all gradients, or one; keeps memory and file space for the next step.
   void drop();
+  void drop(size_t index);
 
  private:
   struct Stored {
@@ -49,11 +56,12 @@ class GradientStore {
     int64_t offset = 0;    // nvme: the sum's offset in the file …
     int64_t bytes = 0;     // … and its reserved bytes
     bool present = false;  // holds a gradient of this step
-    double norm = 0;       // nvme: squared
+    ExactSum squares;      // nvme
   };
   c10::ScalarType sum_type(const Parameter& parameter) const;
   void add(size_t index, const at::Tensor& gradient);
   void add_of_ranks(size_t index);
+  ExactSum own_squares(size_t index) const;
   void keep(Parameter& parameter, const at::Tensor& gradient);
   void to_host(Parameter& parameter, Stored& stored, const at::Tensor& gradient);
   at::Tensor on_host(const at::Tensor& gradient);  // a copy of a CUDA tensor, else the tensor itself

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "kernels/memory/block_observer.h"
 #include "kernels/meta/aten_meta.h"
@@ -29,9 +31,20 @@ Batch meta_rows(const TrainSettings& train, int64_t rows) {
   return batch;
 }
 
-}  // namespace
+// The rank that owns most elements of the weights; the lowest of them.
+int64_t fullest_rank(const Optimizer& optimizer) {
+  if (!optimizer.divided()) return 0;
+  std::vector<int64_t> owned;
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    const std::vector<int64_t> elements = optimizer.parts(i).elements();
+    owned.resize(elements.size());
+    std::transform(owned.begin(), owned.end(), elements.begin(), owned.begin(), std::plus<>());
+  }
+  return std::max_element(owned.begin(), owned.end()) - owned.begin();
+}
 
-DryRun dry_run(const Settings& settings) {
+// `fullest`: set to the rank that owns most, unless null.
+DryRun run_of_rank(const Settings& settings, int64_t rank, int64_t* fullest) {
   install_allocators();
   install_meta_kernels();
   const SimulatedDevice runs_on(settings.run.device == DeviceChoice::cuda ? c10::kCUDA : c10::kCPU);
@@ -43,14 +56,18 @@ DryRun dry_run(const Settings& settings) {
   nvme.reset_peaks();
   const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
   const int64_t ranks = std::max<int64_t>(1, settings.parallel.data);
-  CountingCommunicator gradients(0, ranks), control(0, ranks);
-  Trainer trainer(settings, at::kMeta, batches, {.gradients = &gradients, .control = &control});
+  CountingCommunicator gradients(rank, ranks), weights(rank, ranks), updates(rank, ranks),
+      control(rank, ranks);
+  Trainer trainer(settings, at::kMeta, batches,
+                  {.gradients = &gradients, .weights = &weights, .updates = &updates, .control = &control});
+  if (fullest) *fullest = fullest_rank(trainer.optimizer());
   trainer.step(0);
   // The second step finds the state the first one made: moments, cached tables. A run of one step has no
   // learning rate for a second, so step 0 is repeated.
   trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
   DryRun result;
-  result.sent_bytes = gradients.sent_bytes() / 2;
+  result.rank = rank;
+  result.sent_bytes = (gradients.sent_bytes() + weights.sent_bytes() + updates.sent_bytes()) / 2;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {
@@ -70,6 +87,20 @@ DryRun dry_run(const Settings& settings) {
   result.nvme_peak = nvme.peak();
   result.state = trainer.state_bytes();
   return result;
+}
+
+}  // namespace
+
+DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
+  return run_of_rank(settings, rank, nullptr);
+}
+
+DryRun dry_run(const Settings& settings) {
+  int64_t fullest = 0;
+  const DryRun first = run_of_rank(settings, 0, &fullest);
+  if (fullest == 0) return first;
+  const DryRun other = dry_run_of_rank(settings, fullest);
+  return other.peak > first.peak ? other : first;
 }
 
 }  // namespace moelab

@@ -12,20 +12,24 @@ namespace moelab {
 // Predicted by running its first steps on the meta device, which stands in for settings.run.device: the same
 // code, without data or arithmetic. With parallel.data, that of one of the ranks.
 struct DryRun {
+  int64_t rank = 0;
   int64_t peak = 0;
   std::array<int64_t, kPhases> phase_peak{};
   KindBytes by_kind_at_peak{};
   KindBytes by_kind_in_forward{};  // at the peak of a step's forward pass
   int64_t host_peak = 0;           // batches and everything else outside the device budget
   int64_t nvme_peak = 0;
-  int64_t sent_bytes = 0;    // to other ranks, by the gradients of a step
+  int64_t sent_bytes = 0;    // to other ranks, by the gradients and weights of a step
   int64_t update_bytes = 0;  // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
 };
 
 // Runs two steps, plus an evaluation batch and the largest sampling pass if the run has them, on one thread.
 // Nothing else may use the meta device meanwhile. Throws what the model's checks throw, and UserError when
-// sample.share is too small for one text.
+// sample.share is too small for one text. Of ranks that divide the state (parallel.zero), that of the one
+// with the largest part.
 DryRun dry_run(const Settings& settings);
+// That of one of the ranks.
+DryRun dry_run_of_rank(const Settings& settings, int64_t rank);
 
 }  // namespace moelab

@@ -127,7 +127,8 @@ class Parser {
     if (text.command == Command::train)
       sub.add_option("--resume", result_.resume, "continue from a checkpoint")->type_name("latest|PATH");
     if (text.command == Command::estimate)
-      sub.add_option("--ranks", result_.ranks, "also print what each of N ranks would hold under ZeRO")
+      sub.add_option("--ranks", result_.ranks,
+                     "also run what each of N ranks would hold and send under ZeRO stages 0 to 3")
           ->check(CLI::Range(1, 1 << 20));
     if (text.command == Command::eval)
       sub.add_option("--checkpoint", result_.checkpoint,

@@ -161,6 +161,7 @@ struct PlacementSettings {
   std::string nvme_path;
   Bytes nvme_block{1 << 20};
   int64_t nvme_depth = 4;
+  bool reshard_after_forward = true;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
@@ -174,12 +175,16 @@ struct PlacementSettings {
             "folder on the drive for what lies on nvme; its file has no name and goes when the run ends");
     v.field("nvme_block", self.nvme_block, "bytes of one read or write on nvme, a multiple of 4096");
     v.field("nvme_depth", self.nvme_depth, "reads or writes under way on nvme at a time", range(1, 4));
+    v.field("reshard_after_forward", self.reshard_after_forward,
+            "with parallel.zero=3: a block's weights go after its forward pass and are gathered again for "
+            "backward; false keeps them until then");
   }
 };
 
 // The ranks of a run, which torchrun or scripts/ranks.sh starts.
 struct ParallelSettings {
   int64_t data = 0;
+  int64_t zero = 0;
   int64_t tensor = 1;
   int64_t pipeline = 1;
   int64_t expert = 1;
@@ -190,6 +195,10 @@ struct ParallelSettings {
     v.field("data", self.data,
             "ranks that hold the same model and share the rows of a step; 0: all that the others leave",
             range(0, 1 << 20));
+    v.field("zero", self.zero,
+            "what the data-parallel ranks divide among them (ZeRO): 0 nothing, 1 the optimizer's state and "
+            "masters, 2 also gradients, 3 also weights",
+            range(0, 3));
     v.field("tensor", self.tensor, "ranks that share each weight matrix; only 1 so far", range(1, 1 << 20));
     v.field("pipeline", self.pipeline, "ranks that share the layers; only 1 so far", range(1, 1 << 20));
     v.field("expert", self.expert, "data-parallel ranks that share the experts; only 1 so far",

@@ -221,12 +221,11 @@ void check_parallel(const Settings& s) {
   one("parallel.tensor", s.parallel.tensor);
   one("parallel.pipeline", s.parallel.pipeline);
   one("parallel.expert", s.parallel.expert);
+  require(s.placement.reshard_after_forward || s.parallel.zero == 3,
+          "placement.reshard_after_forward=false with " + named("parallel.zero", s.parallel.zero) +
+              ": only parallel.zero=3 gathers weights; set it to 3, or reshard_after_forward=true");
   if (s.parallel.data < 2) return;
   const std::string ranks = named("parallel.data", s.parallel.data) + " with ";
-  require(!s.optim.in_backward, ranks +
-                                    "optim.in_backward=true: weights would be stepped before the ranks have "
-                                    "added their gradients; set " +
-                                    "optim.in_backward=false");
   require(!captures_step(s.memory.cuda_graphs),
           ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +
               ": a captured step cannot send gradients; set memory.cuda_graphs=none or decode");

@@ -26,8 +26,13 @@ TransformerOptions training_options(const Settings& settings, c10::Device device
   options.longest_document = settings.train.sequence;
   options.made = [&](Parameter& parameter) {
     const Parameter kept = optimizer.add(parameter);
-    gathered.adopt(parameter);
-    parameter = kept;
+    if (!optimizer.divided()) {
+      gathered.adopt(parameter);
+      parameter = kept;
+      return;
+    }
+    gathered.adopt(parameter, kept, optimizer.parts(optimizer.parameters().size() - 1));
+    if (parameter.has_master_copy()) parameter.master.reset();
   };
   return options;
 }
@@ -59,12 +64,12 @@ double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches
   double sum = 0, tokens = 0;
   for (int64_t first = 0; first < count; first += ranks.size()) {
     if (stop && stop()) return std::nan("");
-    Mean own;
-    if (const int64_t b = first + ranks.rank(); b < count) {
-      const Batch batch = batches(b);
-      own.weight = static_cast<double>(batch.tokens.numel());
-      own.loss = value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
-    }
+    const int64_t b = first + ranks.rank();
+    const Batch batch = batches(std::min(b, count - 1));
+    const double loss = value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
+    Mean own;  // a rank for which no batch is left repeats one, because ranks that divide the weights read
+               // them together
+    if (b < count) own = {loss, static_cast<double>(batch.tokens.numel())};
     for (const Mean& one : of_all_ranks(ranks, own)) {
       sum += one.weight * one.loss;
       tokens += one.weight;
@@ -110,9 +115,10 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       device_(device),
       batches_(std::move(batches)),
       ranks_(ranks),
-      gathered_(settings, device),
+      gathered_(settings, device, settings.parallel.zero == 3 ? *ranks.weights : one_rank()),
       state_file_(make_state_file(settings.placement, device)),
-      optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_),
+      optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_,
+                 settings.parallel.zero > 0 ? *ranks.updates : one_rank()),
       model_(settings.model, settings.attention, training_options(settings, device, optimizer_, gathered_)),
       gradients_(settings.placement, device, optimizer_, state_file_, *ranks.gradients),
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
@@ -128,8 +134,7 @@ void Trainer::hook_gradients() {
   gradients_.accumulate(micro_batches());
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     const auto take = [this, i] { settings_.optim.in_backward ? consume_gradient(i) : gradients_.take(i); };
-    torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.parameters()[i].value,
-                                                   std::make_unique<GradientHook>(take));
+    torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.leaf(i), std::make_unique<GradientHook>(take));
   }
 }
 
@@ -189,26 +194,42 @@ void Trainer::consume_gradient(size_t index) {
 
 void Trainer::step_consumed(size_t index) {
   at::NoGradGuard no_grad;
-  Parameter& parameter = optimizer_.parameters()[index];
-  consumed_squares_[index] = squared_norm(parameter.gradient());
+  if (ranks_.size() > 1) gradients_.take(index);
+  consumed_squares_[index] = gradients_.squares_of(index, *ranks_.control);
   const StepDecision decision = decide_step(consumed_squares_[index], 0, 1, settings_.optim.clip);
   if (!decision.skipped) {
     written_ = true;
     step_parameter(index, decision.gradient_scale);
   }
-  parameter.value.mutable_grad().reset();
+  gradients_.drop(index);
 }
 
 // One by one where weights are offloaded; otherwise all in one call, so that state streams from a file
 // without a pause.
 void Trainer::step_all(double gradient_scale) {
-  if (!gathered_.active()) return optimizer_.step(lr_, gradient_scale);
-  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) step_parameter(i, gradient_scale);
+  const size_t count = optimizer_.parameters().size();
+  if (gathered_.active()) {
+    for (size_t i = 0; i < count; ++i) step_parameter(i, gradient_scale);
+    return;
+  }
+  optimizer_.step(lr_, gradient_scale);
+  if (!optimizer_.divided()) return;
+  std::vector<std::unique_ptr<Transfer>> gathering;
+  for (size_t i = 0; i < count; ++i) gathering.push_back(optimizer_.gather_value(i));
+  for (const auto& transfer : gathering) transfer->wait();
 }
 
 void Trainer::step_parameter(size_t index, double gradient_scale) {
   if (!optimizer_.has_gradient(index)) return;
-  gathered_.change(index, [&] { optimizer_.step_parameter(index, lr_, gradient_scale); });
+  change_weights(index, [&] { optimizer_.step_parameter(index, lr_, gradient_scale); });
+}
+
+// A weight that is held whole needs the parts that other ranks have changed.
+void Trainer::change_weights(size_t index, const std::function<void()>& change) {
+  gathered_.change(index, [&] {
+    change();
+    if (optimizer_.divided() && !gathered_.holds_part(index)) optimizer_.gather_value(index)->wait();
+  });
 }
 
 double Trainer::consumed_squares() const {
@@ -229,7 +250,7 @@ void Trainer::update(StepReport& report) {
   const bool in_backward = settings_.optim.in_backward;
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
-  const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares();
+  const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares(*ranks_.control);
   const StepDecision decision = decide_step(squares, report.loss, report.loss_scale, settings_.optim.clip);
   report.take(decision);
   if (!decision.skipped) {
@@ -393,7 +414,7 @@ std::vector<TensorEntry> Trainer::weights() const {
 
 void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    gathered_.change(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
+    change_weights(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
   }
 }
 

@@ -50,7 +50,8 @@ void round_masters(Transformer& model, const PrecisionSettings& precision = {});
 //
 // Of several data-parallel ranks, rank d of N takes micro-batch a * N + d of a step as its a-th. Every rank
 // adds the gradients, losses and routing of all of them in that order, so that all ranks have the bits of one
-// rank that takes N times as many micro-batches. All ranks make the same calls.
+// rank that takes N times as many micro-batches. With parallel.zero they divide the state among them, which
+// changes no bit. All ranks make the same calls, weights() and optimizer_state() among them.
 class Trainer {
  public:
   Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks = {});
@@ -121,6 +122,7 @@ class Trainer {
   void consume_gradient(size_t index);
   void step_consumed(size_t index);
   void step_parameter(size_t index, double gradient_scale);
+  void change_weights(size_t index, const std::function<void()>& change);
   static void finish_backward();
   double consumed_squares() const;
   void reserve() const;

@@ -141,10 +141,14 @@ class Program(unittest.TestCase):
         found = json.loads(result.stdout)
         stages = found["ranks"]["by_stage"]
         self.assertEqual((found["ranks"]["count"], [row["zero"] for row in stages]), (4, [0, 1, 2, 3]))
-        self.assertEqual(stages[0]["peak_bytes"], found["peak_bytes"])
-        self.assertEqual(stages[3]["optimizer"], stages[0]["optimizer"] // 4)
+        # AdamW's 8 bytes a parameter: whole, then a quarter, but for rows that do not divide by four
+        self.assertEqual(stages[0]["optimizer"], found["state_bytes"]["optimizer"])
+        for row in stages[1:]:
+            self.assertAlmostEqual(row["optimizer"], stages[0]["optimizer"] / 4, delta=stages[0]["optimizer"] / 200)
+        peaks = [row["peak_bytes"] for row in stages]
+        self.assertEqual(peaks, sorted(peaks, reverse=True))
         self.assertNotIn("ranks", json.loads(self.run_program("estimate", "--json", "--config", "moe-pico").stdout))
-        self.assertIn("ZeRO-3", self.run_program("estimate", "--config", "moe-pico", "--ranks", "4").stdout)
+        self.assertIn("parallel.zero=3", self.run_program("estimate", "--config", "moe-pico", "--ranks", "4").stdout)
 
     def test_mistakes_in_settings(self):
         for command in COMMANDS:

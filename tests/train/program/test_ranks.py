@@ -51,14 +51,21 @@ def checkpoint(folder):
 CASES = {"fp32": [], "bf16": ["precision.compute=bf16"], "sigmoid": ["model.router=sigmoid"], "dropless": ["model.dispatch=dropless"],
          "host": ["placement.gradients=host", "placement.optimizer=host", "precision.compute=bf16"],
          "drive": ["placement.gradients=nvme", "placement.nvme_path=."], "muon": ["optim.name=muon"],
-         "recomputed": ["activations.checkpoint=full", "activations.storage=int8"]}
+         "recomputed": ["activations.checkpoint=full", "activations.storage=int8"],
+         "zero_1": ["parallel.zero=1", "precision.compute=bf16"],
+         "zero_2": ["parallel.zero=2", "placement.gradients=host", "placement.optimizer=nvme", "placement.nvme_path=.",
+                    "optim.name=adamw_compact", "precision.compute=bf16"],
+         "zero_3": ["parallel.zero=3", "precision.compute=bf16", "activations.checkpoint=full"],
+         "zero_3_kept": ["parallel.zero=3", "placement.reshard_after_forward=false", "optim.name=muon"],
+         "zero_3_host": ["parallel.zero=3", "placement.parameters=host", "precision.compute=bf16", "precision.store=int8"]}
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_have_the_bits_of_one(tmp_path, corpus, case, ranks):
     one, several = tmp_path / "one", tmp_path / "several"
-    assert run(1, one, corpus, MICRO_BATCHES, *CASES[case]).returncode == 0
+    alone = [setting for setting in CASES[case] if not setting.startswith(("parallel.", "placement.reshard"))]
+    assert run(1, one, corpus, MICRO_BATCHES, *alone).returncode == 0
     done = run(ranks, several, corpus, MICRO_BATCHES // ranks, *CASES[case])
     assert done.returncode == 0, done.stderr
     assert numbers(several) == numbers(one)
@@ -67,18 +74,51 @@ def test_ranks_have_the_bits_of_one(tmp_path, corpus, case, ranks):
         assert numbers(several / f"ranks/{rank}") == numbers(one)
 
 
-def test_rank_0_alone_speaks_and_the_estimate_is_what_was_measured(tmp_path, corpus):
+def test_rank_0_alone_speaks(tmp_path, corpus):
     done = run(2, tmp_path / "run", corpus, 2)
     assert done.stdout.count("step 1/4") == 1 and "on 2 ranks" in done.stdout
-    for folder in (tmp_path / "run", tmp_path / "run/ranks/1"):
-        summary = json.loads((folder / "summary.json").read_text())
-        # a step's share of a micro-batch is a scalar that the dry run does not make on the device
-        assert 0 <= summary["peak_tensor_bytes"] - summary["estimated_peak_bytes"] <= 4
-        assert len(summary["ranks"]) == 2 and summary["ranks"][0]["peak_bytes"] > 0
+    summary = json.loads((tmp_path / "run/ranks/1/summary.json").read_text())
     parameters, steps, micro_batches = summary["model"]["parameters"], 4, 2
     sent = summary["communication"]["sent_bytes"]
     assert sent["data/gradients"] == parameters * 4 * steps * micro_batches  # fp32, to one other rank
     assert not (tmp_path / "run/ranks/1/checkpoints").exists()
+
+
+HOMES = {"device": ["precision.compute=bf16"],
+         "away": ["precision.compute=bf16", "placement.parameters=host", "placement.gradients=host", "placement.optimizer=nvme",
+                  "placement.nvme_path=."]}
+
+
+@pytest.mark.parametrize("homes", HOMES)
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_estimate_of_a_rank_is_what_was_measured(tmp_path, corpus, ranks, zero, homes):
+    done = run(ranks, tmp_path / "run", corpus, 2, "train.steps=3", f"parallel.zero={zero}", "checkpoint.keep=0", *HOMES[homes])
+    assert done.returncode == 0, done.stderr
+    for folder in [tmp_path / "run", *(tmp_path / f"run/ranks/{rank}" for rank in range(1, ranks))]:
+        summary = json.loads((folder / "summary.json").read_text())
+        # a step's share of a micro-batch is a scalar that the dry run does not make on the device
+        assert 0 <= summary["peak_tensor_bytes"] - summary["estimated_peak_bytes"] <= 4, folder
+        assert len(summary["ranks"]) == ranks and summary["ranks"][0]["peak_bytes"] > 0
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_the_ranks_send_what_theory_says(tmp_path, corpus, zero):
+    """P (N - 1) elements are all parts that N - 1 other ranks need: of a gradient once a micro-batch, of a weight once."""
+    ranks, steps, accumulation = 3, 3, 2
+    assert run(ranks, tmp_path / "run", corpus, accumulation, f"train.steps={steps}", f"parallel.zero={zero}", "checkpoint.keep=0",
+               "eval.batches=0", "eval.every=0").returncode == 0
+    summaries = [json.loads(path.read_text()) for path in (tmp_path / "run").rglob("summary.json")]
+    sent = {use: sum(one["communication"]["sent_bytes"][f"data/{use}"] for one in summaries) for use in ("gradients", "weights", "updates")}
+    P, D = summaries[0]["model"]["parameters"], summaries[0]["settings"]["model"]["d_model"]
+    exchange = 4 * P * (ranks - 1)  # in fp32
+    passes = steps * accumulation
+    assert sent["gradients"] == exchange * passes * (ranks if zero == 0 else 1)
+    norm = 4 * (ranks - 1) * D
+    assert sent["updates"] == (0, exchange, exchange, norm)[zero] * steps
+    # blocks for forward and for backward; what is embedding and head in one for both of its uses
+    assert summaries[0]["settings"]["model"]["tie_embeddings"]
+    assert sent["weights"] == (2 * (exchange - norm) if zero == 3 else 0) * passes
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, corpus):
@@ -95,7 +135,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, corpus):
 @pytest.mark.parametrize("setting, said", [
     ("parallel.data=3", "parallel.data=3 times parallel.tensor=1 times parallel.pipeline=1 takes 3 ranks; this run has 2"),
     ("parallel.tensor=2", "parallel.tensor=2: only data-parallel ranks are built so far; set it to 1"),
-    ("optim.in_backward=true", "parallel.data=2 with optim.in_backward=true"),
+    ("memory.dynamic_batch.enabled=true", "parallel.data=2 with memory.dynamic_batch.enabled=true"),
 ])
 def test_what_cannot_be_is_one_line_of_rank_0(tmp_path, corpus, setting, said):
     done = run(2, tmp_path / "run", corpus, 1, setting)

@@ -243,8 +243,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadOverride{{"parallel.tensor=2"},
                     "parallel.tensor=2: only data-parallel ranks are built so far; set it to 1"},
         BadOverride{{"parallel.expert=2"}, "parallel.expert=2: only data-parallel ranks"},
-        BadOverride{{"parallel.data=2", "optim.in_backward=true"},
-                    "parallel.data=2 with optim.in_backward=true"},
         BadOverride{{"parallel.data=2", "memory.dynamic_batch.enabled=true"},
                     "parallel.data=2 with memory.dynamic_batch.enabled=true"},
         BadOverride{{"parallel.data=2", "memory.cuda_graphs=step", "run.device=cuda"},

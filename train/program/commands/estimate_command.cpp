@@ -7,7 +7,6 @@
 #include "kernels/memory/report.h"
 #include "train/predict/estimate.h"
 #include "train/predict/known_formulas.h"
-#include "train/predict/rank_state.h"
 #include "train/predict/step_cost.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/open_run.h"
@@ -17,6 +16,7 @@
 #include "train/settings/facts/update_rule.h"
 #include "train/settings/presets/parameter_count.h"
 #include "train/settings/print.h"
+#include "train/settings/validate.h"
 
 namespace moelab {
 namespace {
@@ -80,31 +80,43 @@ nlohmann::ordered_json work_json(const Settings& settings) {
   return work;
 }
 
-nlohmann::ordered_json ranks_json(const DryRun& run, int64_t ranks) {
+// What each of `ranks` data-parallel ranks holds under ZeRO stage 0 to 3, by a dry run of each.
+std::vector<DryRun> zero_stages(Settings settings, int64_t ranks) {
+  settings.parallel.data = ranks;
+  std::vector<DryRun> runs;
+  for (settings.parallel.zero = 0; settings.parallel.zero < 4; ++settings.parallel.zero) {
+    validate(settings);
+    runs.push_back(dry_run(settings));
+  }
+  return runs;
+}
+
+nlohmann::ordered_json ranks_json(const Settings& settings, int64_t ranks) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const RankState& state : rank_states(run, ranks)) {
-    rows.push_back({{"zero", state.stage},
-                    {"parameters", state.weights},
-                    {"gradients", state.gradients},
-                    {"optimizer", state.optimizer},
-                    {"peak_bytes", state.peak}});
+  for (const DryRun& run : zero_stages(settings, ranks)) {
+    rows.push_back({{"zero", rows.size()},
+                    {"parameters", run.state.parameters},
+                    {"gradients", run.state.gradients},
+                    {"optimizer", run.state.optimizer},
+                    {"peak_bytes", run.peak},
+                    {"sent_bytes", run.sent_bytes}});
   }
   return rows;
 }
 
-void print_ranks(const Settings& settings, const DryRun& run, int64_t ranks) {
-  std::cout << fmt::format("\none of {} ranks at the peak, by formula: moelab does not shard yet\n", ranks);
-  std::cout << fmt::format("  {:<12}{:>12}{:>12}{:>24}{:>12}\n", "", "weights", "gradients",
-                           "optimizer and masters", "peak");
-  for (const RankState& state : rank_states(run, ranks)) {
+void print_ranks(const Settings& settings, int64_t ranks) {
+  std::cout << fmt::format("\none of {} data-parallel ranks, by a dry run of each ZeRO stage\n", ranks);
+  std::cout << fmt::format("  {:<16}{:>20}{:>12}{:>12}{:>12}{:>16}\n", "", "weights and masters", "gradients",
+                           "optimizer", "peak", "sent in a step");
+  int64_t stage = 0;
+  for (const DryRun& run : zero_stages(settings, ranks)) {
     const int64_t limit = settings.memory.limit.count;
-    const char* verdict = limit == 0 ? "" : state.peak <= limit ? "  fits" : "  does NOT fit";
-    const std::string name = state.stage == 0 ? "not sharded" : fmt::format("ZeRO-{}", state.stage);
-    std::cout << fmt::format("  {:<12}{:>12}{:>12}{:>24}{:>12}{}\n", name, human_bytes(state.weights),
-                             human_bytes(state.gradients), human_bytes(state.optimizer),
-                             human_bytes(state.peak), verdict);
+    const char* verdict = limit == 0 ? "" : run.peak <= limit ? "  fits" : "  does NOT fit";
+    std::cout << fmt::format("  {:<16}{:>20}{:>12}{:>12}{:>12}{:>16}{}\n",
+                             fmt::format("parallel.zero={}", stage++), human_bytes(run.state.parameters),
+                             human_bytes(run.state.gradients), human_bytes(run.state.optimizer),
+                             human_bytes(run.peak), human_bytes(run.sent_bytes), verdict);
   }
-  std::cout << "  buffers of the exchange come on top, and the block's weights that ZeRO-3 gathers\n";
 }
 
 void print_json(const Settings& settings, const Estimate& estimate, int64_t ranks) {
@@ -130,8 +142,19 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
       {"memory_limit_bytes", settings.memory.limit.count},
       {"formulas", formulas_json(settings, run)},
       {"step_work", work_json(settings)}};
-  if (ranks > 1) out["ranks"] = {{"count", ranks}, {"by_stage", ranks_json(run, ranks)}};
+  if (ranks > 1) out["ranks"] = {{"count", ranks}, {"by_stage", ranks_json(settings, ranks)}};
   std::cout << out.dump(2) << "\n";
+}
+
+// What a rank of N sends in a step, in elements of P parameters.
+std::string sent_formula(const Settings& settings) {
+  const int64_t zero = settings.parallel.zero;
+  const char* const gradients = zero == 0 ? "gradients P (N - 1)" : "gradients P (N - 1) / N";
+  const char* const weights = zero == 0 ? ""
+                              : zero < 3
+                                  ? "; weights P (N - 1) / N"
+                                  : "; weights: blocks' 2 P (N - 1) / N a micro-batch, others' P (N - 1) / N";
+  return fmt::format("{} a micro-batch{}", gradients, weights);
 }
 
 void print_text(const Settings& settings, const Estimate& estimate, int64_t ranks) {
@@ -160,9 +183,8 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
                            human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
   if (settings.parallel.data > 1) {
-    std::cout << fmt::format(
-        "\none of {} data-parallel ranks\n  {:<24}{:>12}  2 P (N - 1) a micro-batch; 4 P in fp32\n",
-        settings.parallel.data, "sent in a step", human_bytes(run.sent_bytes));
+    std::cout << fmt::format("\none of {} data-parallel ranks\n  {:<24}{:>12}  {}\n", settings.parallel.data,
+                             "sent in a step", human_bytes(run.sent_bytes), sent_formula(settings));
   }
   if (estimate.reserved > 0) {
     std::cout << fmt::format(
@@ -182,7 +204,7 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
                                                                                                    : "4 P");
   state("optimizer", run.state.optimizer, update_rule_facts(settings.optim).formula().c_str());
   print_formulas(settings, run);
-  if (ranks > 1) print_ranks(settings, run, ranks);
+  if (ranks > 1) print_ranks(settings, ranks);
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
                              estimate.fits(settings.memory.limit.count) ? "fits" : "does NOT fit",

@@ -64,7 +64,6 @@ Settings settings_of_rank(Settings settings, const Ranks& ranks) {
     settings.run.threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / world.local_size);
   if (world.rank > 0) {
     settings.run.dir += "/ranks/" + std::to_string(world.rank);
-    settings.checkpoint.keep = 0;
     std::cout.setstate(std::ios::failbit);
   }
   return settings;
@@ -99,8 +98,10 @@ class TrainRun : LoopObserver {
         ranks_(ranks),
         model_(
             settings, data_, device_, [this] { return asked_to_stop(); }, ranks.data()),
-        loop_(settings, device_, data_,
-              {[this] { return asked_to_stop(); }, predict_peak, options.before_step}, model_, *this),
+        loop_(
+            settings, device_, data_,
+            {[this] { return asked_to_stop(); }, predict_peak, options.before_step, ranks.world().rank == 0},
+            model_, *this),
         progress_(settings) {
     ranks_.require_same("data in data.path", digest_of(data_));
     print_start(settings, device_, predicted);
@@ -287,9 +288,10 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   ranks.require_same("settings", digest_of(given));
   const Settings settings = settings_of_rank(given, ranks);
   use_threads(settings);
-  const DryRun predicted = dry_run(settings);
-  if (const std::string reason = too_small_limit(settings, predicted); !reason.empty()) {
-    if (world.rank == 0) std::cerr << "moelab: " << reason << "\n";
+  const DryRun predicted = dry_run_of_rank(settings, ranks.data().rank());
+  const std::string reason = too_small_limit(settings, predicted);
+  if (on_any_rank(*ranks.data().control, !reason.empty())) {
+    if (!reason.empty()) std::cerr << "moelab: " << reason << "\n";
     return 3;
   }
   try {

@@ -1,0 +1,166 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/memory/ledger.h"
+#include "moe/settings/error.h"
+#include "tests/covering_array.h"
+#include "tests/temporary_folder.h"
+#include "tests/train/step/compared_runs.h"
+#include "tests/train/step/data_ranks.h"
+#include "tests/train/step/random_run.h"
+#include "train/settings/load.h"
+#include "train/settings/validate.h"
+
+// Ranks that divide the state, as threads, beside one rank that takes all micro-batches: the same bits.
+namespace moelab {
+namespace {
+
+using test::Levels;
+using Overrides = std::vector<std::string>;
+constexpr int64_t kSteps = 3;
+
+// What must be the same.
+struct Outcome {
+  std::vector<double> numbers;  // of each step
+  std::vector<TensorEntry> weights, state;
+};
+
+Outcome outcome_of(const Settings& s, const BatchSource& batches, DataRanks ranks) {
+  Trainer trainer(s, at::kCPU, batches, ranks);
+  Outcome outcome;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const StepReport report = trainer.step(step);
+    outcome.numbers.insert(outcome.numbers.end(),
+                           {report.loss, report.gradient_norm, report.balance_loss, report.dropped_fraction,
+                            report.load_entropy, static_cast<double>(report.skipped)});
+  }
+  outcome.numbers.push_back(trainer.evaluate([&](int64_t b) { return batches(100 + b, 0, 2); }, 3));
+  const auto copies = [](std::vector<TensorEntry> entries) {
+    for (TensorEntry& entry : entries) entry.tensor = entry.tensor.clone();
+    return entries;
+  };
+  outcome.weights = copies(trainer.weights());
+  outcome.state = copies(trainer.optimizer_state());
+  return outcome;
+}
+
+void expect_same(const Outcome& got, const Outcome& want, const std::string& where) {
+  EXPECT_EQ(got.numbers, want.numbers) << where;
+  test::expect_equal(got.weights, want.weights, where);
+  test::expect_equal(got.state, want.state, where);
+}
+
+// `s` has the accumulation of one of the ranks.
+void expect_bits_of_one_rank(const Settings& s, int64_t ranks, const std::string& where) {
+  Settings one = s;
+  one.parallel = {};
+  one.train.accumulation *= ranks;
+  one.optim.in_backward = false;  // it has no accumulation
+  const BatchSource batches = test::random_batches(one);
+  const Outcome want = outcome_of(one, batches, {});
+  for (const double number : want.numbers) ASSERT_TRUE(std::isfinite(number)) << where;
+  std::vector<Outcome> got(ranks);
+  try {
+    test::run_data_ranks(ranks, [&](DataRanks data) { got[data.rank()] = outcome_of(s, batches, data); });
+  } catch (const std::exception& error) {
+    FAIL() << where << ": " << error.what();
+  }
+  for (int64_t r = 0; r < ranks; ++r) expect_same(got[r], want, where + " rank " + std::to_string(r));
+}
+
+// One factor of the runs, with its levels: settings of each.
+struct Factor {
+  const char* name;
+  std::vector<Overrides> levels;
+};
+
+const std::vector<Factor>& factors() {
+  static const std::vector<Factor> all = {
+      {"zero", {{"parallel.zero=1"}, {"parallel.zero=2"}, {"parallel.zero=3"}}},
+      {"ranks", {{"parallel.data=2"}, {"parallel.data=3"}, {"parallel.data=4"}}},
+      {"precision",
+       {{"precision.compute=fp32"},
+        {"precision.compute=bf16"},
+        {"precision.compute=bf16", "precision.master=none"},
+        {"precision.compute=fp16"},
+        {"precision.compute=fp8"},
+        {"precision.compute=bf16", "precision.store=int8"}}},
+      {"optimizer",
+       {{"optim.name=adamw"},
+        {"optim.name=adamw", "optim.state=bf16"},
+        {"optim.name=adam8bit"},
+        {"optim.name=adamw_compact"},
+        {"optim.name=adam_mini"},
+        {"optim.name=lion"},
+        {"optim.name=adafactor"},
+        {"optim.name=sgd"},
+        {"optim.name=muon"}}},
+      {"parameters", {{}, {"placement.parameters=host"}, {"placement.parameters=nvme"}}},
+      {"gradients", {{}, {"placement.gradients=host"}, {"placement.gradients=nvme"}}},
+      {"state", {{}, {"placement.optimizer=host"}, {"placement.optimizer=nvme"}}},
+      {"recomputed", {{}, {"activations.checkpoint=full"}, {"activations.pieces=[norms, expert_hidden]"}}},
+      {"storage", {{}, {"activations.storage=int8"}, {"activations.storage=host"}}},
+      {"in_backward", {{}, {"optim.in_backward=true", "optim.clip=0"}}},
+      {"accumulation", {{}, {"train.accumulation=2"}}},
+      {"rows", {{}, {"train.tokens_per_device=96", "train.micro_batch=1"}}},
+      {"model", {{}, {"model.experts=0"}, {"model.dispatch=dropless", "model.tie_embeddings=true"}}},
+  };
+  return all;
+}
+
+Overrides overrides_of(const Levels& row, const std::string& drive) {
+  Overrides all = {"model.vocab=61",
+                   "model.d_model=32",
+                   "model.layers=2",
+                   "model.heads=4",
+                   "model.d_expert=48",
+                   "train.micro_batch=2",
+                   "train.sequence=24",
+                   "train.steps=8",
+                   "optim.warmup=1",
+                   "optim.clip=0.5",
+                   "placement.nvme_path=" + drive};
+  for (size_t f = 0; f < row.size(); ++f) {
+    const Overrides& level = factors()[f].levels[row[f]];
+    all.insert(all.end(), level.begin(), level.end());
+  }
+  return all;
+}
+
+std::string text_of(const Levels& row) {
+  std::string text;
+  for (size_t f = 0; f < row.size(); ++f)
+    for (const std::string& one : factors()[f].levels[row[f]]) text += one + " ";
+  return text;
+}
+
+TEST(Zero, EveryThreeTechniquesTogetherHaveTheBitsOfOneRank) {
+  const TemporaryFolder drive;
+  std::vector<size_t> counts;
+  for (const Factor& factor : factors()) counts.push_back(factor.levels.size());
+  const auto valid = [&](const Levels& row) {
+    try {
+      load_settings({.config = "moe-pico", .overrides = overrides_of(row, drive.path())});
+      return true;
+    } catch (const UserError&) {
+      return false;
+    }
+  };
+  const test::CoveringArray array(counts, valid);
+  RecordProperty("runs", static_cast<int>(array.rows().size()));
+  RecordProperty("combinations", static_cast<int>(array.combinations()));
+  EXPECT_LE(array.rows().size(), 300U);
+  for (const Levels& row : array.rows()) {
+    SCOPED_TRACE(text_of(row));
+    const Settings s = load_settings({.config = "moe-pico", .overrides = overrides_of(row, drive.path())});
+    expect_bits_of_one_rank(s, s.parallel.data, text_of(row));
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace moelab
