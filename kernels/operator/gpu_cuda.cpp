@@ -1,6 +1,6 @@
-#include <ATen/cuda/CUDAContext.h>
-
 #include "kernels/operator/gpu.h"
+
+#include <ATen/cuda/CUDAContext.h>
 
 namespace moelab {
 
