@@ -2,7 +2,6 @@
 #ifdef MOELAB_WITH_CUDA
 
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -10,16 +9,10 @@
 #include "kernels/dense/fp8.h"
 #include "kernels/device/element_of.h"
 #include "kernels/moe/expert_rows.h"
+#include "kernels/moe/grouped_products.h"
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
-
-// Before Hopper, and in other types, each grouped product reads the offsets on the host. On Blackwell experts
-// without rows got gradients (LibTorch's issue 172439).
-bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F) {
-  return type == at::kBFloat16 && E < 1024 && D % 8 == 0 && F % 8 == 0 &&
-         at::cuda::getDeviceProperties(device.index())->major == 9;
-}
 
 namespace {
 
@@ -168,38 +161,6 @@ Gradients expert_block_backward_cuda(const ExpertCall& call, const Tensor& dy, c
   const Tensor dw13 = c.columns_by_expert(h, c.gather(c.x));
   const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, c.w13), false);
   return {dx, dweights, dw13, dw2};
-}
-
-namespace {
-
-Tensor product(const Tensor& a, Fp8Format format, const Tensor& b, bool fp8) {
-  return fp8 ? fp8_mm(a, format, b) : at::mm(a, b);
-}
-
-}  // namespace
-
-std::tuple<Tensor, Tensor> dense_block_forward_cuda(const Tensor& x, const Tensor& w13, const Tensor& w2,
-                                                    bool fp8) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor h = product(x, Fp8Format::e4m3, w13.t(), fp8),
-               act = at::empty({x.size(0), w2.size(1)}, x.options());
-  cuda::swiglu(cuda::element_of(x), h.mutable_data_ptr(), nullptr, x.size(0), w2.size(1),
-               act.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {product(act, Fp8Format::e4m3, w2.t(), fp8), h};
-}
-
-std::tuple<Tensor, Tensor, Tensor> dense_block_backward_cuda(const Tensor& dy, const Tensor& x,
-                                                             const Tensor& w13, const Tensor& w2,
-                                                             const Tensor& kept, bool fp8) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor h = kept.dim() == 2 ? kept : product(x, Fp8Format::e4m3, w13.t(), fp8),
-               act = product(dy, Fp8Format::e5m2, w2, fp8);
-  cuda::swiglu_backward(cuda::element_of(x), h.mutable_data_ptr(), act.mutable_data_ptr(), nullptr, nullptr,
-                        nullptr, x.size(0), w2.size(1), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {product(h, Fp8Format::e5m2, w13, fp8), product(h.t(), Fp8Format::e5m2, x, fp8),
-          product(dy.t(), Fp8Format::e5m2, act, fp8)};
 }
 
 }  // namespace moelab
