@@ -1,10 +1,8 @@
-#include "kernels/moe/expert_block_cuda.h"
-#ifdef MOELAB_WITH_CUDA
-
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
 
 #include "kernels/dense/fp8.h"
 #include "kernels/device/element_of.h"
@@ -12,6 +10,11 @@
 #include "kernels/moe/expert_rows.h"
 #include "kernels/moe/grouped_products.h"
 
+// The CUDA side of the operators of kernels/moe/expert_block.h. If all experts have equally many rows (by
+// capacity, unless the capacity is all tokens and each goes to all experts), the host does not wait for the
+// device. Otherwise, in bf16 on Hopper with D and F multiples of 8 and fewer than 1024 experts, products over
+// experts are LibTorch's grouped ones, which do not wait either. In all other cases, and in fp8, there is one
+// product per expert, and the host waits once, for the offsets.
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
 namespace {
@@ -123,15 +126,17 @@ struct CudaSteps : PlannedCall {
   }
 };
 
-}  // namespace
+Outputs forward_cuda(const ExpertCall& call, bool keep) { return run_forward(CudaSteps(call), keep); }
 
-Outputs expert_block_forward_cuda(const ExpertCall& call, bool keep) {
-  return run_forward(CudaSteps(call), keep);
-}
-
-Gradients expert_block_backward_cuda(const ExpertCall& call, const Tensor& dy, const Tensor& kept) {
+Gradients backward_cuda(const ExpertCall& call, const Tensor& dy, const Tensor& kept) {
   return run_backward(CudaSteps(call), dy, kept);
 }
 
+}  // namespace
+
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("expert_block_forward", forward_operator<forward_cuda>);
+  m.impl("expert_block_backward", backward_operator<backward_cuda>);
+}
+
 }  // namespace moelab
-#endif
