@@ -1,6 +1,10 @@
-# moelab_library(NAME DEPS target…): a static library of this folder's .cpp (and .cu, when CUDA is built) files.
+# moelab_library(NAME DEPS target…): a library of this folder's sources (moelab_sources).
 # moelab_test(NAME [PCH] [FOLDERS folder…] DEPS target…): a GoogleTest program of this folder's .cpp files, one ctest
 # test.
+#
+# Sources tell by their names which build they belong to, instead of by #ifdef: NAME.cu and NAME_cuda.cpp are compiled
+# when CUDA is built, NAME_no_cuda.cpp when it is not, all others always. A function that every build needs and only CUDA
+# has something to do for is defined in both NAME_cuda.cpp and NAME_no_cuda.cpp.
 # All targets that include LibTorch share one precompiled header, built once (it is 700 MB).
 function(moelab_compile_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
@@ -14,19 +18,49 @@ function(moelab_compile_options target)
   endif()
 endfunction()
 
-function(moelab_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+# Sets `sources` to this folder's sources for this build, but for the NAME_cuda.cpp files, which are in `cuda_sources`.
+function(moelab_sources)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS *_cuda.cpp)
+  file(GLOB no_cuda_sources CONFIGURE_DEPENDS *_no_cuda.cpp)
+  file(GLOB device_sources CONFIGURE_DEPENDS *.cu)
+  list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   if(MOELAB_WITH_CUDA)
-    file(GLOB cuda_sources CONFIGURE_DEPENDS *.cu)
+    list(FILTER cuda_sources EXCLUDE REGEX "_no_cuda\\.cpp$")
+    list(APPEND sources ${device_sources})
+  else()
+    set(cuda_sources)
+    list(APPEND sources ${no_cuda_sources})
   endif()
-  add_library(${name} STATIC ${sources} ${cuda_sources})
-  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
-  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
-  moelab_compile_options(${name})
+  set(sources ${sources} PARENT_SCOPE)
+  set(cuda_sources ${cuda_sources} PARENT_SCOPE)
 endfunction()
 
+function(moelab_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  moelab_sources()
+  add_library(${name} STATIC ${sources})
+  set(targets ${name})
+  if(cuda_sources)
+    # Nothing refers to a source that only registers operators for CUDA, so the linker would leave it in a static
+    # library. As an object it goes into each program that links the library, once.
+    add_library(${name}_cuda OBJECT ${cuda_sources})
+    set_target_properties(${name}_cuda PROPERTIES UNITY_BUILD OFF)  # few sources, each with helpers of its own
+    target_link_libraries(${name} INTERFACE $<TARGET_OBJECTS:${name}_cuda>)
+    list(APPEND targets ${name}_cuda)
+  endif()
+  foreach(target ${targets})
+    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${target} PUBLIC ${ARG_DEPS})
+    moelab_compile_options(${target})
+  endforeach()
+endfunction()
+
+# For a library, its part for CUDA too.
 function(moelab_use_pch target)
+  if(TARGET ${target}_cuda)
+    moelab_use_pch(${target}_cuda)
+  endif()
   if(NOT TARGET moelab_pch)
     add_library(moelab_pch STATIC ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
     target_link_libraries(moelab_pch PUBLIC moelab::torch)

@@ -19,12 +19,10 @@
 #include "bench/kernels/peak_memory.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/memory/report.h"
+#include "kernels/operator/gpu.h"
 #include "moe/settings/error.h"
 #include "train/io/proc_file.h"
 #include "train/program/record/build_commit.h"
-#ifdef MOELAB_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 
 namespace moelab::bench {
 namespace {
@@ -66,14 +64,8 @@ class Table final : public benchmark::BenchmarkReporter {
   bool gpu_;
 };
 
-#ifdef MOELAB_WITH_CUDA
-std::string gpu_name() { return at::cuda::getCurrentDeviceProperties()->name; }
-#else
-std::string gpu_name() { return ""; }
-#endif
-
 void add_context(c10::Device device) {
-  if (device.is_cuda()) benchmark::AddCustomContext("gpu", gpu_name());
+  if (device.is_cuda()) benchmark::AddCustomContext("gpu", gpu_model(device));
   benchmark::AddCustomContext("commit", build_commit());
   benchmark::AddCustomContext("cpu", cpu_name());
   benchmark::AddCustomContext("cpu_capability", at::get_cpu_capability());

@@ -1,5 +1,4 @@
 #pragma once
-#ifdef MOELAB_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -19,4 +18,3 @@ void sorted_routes(const int32_t* ids, int64_t routes, int64_t experts, void* sc
                    int32_t* offsets, cudaStream_t stream);
 
 }  // namespace moelab::bench
-#endif

@@ -7,11 +7,7 @@
 #include <chrono>
 #include <cmath>
 
-#ifdef MOELAB_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/Sleep.h>
-#include <c10/cuda/CUDAEvent.h>
-#endif
+#include "bench/kernels/gpu_timing.h"
 
 namespace moelab::bench {
 namespace {
@@ -34,26 +30,6 @@ void clear_private_caches() {
     benchmark::DoNotOptimize(sum);
   });
 }
-
-#ifdef MOELAB_WITH_CUDA
-constexpr int64_t kPauseCycles = 4000000;  // about 2 ms, in which the host queues f()
-
-double gpu_seconds_of(const std::function<void()>& f) {
-  static const at::Tensor other =
-      at::empty({2 * int64_t{at::cuda::getCurrentDeviceProperties()->l2CacheSize}},
-                at::TensorOptions(c10::kCUDA).dtype(at::kByte));
-  c10::cuda::CUDAEvent start(cudaEventDefault), end(cudaEventDefault);
-  other.zero_();
-  at::cuda::sleep(kPauseCycles);
-  start.record();
-  f();
-  end.record();
-  end.synchronize();
-  return 1e-3 * start.elapsed_time(end);
-}
-#else
-double gpu_seconds_of(const std::function<void()>&) { TORCH_CHECK(false, "a build without CUDA"); }
-#endif
 
 }  // namespace
 

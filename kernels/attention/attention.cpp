@@ -17,10 +17,8 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
+#include "kernels/operator/gpu.h"
 #include "kernels/operator/op_handle.h"
-#ifdef MOELAB_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 
 // Axes: B batch, S sequence, H query heads, K key/value heads, N = H + 2K packed heads, hd width of a head.
 namespace moelab {
@@ -41,10 +39,7 @@ struct Packed {
 // kernel.
 bool is_cuda_flash(const Tensor& q) {
   if (!on_cuda(q) || q.scalar_type() == at::kFloat) return false;
-#ifdef MOELAB_WITH_CUDA
-  if (q.is_cuda()) return at::cuda::getDeviceProperties(q.device().index())->major >= 8;
-#endif
-  return true;
+  return q.is_meta() || compute_capability(q.device()) >= 80;
 }
 
 // Whether the library's kernel for the device supports the head width: on CUDA a multiple of 16 bytes, for

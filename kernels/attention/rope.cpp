@@ -12,15 +12,6 @@
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
 
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/attention/rope_device.h"
-#include "kernels/device/element_of.h"
-#endif
-
 // Axes: B batch, S sequence, N packed heads, hd width of a head.
 namespace moelab {
 namespace {
@@ -76,27 +67,6 @@ Tensor backward_cpu(const Tensor& grad, int64_t rotated_heads, const Tensor& tab
 Tensor& forward_meta(Tensor& qkv, int64_t, const Tensor&) { return qkv; }
 
 Tensor backward_meta(const Tensor& grad, int64_t, const Tensor&) { return at::empty_like(grad); }
-
-#ifdef MOELAB_WITH_CUDA
-void rotate_cuda(Tensor& qkv, int64_t rotated_heads, const Tensor& table, float sign) {
-  const c10::cuda::CUDAGuard guard(qkv.device());
-  cuda::rope(cuda::element_of(qkv), qkv.mutable_data_ptr(), table.const_data_ptr<float>(),
-             {qkv.size(0) * qkv.size(1), table.size(0), qkv.size(2), rotated_heads, qkv.size(3)}, sign,
-             c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-
-Tensor& forward_cuda(Tensor& qkv, int64_t rotated_heads, const Tensor& table) {
-  rotate_cuda(qkv, rotated_heads, table, 1);
-  return qkv;
-}
-
-Tensor backward_cuda(const Tensor& grad, int64_t rotated_heads, const Tensor& table) {
-  Tensor out = grad.clone();
-  rotate_cuda(out, rotated_heads, table, -1);
-  return out;
-}
-#endif
 
 class Rope : public Differentiable<Rope> {
  public:
@@ -169,11 +139,5 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("rope_", forward_meta);
   m.impl("rope_backward", backward_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("rope_", forward_cuda);
-  m.impl("rope_backward", backward_cuda);
-}
-#endif
 
 }  // namespace moelab

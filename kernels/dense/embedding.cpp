@@ -9,29 +9,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/dense/embedding_parts.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/dense/embedding_device.h"
-#endif
 
 // Axes: B batch, S sequence, T = B*S tokens, V vocabulary, D width.
 namespace moelab {
 namespace {
 
 using at::Tensor;
-
-Tensor empty_output(const Tensor& weight, const Tensor& tokens) {
-  auto shape = tokens.sizes().vec();
-  shape.push_back(weight.size(1));
-  return at::empty(shape, weight.options());
-}
+using namespace embedding_detail;
 
 struct BackwardOutputs {
   Tensor dweight;
@@ -100,12 +88,8 @@ Tensor backward_cpu(const Tensor& grad, const Tensor& tokens, int64_t V) {
   return out.dweight;
 }
 
-// ATen's CUDA side sorts the ids too and sums in fp32; but up to this many tokens it adds to the result in
-// place, in the result's type.
-constexpr int64_t kAddedInPlace = 3072;
-
-// Allocates what backward_cuda does. For few tokens: an fp32 copy of the terms and their fp32 sum. For more:
-// ATen's sorted ids with their positions, and fp32 sums of at most 10 terms each.
+// Allocates what backward_cuda (embedding_cuda.cpp) does. For few tokens: an fp32 copy of the terms and their
+// fp32 sum. For more: ATen's sorted ids with their positions, and fp32 sums of at most 10 terms each.
 Tensor backward_cuda_meta(const Tensor& grad, const Tensor& tokens, int64_t V) {
   const int64_t T = tokens.numel(), D = grad.size(-1);
   const auto fp32 = grad.options().dtype(at::kFloat);
@@ -122,25 +106,6 @@ Tensor backward_meta(const Tensor& grad, const Tensor& tokens, int64_t vocabular
   if (meta_is_cuda()) return backward_cuda_meta(grad, tokens, vocabulary);
   return BackwardOutputs(grad, tokens, vocabulary).dweight;
 }
-
-#ifdef MOELAB_WITH_CUDA
-Tensor forward_cuda(const Tensor& weight, const Tensor& tokens) {
-  const c10::cuda::CUDAGuard guard(weight.device());
-  Tensor out = empty_output(weight, tokens);
-  cuda::embedding(weight.const_data_ptr(), weight.size(0), tokens.const_data_ptr<int64_t>(),
-                  out.mutable_data_ptr(), tokens.numel(), weight.size(1) * weight.element_size(),
-                  c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return out;
-}
-
-Tensor backward_cuda(const Tensor& grad, const Tensor& tokens, int64_t vocabulary) {
-  const Tensor terms = tokens.numel() <= kAddedInPlace ? grad.to(at::kFloat) : grad;
-  return at::embedding_dense_backward(terms, tokens, vocabulary, /*padding_idx=*/-1,
-                                      /*scale_grad_by_freq=*/false)
-      .to(grad.scalar_type());
-}
-#endif
 
 class Embedding : public Differentiable<Embedding> {
  public:
@@ -183,11 +148,5 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("embedding_forward", forward_meta);
   m.impl("embedding_backward", backward_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("embedding_forward", forward_cuda);
-  m.impl("embedding_backward", backward_cuda);
-}
-#endif
 
 }  // namespace moelab

@@ -13,9 +13,7 @@
 #include "kernels/dense/product.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
-#ifdef MOELAB_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
+#include "kernels/operator/gpu.h"
 
 namespace moelab {
 namespace {
@@ -167,13 +165,7 @@ Fp8Codes fp8_codes(const Tensor& x, Fp8Format format, Fp8Scale scale) {
 
 bool has_fp8_products(c10::Device device) {
   if (device.is_meta()) return meta_is_cuda();
-#ifdef MOELAB_WITH_CUDA
-  if (device.is_cuda()) {
-    const cudaDeviceProp* const gpu = at::cuda::getDeviceProperties(device.index());
-    return gpu->major * 10 + gpu->minor >= 89;
-  }
-#endif
-  return false;
+  return device.is_cuda() && compute_capability(device) >= 89;
 }
 
 Fp8Factors fp8_factors(const Tensor& a, Fp8Format format, const Tensor& b) {

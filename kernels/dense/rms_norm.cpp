@@ -11,53 +11,16 @@
 #include <optional>
 #include <tuple>
 
+#include "kernels/dense/rms_norm_parts.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/dense/rms_norm_device.h"
-#include "kernels/device/element_of.h"
-#endif
 
 // Axes: R rows (all but the last axis of x), D width, P partial sums of the weight's gradient.
 namespace moelab {
 namespace {
 
 using at::Tensor;
-
-// Where row i of a tensor starts: its leading axes folded into at most two strides, which covers the query
-// heads of a packed (B, S, N, hd) tensor.
-struct Rows {
-  int64_t inner = 1, inner_stride = 0, outer_stride = 0;
-  int64_t offset(int64_t row) const { return row / inner * outer_stride + row % inner * inner_stride; }
-};
-
-std::optional<Rows> rows_of(const Tensor& x) {
-  if (x.size(-1) > 1 && x.stride(-1) != 1) return std::nullopt;
-  Rows rows;
-  int64_t outer = 1;
-  for (int64_t axis = x.dim() - 2; axis >= 0; --axis) {
-    const int64_t size = x.size(axis), stride = x.stride(axis);
-    if (size == 1) continue;
-    if (outer == 1 && (rows.inner == 1 || stride == rows.inner * rows.inner_stride)) {
-      if (rows.inner == 1) rows.inner_stride = stride;
-      rows.inner *= size;
-    } else if (outer == 1 || stride == outer * rows.outer_stride) {
-      if (outer == 1) rows.outer_stride = stride;
-      outer *= size;
-    } else {
-      return std::nullopt;
-    }
-  }
-  rows.inner = std::max<int64_t>(rows.inner, 1);  // an empty batch
-  return rows;
-}
-
-int64_t row_count(const Tensor& x) { return x.size(-1) > 0 ? x.numel() / x.size(-1) : 0; }
+using namespace rms_norm_detail;
 
 // How rows are split for the partial sums of the weight's gradient. It depends on the shape alone, so that
 // the result has the same bits on any number of threads.
@@ -66,21 +29,6 @@ struct Split {
   explicit Split(int64_t rows) : rows_each(std::max<int64_t>(16, at::divup(rows, 64))) {
     parts = at::divup(rows, rows_each);
   }
-};
-
-struct ForwardOutputs {
-  Tensor y, rstd;
-  explicit ForwardOutputs(const Tensor& x)
-      : y(at::empty(x.sizes(), x.options())),
-        rstd(at::empty({row_count(x)}, x.options().dtype(at::kFloat))) {}
-};
-
-struct BackwardOutputs {
-  Tensor dx, dweight, partial_PD;
-  BackwardOutputs(const Tensor& x, int64_t parts)
-      : dx(at::empty(x.sizes(), x.options())),
-        dweight(at::empty({x.size(-1)}, x.options().dtype(at::kFloat))),
-        partial_PD(at::empty({parts, x.size(-1)}, x.options().dtype(at::kFloat))) {}
 };
 
 template <class T>
@@ -181,35 +129,6 @@ std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x, const T
   return {out.dx, out.dweight};
 }
 
-#ifdef MOELAB_WITH_CUDA
-cuda::NormRows cuda_rows(const Tensor& x) {
-  const Rows rows = rows_of(x).value();
-  return {row_count(x), x.size(-1), rows.inner, rows.inner_stride, rows.outer_stride};
-}
-
-std::tuple<Tensor, Tensor> forward_cuda(const Tensor& x, const Tensor& weight, double eps) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  ForwardOutputs out(x);
-  cuda::rms_norm_forward(cuda::element_of(x), cuda_rows(x), x.const_data_ptr(),
-                         weight.const_data_ptr<float>(), eps, out.y.mutable_data_ptr(),
-                         out.rstd.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {out.y, out.rstd};
-}
-
-std::tuple<Tensor, Tensor> backward_cuda(const Tensor& grad, const Tensor& x, const Tensor& rstd,
-                                         const Tensor& weight) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  BackwardOutputs out(x, cuda::rms_norm_parts(row_count(x)));
-  cuda::rms_norm_backward(cuda::element_of(x), cuda_rows(x), grad.const_data_ptr(), x.const_data_ptr(),
-                          rstd.const_data_ptr<float>(), weight.const_data_ptr<float>(),
-                          out.dx.mutable_data_ptr(), out.partial_PD.mutable_data_ptr<float>(),
-                          out.dweight.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {out.dx, out.dweight};
-}
-#endif
-
 class RmsNorm : public Differentiable<RmsNorm> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight,
@@ -254,11 +173,5 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("rms_norm_forward", forward_meta);
   m.impl("rms_norm_backward", backward_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("rms_norm_forward", forward_cuda);
-  m.impl("rms_norm_backward", backward_cuda);
-}
-#endif
 
 }  // namespace moelab

@@ -9,38 +9,15 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/formats/packed_blocks_parts.h"
 #include "kernels/operator/op_handle.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/device/element_of.h"
-#include "kernels/formats/packed_blocks_device.h"
-#endif
 
 namespace moelab {
 namespace {
 
 using at::Tensor;
+using namespace packed_blocks_detail;
 constexpr int64_t kElementGrain = 1 << 14;  // elements a task
-
-// The two parts of a packed tensor.
-struct Layout {
-  int64_t count, block, blocks;
-  Layout(const Tensor& x, int64_t block)
-      : count(x.numel()), block(block), blocks(quant_blocks(count, block)) {
-    TORCH_CHECK(block > 0 && x.is_non_overlapping_and_dense(),
-                "packed blocks: dense tensors, blocks of one or more");
-  }
-  int64_t bytes() const { return blocks * int64_t{sizeof(float)} + count; }
-  int64_t length(int64_t i) const { return std::min(block, count - i * block); }
-};
-
-Tensor allocate(const Tensor& x, const Layout& layout) {
-  return at::empty({layout.bytes()}, x.options().dtype(at::kByte));
-}
 
 // Calls f(i, buffer) for each block i; the buffer has room for one block and is the task's own.
 template <class F>
@@ -54,7 +31,7 @@ void for_blocks(const Layout& layout, const F& f) {
 
 Tensor pack_cpu(const Tensor& x, int64_t code, int64_t block) {
   const Layout layout(x, block);
-  Tensor packed = allocate(x, layout);
+  Tensor packed = layout.allocate(x);
   auto* scales = reinterpret_cast<float*>(packed.mutable_data_ptr<uint8_t>());
   uint8_t* bytes = packed.mutable_data_ptr<uint8_t>() + layout.blocks * sizeof(float);
   with_element_type(x.scalar_type(), [&](auto zero) {
@@ -70,12 +47,11 @@ Tensor pack_cpu(const Tensor& x, int64_t code, int64_t block) {
   return packed;
 }
 
-Tensor pack_meta(const Tensor& x, int64_t, int64_t block) { return allocate(x, Layout(x, block)); }
+Tensor pack_meta(const Tensor& x, int64_t, int64_t block) { return Layout(x, block).allocate(x); }
 
 void unpack_cpu(const Tensor& packed, int64_t code, int64_t block, const Tensor& x) {
   const Layout layout(x, block);
-  TORCH_CHECK(packed.numel() == layout.bytes(), "packed blocks: ", packed.numel(), " bytes for ",
-              layout.count, " elements");
+  layout.check(packed);
   const auto* scales = reinterpret_cast<const float*>(packed.const_data_ptr<uint8_t>());
   const uint8_t* bytes = packed.const_data_ptr<uint8_t>() + layout.blocks * sizeof(float);
   with_element_type(x.scalar_type(), [&](auto zero) {
@@ -92,39 +68,6 @@ void unpack_cpu(const Tensor& packed, int64_t code, int64_t block, const Tensor&
 
 void unpack_meta(const Tensor&, int64_t, int64_t, const Tensor&) {}
 
-#ifdef MOELAB_WITH_CUDA
-BlockCode cuda_code(int64_t code) {
-  const auto kind = static_cast<BlockCode>(code);
-  TORCH_CHECK(kind == BlockCode::int8 || kind == BlockCode::e4m3 || kind == BlockCode::e5m2,
-              "packed blocks: on CUDA int8, e4m3 and e5m2");
-  return kind;
-}
-
-Tensor pack_cuda(const Tensor& x, int64_t code, int64_t block) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Layout layout(x, block);
-  Tensor packed = allocate(x, layout);
-  auto* const bytes = packed.mutable_data_ptr<uint8_t>();
-  cuda::pack_blocks(cuda::element_of(x), x.const_data_ptr(), layout.count, block, cuda_code(code),
-                    reinterpret_cast<float*>(bytes), bytes + layout.blocks * sizeof(float),
-                    c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return packed;
-}
-
-void unpack_cuda(const Tensor& packed, int64_t code, int64_t block, const Tensor& x) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Layout layout(x, block);
-  TORCH_CHECK(packed.numel() == layout.bytes(), "packed blocks: ", packed.numel(), " bytes for ",
-              layout.count, " elements");
-  const auto* const bytes = packed.const_data_ptr<uint8_t>();
-  cuda::unpack_blocks(cuda::element_of(x), reinterpret_cast<const float*>(bytes),
-                      bytes + layout.blocks * sizeof(float), layout.count, block, cuda_code(code),
-                      x.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-#endif
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
@@ -139,12 +82,6 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("pack_blocks", pack_meta);
   m.impl("unpack_blocks", unpack_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("pack_blocks", pack_cuda);
-  m.impl("unpack_blocks", unpack_cuda);
-}
-#endif
 
 Tensor pack_blocks(const Tensor& x, BlockCode code, int64_t block) {
   static const auto op = operator_handle<decltype(pack_cpu)>("moelab::pack_blocks");

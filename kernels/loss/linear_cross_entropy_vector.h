@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/loss/linear_cross_entropy_device.h"
+#include "kernels/loss/cross_entropy_chunk.h"
 #include "kernels/vector/vec.h"
 
 // Softmax cross entropy over a chunk's transposed logits, one token per vector lane. Axes: R tokens of the

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
+#include "kernels/memory/gpu_memory.h"
 
 namespace moelab {
 namespace {
@@ -18,21 +15,7 @@ at::Tensor aligned(const at::Tensor& memory, int64_t bytes, int64_t alignment) {
   return memory.narrow(0, static_cast<int64_t>(-address % static_cast<uintptr_t>(alignment)), bytes);
 }
 
-#ifdef MOELAB_WITH_CUDA
 constexpr int64_t kPageBytes = 4096;
-
-// `pages`: whole pages with nothing else in them, because two registered ranges must not share a page.
-at::Tensor pinned(const at::Tensor& pages, int64_t bytes, c10::Device device) {
-  const c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(cudaHostRegister(pages.mutable_data_ptr(), pages.nbytes(), cudaHostRegisterPortable));
-  const auto release = [pages, device](void* address) {
-    const c10::cuda::CUDAGuard there(device);
-    C10_CUDA_CHECK_WARN(cudaDeviceSynchronize());  // a copy may be under way
-    C10_CUDA_CHECK_WARN(cudaHostUnregister(address));
-  };
-  return at::from_blob(pages.mutable_data_ptr(), {bytes}, release, pages.options());
-}
-#endif
 
 }  // namespace
 
@@ -43,13 +26,11 @@ Ledger& nvme_ledger(c10::Device device) {
 at::Tensor host_memory(int64_t bytes, c10::Device device, int64_t alignment) {
   const HomeScope outside(Home::host);
   const auto options = at::TensorOptions().dtype(at::kByte).device(device.is_meta() ? c10::kMeta : c10::kCPU);
-#ifdef MOELAB_WITH_CUDA
   if (device.is_cuda() && bytes > 0) {
     const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes,
                   step = std::max(alignment, kPageBytes);
-    return pinned(aligned(at::empty({pages + step}, options), pages, step), bytes, device);
+    return pinned_memory(aligned(at::empty({pages + step}, options), pages, step), bytes, device);
   }
-#endif
   if (alignment <= kHostAlign) return at::empty({bytes}, options);
   return aligned(at::empty({bytes + alignment}, options), bytes, alignment);
 }

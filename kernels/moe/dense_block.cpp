@@ -10,7 +10,6 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/moe/expert_block.h"
-#include "kernels/moe/expert_block_cuda.h"
 #include "kernels/moe/swiglu.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
@@ -92,7 +91,7 @@ std::tuple<Tensor, Tensor, Tensor> block_backward(const Tensor& dy, const Tensor
   return gradients;
 }
 
-// While meta stands for CUDA: allocates what the functions of kernels/moe/expert_block_cuda.cpp do, in their
+// While meta stands for CUDA: allocates what the functions of kernels/moe/dense_block_cuda.cpp do, in their
 // order.
 Tensor product_on_cuda(Kind kind, const Tensor& a, Fp8Format format, const Tensor& b, bool fp8) {
   const KindScope scope(kind);
@@ -157,12 +156,6 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("dense_block_forward", forward_meta);
   m.impl("dense_block_backward", backward_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("dense_block_forward", dense_block_forward_cuda);
-  m.impl("dense_block_backward", dense_block_backward_cuda);
-}
-#endif
 
 Tensor dense_block(const Tensor& x, const Tensor& w13, const Tensor& w2, bool fp8, bool keep_hidden) {
   return DenseBlockFunction::apply(x, w13, w2, fp8, keep_hidden);

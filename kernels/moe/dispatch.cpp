@@ -8,30 +8,16 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/memory/ledger.h"
-#include "kernels/moe/dispatch_device.h"
+#include "kernels/moe/capacity_row.h"
+#include "kernels/moe/dispatch_parts.h"
 #include "kernels/operator/op_handle.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#endif
 
 // Axes: T tokens (B sequences of S), K choices a token, E experts, C capacity, R rows.
 namespace moelab {
 namespace {
 
 using at::Tensor;
-using Rows = std::tuple<Tensor, Tensor, Tensor>;  // row_TK, offsets_E1, dropped
-
-Rows allocate(const Tensor& ids, int64_t experts) {
-  TORCH_CHECK(ids.scalar_type() == at::kInt && ids.dim() == 2 && ids.is_contiguous(),
-              "ids must be (T, K) int32");
-  KindScope kind(Kind::routing);
-  return {at::empty_like(ids), at::empty({experts + 1}, ids.options()),
-          at::zeros({}, ids.options().dtype(at::kFloat))};
-}
+using namespace dispatch_detail;
 
 Rows dropless_cpu(const Tensor& ids, int64_t experts) {
   auto [row, offsets, dropped] = allocate(ids, experts);
@@ -73,34 +59,6 @@ Rows capacity_cpu(const Tensor& ids, int64_t experts, int64_t sequence, int64_t 
 Rows dropless_meta(const Tensor& ids, int64_t experts) { return allocate(ids, experts); }
 Rows capacity_meta(const Tensor& ids, int64_t experts, int64_t, int64_t) { return allocate(ids, experts); }
 
-#ifdef MOELAB_WITH_CUDA
-Rows dropless_cuda(const Tensor& ids, int64_t experts) {
-  const c10::cuda::CUDAGuard guard(ids.device());
-  auto [row, offsets, dropped] = allocate(ids, experts);
-  const Tensor scratch = at::empty({cuda::dropless_scratch(ids.numel(), experts)}, ids.options());
-  cuda::dropless_routes(ids.const_data_ptr<int32_t>(), ids.numel(), experts,
-                        scratch.mutable_data_ptr<int32_t>(), row.mutable_data_ptr<int32_t>(),
-                        offsets.mutable_data_ptr<int32_t>(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {row, offsets, dropped};
-}
-
-Rows capacity_cuda(const Tensor& ids, int64_t experts, int64_t sequence, int64_t capacity) {
-  const c10::cuda::CUDAGuard guard(ids.device());
-  auto [row, offsets, dropped] = allocate(ids, experts);
-  if (ids.numel() == 0) {
-    offsets.zero_();
-    return {row, offsets, dropped};
-  }
-  cuda::capacity_routes(ids.const_data_ptr<int32_t>(), ids.size(0) / sequence, sequence * ids.size(1),
-                        experts, capacity, row.mutable_data_ptr<int32_t>(),
-                        offsets.mutable_data_ptr<int32_t>(), dropped.mutable_data_ptr<float>(),
-                        c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {row, offsets, dropped};
-}
-#endif
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
@@ -115,12 +73,6 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("dropless_routes", dropless_meta);
   m.impl("capacity_routes", capacity_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("dropless_routes", dropless_cuda);
-  m.impl("capacity_routes", capacity_cuda);
-}
-#endif
 
 int64_t expert_capacity(int64_t sequence, int64_t top_k, int64_t experts, double capacity_factor) {
   const double share = capacity_factor * static_cast<double>(sequence * top_k) / static_cast<double>(experts);

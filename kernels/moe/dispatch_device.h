@@ -1,22 +1,10 @@
 #pragma once
-#include <cstdint>
-
-#include "kernels/device/host_device.h"
-
-namespace moelab {
-
-// The row of the `place`-th route in an expert's queue for sequence b; rows are ordered (E, B, C).
-MOELAB_HOST_DEVICE inline int32_t capacity_row(int64_t expert, int64_t b, int64_t place, int64_t sequences,
-                                               int64_t capacity) {
-  return static_cast<int32_t>((expert * sequences + b) * capacity + place);
-}
-
-}  // namespace moelab
-
-#ifdef MOELAB_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 #include "kernels/device/launch.h"
+#include "kernels/moe/capacity_row.h"
 
 // The kernels of the operators of kernels/moe/dispatch.h. An id that names no expert is skipped, as -1 is.
 // The host does not wait for the device, and results have one order whatever the device does.
@@ -38,4 +26,3 @@ void capacity_routes(const int32_t* ids, int64_t sequences, int64_t routes, int6
                      int32_t* row, int32_t* offsets, float* dropped, cudaStream_t stream);
 
 }  // namespace moelab::cuda
-#endif

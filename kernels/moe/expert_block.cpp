@@ -15,7 +15,6 @@
 #include "kernels/dense/fp8.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
-#include "kernels/moe/expert_block_cuda.h"
 #include "kernels/moe/expert_block_cuda_meta.h"
 #include "kernels/moe/expert_rows_cpu.h"
 #include "kernels/moe/expert_scratch.h"
@@ -304,21 +303,6 @@ Gradients backward_meta(const ExpertCall& call, const Tensor&, const Tensor& h) 
   return gradients;
 }
 
-// The operators as the dispatcher calls them; `side` is a device's implementation.
-template <Outputs (*side)(const ExpertCall&, bool)>
-Outputs forward_operator(const Tensor& x, const Tensor& weights, const Tensor& row_TK, const Tensor& offsets,
-                         const Tensor& w13, const Tensor& w2, int64_t rows, int64_t widest, bool keep,
-                         bool fp8, bool wide) {
-  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8, wide}, keep);
-}
-
-template <Gradients (*side)(const ExpertCall&, const Tensor&, const Tensor&)>
-Gradients backward_operator(const Tensor& dy, const Tensor& x, const Tensor& weights, const Tensor& row_TK,
-                            const Tensor& offsets, const Tensor& w13, const Tensor& w2, const Tensor& h,
-                            int64_t rows, int64_t widest, bool fp8, bool wide) {
-  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8, wide}, dy, h);
-}
-
 }  // namespace
 
 Outputs expert_block_detail::expert_block_forward(const ExpertCall& call, bool keep) {
@@ -387,12 +371,6 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("expert_block_forward", forward_operator<forward_meta>);
   m.impl("expert_block_backward", backward_operator<backward_meta>);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("expert_block_forward", forward_operator<expert_block_forward_cuda>);
-  m.impl("expert_block_backward", backward_operator<expert_block_backward_cuda>);
-}
-#endif
 
 Tensor expert_block(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
                     const Tensor& w2, bool fp8, bool keep_hidden) {

@@ -33,4 +33,20 @@ using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 Outputs expert_block_forward(const ExpertCall& call, bool keep);
 Gradients expert_block_backward(const ExpertCall& call, const at::Tensor& dy_TD, const at::Tensor& h_R2F);
 
+// The operators as the dispatcher calls them; `side` is a device's implementation.
+template <Outputs (*side)(const ExpertCall&, bool)>
+Outputs forward_operator(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& row_TK,
+                         const at::Tensor& offsets, const at::Tensor& w13, const at::Tensor& w2, int64_t rows,
+                         int64_t widest, bool keep, bool fp8, bool wide) {
+  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8, wide}, keep);
+}
+
+template <Gradients (*side)(const ExpertCall&, const at::Tensor&, const at::Tensor&)>
+Gradients backward_operator(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weights,
+                            const at::Tensor& row_TK, const at::Tensor& offsets, const at::Tensor& w13,
+                            const at::Tensor& w2, const at::Tensor& h, int64_t rows, int64_t widest, bool fp8,
+                            bool wide) {
+  return side({x, weights, row_TK, offsets, w13, w2, rows, widest, fp8, wide}, dy, h);
+}
+
 }  // namespace moelab::expert_block_detail

@@ -1,62 +1,41 @@
-#include "kernels/moe/expert_block_cuda.h"
-#ifdef MOELAB_WITH_CUDA
-
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
 
 #include "kernels/dense/fp8.h"
 #include "kernels/device/element_of.h"
+#include "kernels/moe/expert_block_plan.h"
 #include "kernels/moe/expert_rows.h"
+#include "kernels/moe/grouped_products.h"
 
+// The CUDA side of the operators of kernels/moe/expert_block.h. If all experts have equally many rows (by
+// capacity, unless the capacity is all tokens and each goes to all experts), the host does not wait for the
+// device. Otherwise, in bf16 on Hopper with D and F multiples of 8 and fewer than 1024 experts, products over
+// experts are LibTorch's grouped ones, which do not wait either. In all other cases, and in fp8, there is one
+// product per expert, and the host waits once, for the offsets.
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
-
-// Before Hopper, and in other types, each grouped product reads the offsets on the host. On Blackwell experts
-// without rows got gradients (LibTorch's issue 172439).
-bool has_grouped_products(c10::Device device, at::ScalarType type, int64_t E, int64_t D, int64_t F) {
-  return type == at::kBFloat16 && E < 1024 && D % 8 == 0 && F % 8 == 0 &&
-         at::cuda::getDeviceProperties(device.index())->major == 9;
-}
-
 namespace {
 
 using at::Tensor;
 using namespace expert_block_detail;
 
-// What all steps of one call share.
-struct Call {
-  const Tensor &x, &weights, &row_TK, &offsets, &w13, &w2;
-  int64_t T, D, K, E, F, R;
+struct CudaSteps : PlannedCall {
   bool even;  // all experts have equally many rows
   c10::cuda::CUDAGuard guard;
   cudaStream_t stream;
   cuda::Element element;
-  Tensor route_R;
-  bool fp8;
   std::optional<Tensor> host_offsets;  // if there is one product per expert
 
-  explicit Call(const ExpertCall& call)
-      : x(call.x_TD),
-        weights(call.weights_TK),
-        row_TK(call.row_TK),
-        offsets(call.offsets_E1),
-        w13(call.w13_E2FD),
-        w2(call.w2_EDF),
-        T(x.size(0)),
-        D(x.size(1)),
-        K(weights.size(1)),
-        E(w13.size(0)),
-        F(w2.size(2)),
-        R(call.rows),
+  explicit CudaSteps(const ExpertCall& call)
+      : PlannedCall(call),
         // by capacity; ragged groups may also have T rows, and R = E * T if every token goes to every expert
         even(E * call.widest == R && (call.widest < T || K < E)),
         guard(x.device()),
         stream(c10::cuda::getCurrentCUDAStream()),
-        element(cuda::element_of(x)),
-        fp8(call.fp8) {
+        element(cuda::element_of(x)) {
     TORCH_CHECK(x.is_contiguous() && w13.is_contiguous() && w2.is_contiguous() && weights.is_contiguous() &&
                     row_TK.is_contiguous() && offsets.is_cuda(),
                 "expert block: contiguous tensors on one device");
@@ -64,7 +43,6 @@ struct Call {
                     w13.scalar_type() == x.scalar_type() && w2.scalar_type() == x.scalar_type() &&
                     weights.size(0) == T && weights.scalar_type() == at::kFloat,
                 "expert block: weights ", w13.sizes(), " and ", w2.sizes(), " do not match x ", x.sizes());
-    route_R = at::empty({R}, row_TK.options());
     cuda::invert_routes(row_TK.const_data_ptr<int32_t>(), row_TK.numel(), route_R.mutable_data_ptr<int32_t>(),
                         R, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -91,6 +69,20 @@ struct Call {
     return to;
   }
 
+  void swiglu(const Tensor& h_R2F, const Tensor& act_RF) const {
+    cuda::swiglu(element, h_R2F.mutable_data_ptr(), route(), R, F, act_RF.mutable_data_ptr(), stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
+  void swiglu_backward(const Tensor& h_R2F, const Tensor& act_RF, const Tensor& dscale_R,
+                       const Tensor& dweights_TK) const {
+    cuda::swiglu_backward(element, h_R2F.mutable_data_ptr(), act_RF.mutable_data_ptr(), route(),
+                          weights.const_data_ptr<float>(), dscale_R.mutable_data_ptr<float>(), R, F, stream);
+    cuda::gather_scales(dscale_R.const_data_ptr<float>(), row_TK.const_data_ptr<int32_t>(), row_TK.numel(),
+                        dweights_TK.mutable_data_ptr<float>(), stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
   // Calls f(expert, its first row, its number of rows) for the experts that have rows.
   template <class Body>
   void for_experts(const Body& body) const {
@@ -102,8 +94,7 @@ struct Call {
   }
   Tensor by_expert(const Tensor& rows_RI) const { return rows_RI.view({E, R / E, rows_RI.size(1)}); }
 
-  // Each expert's rows times its matrix (E, in, out). `format`: the rows', in fp8.
-  Tensor rows_by_expert(const Tensor& rows_RI, Fp8Format format, const Tensor& matrix_EIO) const {
+  Tensor rows_by_expert(const Tensor& rows_RI, Fp8Format format, const Tensor& matrix_EIO, Kind) const {
     if (even && !fp8) return at::bmm(by_expert(rows_RI), matrix_EIO).view({R, matrix_EIO.size(2)});
     if (grouped()) return at::_grouped_mm(rows_RI, matrix_EIO, offsets.narrow(0, 1, E));
     Tensor out = at::empty({R, matrix_EIO.size(2)}, x.options());
@@ -114,8 +105,6 @@ struct Call {
     return out;
   }
 
-  // For each expert the transpose of its rows of a times its rows of b: (E, A, B), zeros for one without
-  // rows. a: gradients.
   Tensor columns_by_expert(const Tensor& a_RA, const Tensor& b_RB) const {
     if (even && !fp8) return at::bmm(by_expert(a_RA).transpose(1, 2), by_expert(b_RB));
     if (grouped()) return at::_grouped_mm(a_RA.t(), b_RB, offsets.narrow(0, 1, E));
@@ -127,8 +116,6 @@ struct Call {
     return out;
   }
 
-  Tensor pre_activation() const { return rows_by_expert(gather(x), Fp8Format::e4m3, w13.transpose(1, 2)); }
-
  private:
   void multiply(Tensor& to, const Tensor& a, Fp8Format format, const Tensor& b) const {
     if (fp8) {
@@ -139,68 +126,17 @@ struct Call {
   }
 };
 
-}  // namespace
+Outputs forward_cuda(const ExpertCall& call, bool keep) { return run_forward(CudaSteps(call), keep); }
 
-Outputs expert_block_forward_cuda(const ExpertCall& call, bool keep) {
-  const Call c(call);
-  const Tensor h = c.pre_activation(), act = at::empty({c.R, c.F}, c.x.options());
-  cuda::swiglu(c.element, h.mutable_data_ptr(), c.route(), c.R, c.F, act.mutable_data_ptr(), c.stream);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const Tensor y = c.combine(c.rows_by_expert(act, Fp8Format::e4m3, c.w2.transpose(1, 2)), true);
-  return {y, keep ? h : at::empty({0}, c.x.options())};
-}
-
-Gradients expert_block_backward_cuda(const ExpertCall& call, const Tensor& dy, const Tensor& kept) {
-  const Call c(call);
-  const Tensor h = kept.dim() == 2 ? kept : c.pre_activation();
-  const Tensor dscale_R = at::empty({c.R}, c.weights.options()), dweights = at::empty_like(c.weights);
-  Tensor dy_RD = c.gather(dy);
-  Tensor act = c.rows_by_expert(dy_RD, Fp8Format::e5m2, c.w2);  // dA', then the scaled activation
-  cuda::swiglu_backward(c.element, h.mutable_data_ptr(), act.mutable_data_ptr(), c.route(),
-                        c.weights.const_data_ptr<float>(), dscale_R.mutable_data_ptr<float>(), c.R, c.F,
-                        c.stream);
-  cuda::gather_scales(dscale_R.const_data_ptr<float>(), c.row_TK.const_data_ptr<int32_t>(), c.row_TK.numel(),
-                      dweights.mutable_data_ptr<float>(), c.stream);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const Tensor dw2 = c.columns_by_expert(dy_RD, act);
-  dy_RD.reset();
-  act.reset();
-  const Tensor dw13 = c.columns_by_expert(h, c.gather(c.x));
-  const Tensor dx = c.combine(c.rows_by_expert(h, Fp8Format::e5m2, c.w13), false);
-  return {dx, dweights, dw13, dw2};
-}
-
-namespace {
-
-Tensor product(const Tensor& a, Fp8Format format, const Tensor& b, bool fp8) {
-  return fp8 ? fp8_mm(a, format, b) : at::mm(a, b);
+Gradients backward_cuda(const ExpertCall& call, const Tensor& dy, const Tensor& kept) {
+  return run_backward(CudaSteps(call), dy, kept);
 }
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> dense_block_forward_cuda(const Tensor& x, const Tensor& w13, const Tensor& w2,
-                                                    bool fp8) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor h = product(x, Fp8Format::e4m3, w13.t(), fp8),
-               act = at::empty({x.size(0), w2.size(1)}, x.options());
-  cuda::swiglu(cuda::element_of(x), h.mutable_data_ptr(), nullptr, x.size(0), w2.size(1),
-               act.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {product(act, Fp8Format::e4m3, w2.t(), fp8), h};
-}
-
-std::tuple<Tensor, Tensor, Tensor> dense_block_backward_cuda(const Tensor& dy, const Tensor& x,
-                                                             const Tensor& w13, const Tensor& w2,
-                                                             const Tensor& kept, bool fp8) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor h = kept.dim() == 2 ? kept : product(x, Fp8Format::e4m3, w13.t(), fp8),
-               act = product(dy, Fp8Format::e5m2, w2, fp8);
-  cuda::swiglu_backward(cuda::element_of(x), h.mutable_data_ptr(), act.mutable_data_ptr(), nullptr, nullptr,
-                        nullptr, x.size(0), w2.size(1), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {product(h, Fp8Format::e5m2, w13, fp8), product(h.t(), Fp8Format::e5m2, x, fp8),
-          product(dy.t(), Fp8Format::e5m2, act, fp8)};
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("expert_block_forward", forward_operator<forward_cuda>);
+  m.impl("expert_block_backward", backward_operator<backward_cuda>);
 }
 
 }  // namespace moelab
-#endif

@@ -2,7 +2,7 @@
 #include "kernels/moe/expert_block_call.h"
 
 // The Meta side of the expert block while meta stands for CUDA (kernels/meta/simulated_device.h). It
-// allocates what the functions of kernels/moe/expert_block_cuda.h allocate, in their order and for as long.
+// allocates what the CUDA side (expert_block_cuda.cpp) allocates, in its order and for as long.
 // For fp8, whose temporaries are one expert's at a time, all experts are assumed to have equally many rows.
 namespace moelab {
 

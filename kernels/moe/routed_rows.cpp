@@ -9,16 +9,8 @@
 
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
+#include "kernels/moe/routed_rows_parts.h"
 #include "kernels/operator/op_handle.h"
-
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/device/element_of.h"
-#include "kernels/moe/expert_rows.h"
-#endif
 
 // Axes: T tokens, K routes a token, R rows, W a width.
 namespace moelab {
@@ -26,20 +18,7 @@ namespace {
 
 using at::Tensor;
 using namespace expert_block_detail;
-
-struct Gathered {
-  Tensor rows_RW, route_R;
-
-  Gathered(const Tensor& source, const Tensor& row, int64_t rows) {
-    TORCH_CHECK(source.dim() == 2 && source.is_contiguous() && row.dim() == 2 && row.is_contiguous() &&
-                    row.scalar_type() == at::kInt && row.size(0) == source.size(0),
-                "gather_routed: rows of ", row.sizes(), " must be int32 and contiguous, for a source of ",
-                source.sizes());
-    rows_RW = at::empty({rows, source.size(1)}, source.options());
-    const KindScope kind(Kind::routing);
-    route_R = at::empty({rows}, row.options());
-  }
-};
+using namespace routed_rows_detail;
 
 Tensor gather_cpu(const Tensor& source, const Tensor& row, int64_t rows) {
   const Gathered gathered(source, row, rows);
@@ -50,17 +29,6 @@ Tensor gather_cpu(const Tensor& source, const Tensor& row, int64_t rows) {
 
 Tensor gather_meta(const Tensor& source, const Tensor& row, int64_t rows) {
   return Gathered(source, row, rows).rows_RW;
-}
-
-void check_combine(const Tensor& rows, const Tensor& row, const std::optional<Tensor>& weights,
-                   const Tensor& y) {
-  TORCH_CHECK(rows.dim() == 2 && rows.is_contiguous() && y.dim() == 2 && y.is_contiguous() &&
-                  rows.size(1) == y.size(1) && row.size(0) == y.size(0) && row.is_contiguous(),
-              "combine_routed: rows ", rows.sizes(), " and places ", row.sizes(), " for a result of ",
-              y.sizes());
-  TORCH_CHECK(!weights || (weights->sizes() == row.sizes() && weights->is_contiguous() &&
-                           weights->scalar_type() == at::kFloat),
-              "combine_routed: weights must be fp32, one a route");
 }
 
 // Of the CPU. sum_TW: the result itself when that is fp32.
@@ -99,32 +67,6 @@ void combine_meta(const Tensor& rows, const Tensor& row, const Tensor&, const st
   if (!meta_is_cuda()) CombineScratch(rows, row, weights.has_value(), y);
 }
 
-#ifdef MOELAB_WITH_CUDA
-Tensor gather_cuda(const Tensor& source, const Tensor& row, int64_t rows) {
-  const c10::cuda::CUDAGuard guard(source.device());
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  const Gathered gathered(source, row, rows);
-  cuda::invert_routes(row.const_data_ptr<int32_t>(), row.numel(),
-                      gathered.route_R.mutable_data_ptr<int32_t>(), rows, stream);
-  cuda::gather_rows(source.const_data_ptr(), gathered.route_R.const_data_ptr<int32_t>(), rows, row.size(1),
-                    source.size(1) * static_cast<int64_t>(source.element_size()),
-                    gathered.rows_RW.mutable_data_ptr(), stream);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return gathered.rows_RW;
-}
-
-void combine_cuda(const Tensor& rows, const Tensor& row, const Tensor&, const std::optional<Tensor>& weights,
-                  const Tensor& y) {
-  check_combine(rows, row, weights, y);
-  TORCH_CHECK(rows.scalar_type() == y.scalar_type(), "combine_routed: rows and result must have one dtype");
-  const c10::cuda::CUDAGuard guard(y.device());
-  cuda::combine_rows(cuda::element_of(y), rows.const_data_ptr(), row.const_data_ptr<int32_t>(),
-                     weights ? weights->const_data_ptr<float>() : nullptr, y.size(0), row.size(1), y.size(1),
-                     y.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-#endif
-
 Tensor gather(const Tensor& source, const Tensor& row, int64_t rows) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return operator_handle<decltype(gather_cpu)>("moelab::gather_routed").call(source, row, rows);
@@ -144,12 +86,6 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("gather_routed", gather_meta);
   m.impl("combine_routed", combine_meta);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("gather_routed", gather_cuda);
-  m.impl("combine_routed", combine_cuda);
-}
-#endif
 
 Tensor gather_routed(const Tensor& source_TW, const Routes& routes) {
   return gather(source_TW, routes.row_TK, routes.rows);

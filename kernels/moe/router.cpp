@@ -8,7 +8,6 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/moe/router_cpu.h"
-#include "kernels/moe/router_cuda.h"
 #include "kernels/moe/router_parts.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
@@ -21,9 +20,9 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using namespace router_detail;
 
-// Allocates what choose_for_experts_cuda does: scores, and the buffers of LibTorch's stable sort. Beyond 4096
-// tokens it sorts a copy in which each expert's scores are contiguous. scratch_bytes: CUB's scratch per
-// score.
+// Allocates what choose_for_experts_cuda (router_cuda.cpp) does: scores, and the buffers of LibTorch's stable
+// sort. Beyond 4096 tokens it sorts a copy in which each expert's scores are contiguous. scratch_bytes: CUB's
+// scratch per score.
 void choose_for_experts_cuda_meta(const Tensor& logits, const Shape& s) {
   const auto like_logits = [&](at::ScalarType type) { return at::empty_like(logits, type); };
   const Tensor scores = like_logits(at::kFloat), values = like_logits(at::kFloat),
@@ -55,24 +54,6 @@ Gradients backward_meta(const BackwardCall& call) {
   const Tensor counted = call.documents ? call.documents->ge(0).sum() : Tensor();
   Tensor scratch = fp32_chunk(call.x_TD);
   return {dx, dw};
-}
-
-// The operators as the dispatcher calls them; `side` is a device's implementation.
-template <Forward (*side)(const ForwardCall&)>
-Forward forward_operator(const Tensor& x, const Tensor& w, const OptionalTensor& bias,
-                         const OptionalTensor& replay, int64_t top_k, bool sigmoid, bool expert_choice,
-                         bool normalise, int64_t sequence, int64_t capacity,
-                         const OptionalTensor& documents) {
-  return side({x, w, bias, replay, top_k, sigmoid, expert_choice, normalise, sequence, capacity, documents});
-}
-
-template <Gradients (*side)(const BackwardCall&)>
-Gradients backward_operator(const Tensor& dweights, const Tensor& dbalance, const Tensor& dz, const Tensor& x,
-                            const Tensor& w, const Tensor& logits, const Tensor& lse, const Tensor& ids,
-                            const Tensor& fraction, bool sigmoid, bool normalise, int64_t sequence,
-                            const OptionalTensor& documents) {
-  return side(
-      {dweights, dbalance, dz, x, w, logits, lse, ids, fraction, sigmoid, normalise, sequence, documents});
 }
 
 struct RouterFunction : Differentiable<RouterFunction> {
@@ -129,12 +110,6 @@ TORCH_LIBRARY_IMPL(moelab, Meta, m) {
   m.impl("router_forward", forward_operator<forward_meta>);
   m.impl("router_backward", backward_operator<backward_meta>);
 }
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
-  m.impl("router_forward", forward_operator<router_forward_cuda>);
-  m.impl("router_backward", backward_operator<router_backward_cuda>);
-}
-#endif
 
 RouterOutput route(const Tensor& x, const Tensor& w, const OptionalTensor& bias, const OptionalTensor& replay,
                    const RouterOptions& options) {

@@ -1,11 +1,10 @@
-#include "kernels/moe/router_cuda.h"
-#ifdef MOELAB_WITH_CUDA
-
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
 
 #include "kernels/moe/router_device.h"
+#include "kernels/moe/router_parts.h"
 
 // Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
 namespace moelab {
@@ -33,9 +32,7 @@ void choose_for_experts_cuda(const Tensor& logits, const OptionalTensor& bias, b
   ids.view({s.B, s.S, s.E}).scatter_(1, order.narrow(1, 0, taken), experts);
 }
 
-}  // namespace
-
-Forward router_forward_cuda(const ForwardCall& call) {
+Forward forward_cuda(const ForwardCall& call) {
   const Tensor& x = call.x_TD;
   const c10::cuda::CUDAGuard guard(x.device());
   const auto stream = c10::cuda::getCurrentCUDAStream();
@@ -68,7 +65,7 @@ Forward router_forward_cuda(const ForwardCall& call) {
   return outputs;
 }
 
-Gradients router_backward_cuda(const BackwardCall& call) {
+Gradients backward_cuda(const BackwardCall& call) {
   const Tensor &x = call.x_TD, &w = call.w_ED;
   const c10::cuda::CUDAGuard guard(x.device());
   const Shape s = call.shape();
@@ -91,5 +88,11 @@ Gradients router_backward_cuda(const BackwardCall& call) {
   return {dx, dw};
 }
 
+}  // namespace
+
+TORCH_LIBRARY_IMPL(moelab, CUDA, m) {
+  m.impl("router_forward", forward_operator<forward_cuda>);
+  m.impl("router_backward", backward_operator<backward_cuda>);
+}
+
 }  // namespace moelab
-#endif

@@ -5,7 +5,7 @@
 #include <optional>
 #include <tuple>
 
-#include "kernels/moe/router_device.h"
+#include "kernels/moe/router_shape.h"
 
 // What the router's CPU, CUDA and Meta sides share. Axes: T tokens, D width, E experts, K choices a token,
 // B sequences of S tokens.
@@ -65,6 +65,25 @@ struct BackwardCall {
 
 // dx_TD, dw_ED
 using Gradients = std::tuple<at::Tensor, at::Tensor>;
+
+// The operators as the dispatcher calls them; `side` is a device's implementation.
+template <Forward (*side)(const ForwardCall&)>
+Forward forward_operator(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias,
+                         const std::optional<at::Tensor>& replay, int64_t top_k, bool sigmoid,
+                         bool expert_choice, bool normalise, int64_t sequence, int64_t capacity,
+                         const std::optional<at::Tensor>& documents) {
+  return side({x, w, bias, replay, top_k, sigmoid, expert_choice, normalise, sequence, capacity, documents});
+}
+
+template <Gradients (*side)(const BackwardCall&)>
+Gradients backward_operator(const at::Tensor& dweights, const at::Tensor& dbalance, const at::Tensor& dz,
+                            const at::Tensor& x, const at::Tensor& w, const at::Tensor& logits,
+                            const at::Tensor& lse, const at::Tensor& ids, const at::Tensor& fraction,
+                            bool sigmoid, bool normalise, int64_t sequence,
+                            const std::optional<at::Tensor>& documents) {
+  return side(
+      {dweights, dbalance, dz, x, w, logits, lse, ids, fraction, sigmoid, normalise, sequence, documents});
+}
 
 // Not filled, except the ids of a replayed choice.
 inline Forward allocate_outputs(const at::Tensor& x, const Shape& s,

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/update/adafactor_parts.h"
 #include "kernels/update/load_gradient.h"
+#include "kernels/update/step_factors.h"
 #include "kernels/update/stepped_weights.h"
 #include "kernels/update/update_operator.h"
 #include "kernels/vector/vec.h"
@@ -16,19 +18,10 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using namespace adafactor_detail;
 
 constexpr int64_t kGrain = 16384;  // elements
 constexpr float kFloor = 1e-30f;   // the paper's epsilon_1
-
-struct Shape {
-  int64_t experts, rows, columns;
-};
-
-Shape shape_of(const Tensor& master) {
-  const int64_t columns = master.dim() > 0 ? master.size(-1) : 1,
-                rows = master.dim() > 1 ? master.size(-2) : 1;
-  return {master.numel() / std::max<int64_t>(1, rows * columns), rows, columns};
-}
 
 void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& row, const Tensor& column,
                    const OptionalTensor& copy) {
@@ -158,17 +151,17 @@ template <class Gradient>
 void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& row, const Tensor& column,
               const OptionalTensor& copy, const OptimizerStep& s) {
   const Tensor scratch = scratch_of(row);
-  const auto f = [](double x) { return static_cast<float>(x); };
+  const FactoredFactors f = factored_factors(s);
   const Adafactor<Gradient> rule{.shape = shape_of(master),
                                  .weights = SteppedWeights(master, copy, s),
                                  .gradient = gradient.data_ptr<Gradient>(),
                                  .row = row.data_ptr<float>(),
                                  .column = column.data_ptr<float>(),
                                  .row_sum = scratch.data_ptr<double>(),
-                                 .beta = factored_beta(s),
-                                 .gradient_scale = f(s.gradient_scale),
-                                 .keep = f(1 - s.lr * s.weight_decay),
-                                 .lr = f(s.lr)};
+                                 .beta = f.beta,
+                                 .gradient_scale = f.gradient_scale,
+                                 .keep = f.keep,
+                                 .lr = f.lr};
   if (master.numel() > 0) rule.step();
 }
 
@@ -183,21 +176,6 @@ struct AdafactorRule {
     });
   }
   static void on_meta(const UpdateTensors& t) { scratch_of(t.state[0]); }
-#ifdef MOELAB_WITH_CUDA
-  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::CapturableCall& live,
-                      cudaStream_t stream) {
-    const Tensor &row = t.state[0], &column = t.state[1];
-    const Shape s = shape_of(t.weights);
-    const cuda::FactoredShape shape{s.experts, s.rows, s.columns};
-    const Tensor scratch = at::empty({shape.scratch()}, row.options().dtype(at::kDouble));
-    const auto f = [](double x) { return static_cast<float>(x); };
-    cuda::adafactor(
-        cuda::weight_pointers(t.weights, t.compute_copy, step), cuda::gradient_pointer(t.gradient),
-        row.data_ptr<float>(), column.data_ptr<float>(), scratch.data_ptr<double>(), shape,
-        {factored_beta(step), f(step.gradient_scale), f(1 - step.lr * step.weight_decay), f(step.lr)}, live,
-        stream);
-  }
-#endif
 };
 
 }  // namespace

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <mutex>
-#include <utility>
 
 #include "kernels/formats/quantize.h"
 #include "kernels/update/adam_rule.h"
 #include "kernels/update/load_gradient.h"
+#include "kernels/update/step_factors.h"
 #include "kernels/update/stepped_weights.h"
 #include "kernels/update/update_operator.h"
 
@@ -74,24 +72,6 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Adam8bitState&
   });
 }
 
-#ifdef MOELAB_WITH_CUDA
-// The map's tables in device memory, made once and kept.
-cuda::MapPointers on_device(const DynamicMap& map, c10::Device device) {
-  static std::mutex mutex;
-  static auto* const tables = new std::map<std::pair<const DynamicMap*, int>, std::pair<Tensor, Tensor>>;
-  const std::lock_guard lock(mutex);
-  auto& [value, bin] = (*tables)[{&map, device.index()}];
-  if (!value.defined()) {
-    const auto upload = [&](const void* data, size_t count, at::ScalarType type) {
-      return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(count)}, type).to(device);
-    };
-    value = upload(map.value.data(), map.value.size(), at::kFloat);
-    bin = upload(map.bin.data(), map.bin.size(), at::kInt);
-  }
-  return {value.const_data_ptr<float>(), bin.const_data_ptr<int32_t>()};
-}
-#endif
-
 Adam8bitState state_of(const UpdateTensors& t) {
   return {t.state.at(0), t.state.at(1), t.state.at(2), t.state.at(3)};
 }
@@ -106,18 +86,6 @@ struct Adam8bit {
       step_cpu<decltype(g)>(t.weights, t.gradient, state_of(t), t.compute_copy, step);
     });
   }
-#ifdef MOELAB_WITH_CUDA
-  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::CapturableCall& live,
-                      cudaStream_t stream) {
-    const Adam8bitState s = state_of(t);
-    const c10::Device device = t.weights.device();
-    cuda::adam8bit(cuda::weight_pointers(t.weights, t.compute_copy, step), cuda::gradient_pointer(t.gradient),
-                   s.m.data_ptr<uint8_t>(), s.m_absmax.data_ptr<float>(), s.v.data_ptr<uint8_t>(),
-                   s.v_absmax.data_ptr<float>(), on_device(signed_dynamic_map(), device),
-                   on_device(unsigned_dynamic_map(), device), t.weights.numel(), adamw_factors(step), live,
-                   stream);
-  }
-#endif
 };
 
 }  // namespace

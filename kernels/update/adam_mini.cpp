@@ -8,6 +8,7 @@
 
 #include "kernels/update/adam_rule.h"
 #include "kernels/update/load_gradient.h"
+#include "kernels/update/step_factors.h"
 #include "kernels/update/stepped_weights.h"
 #include "kernels/update/update_operator.h"
 
@@ -95,16 +96,6 @@ struct AdamMini {
                             step);
     });
   }
-#ifdef MOELAB_WITH_CUDA
-  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::CapturableCall& live,
-                      cudaStream_t stream) {
-    const MiniBlocks b = blocks_of(t);
-    cuda::adam_mini(cuda::weight_pointers(t.weights, t.compute_copy, step),
-                    cuda::gradient_pointer(t.gradient), t.state[0].data_ptr<float>(),
-                    t.state[1].data_ptr<float>(), {b.rows, t.weights.numel() / b.rows, b.heads, b.head_rows},
-                    adamw_factors(step), live, stream);
-  }
-#endif
 };
 
 }  // namespace

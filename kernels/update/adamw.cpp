@@ -5,6 +5,7 @@
 
 #include "kernels/update/adam_rule.h"
 #include "kernels/update/load_gradient.h"
+#include "kernels/update/step_factors.h"
 #include "kernels/update/stepped_weights.h"
 #include "kernels/update/update_operator.h"
 
@@ -79,15 +80,6 @@ struct AdamW {
           : step_cpu<decltype(g), at::BFloat16>(t.weights, t.gradient, m, v, t.compute_copy, step);
     });
   }
-#ifdef MOELAB_WITH_CUDA
-  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::CapturableCall& live,
-                      cudaStream_t stream) {
-    const Tensor &m = t.state[0], &v = t.state[1];
-    cuda::adamw(cuda::weight_pointers(t.weights, t.compute_copy, step), cuda::gradient_pointer(t.gradient),
-                m.data_ptr(), v.data_ptr(), m.scalar_type() == at::kBFloat16, cuda::moment_key(step),
-                t.weights.numel(), adamw_factors(step), live, stream);
-  }
-#endif
 };
 
 }  // namespace

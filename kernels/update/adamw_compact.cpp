@@ -11,6 +11,7 @@
 #include "kernels/formats/compact_format.h"
 #include "kernels/update/adam_rule.h"
 #include "kernels/update/load_gradient.h"
+#include "kernels/update/step_factors.h"
 #include "kernels/update/update_operator.h"
 
 namespace moelab {
@@ -193,17 +194,6 @@ struct Compact {
       with_gradient(Fp32Weights{t.weights.data_ptr<float>()});
     }
   }
-#ifdef MOELAB_WITH_CUDA
-  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::CapturableCall& live,
-                      cudaStream_t stream) {
-    const CompactState s = state_of(t);
-    const auto scales = [](const Tensor& x) { return reinterpret_cast<uint16_t*>(x.data_ptr<int16_t>()); };
-    cuda::adamw_compact(t.weights.data_ptr(), s.correction ? s.correction->data_ptr<int8_t>() : nullptr,
-                        cuda::gradient_pointer(t.gradient), s.m.data_ptr<int8_t>(), scales(s.m_scale),
-                        s.v.data_ptr<uint8_t>(), scales(s.v_scale), t.weights.numel(), adamw_factors(step),
-                        live, stream);
-  }
-#endif
 };
 
 }  // namespace

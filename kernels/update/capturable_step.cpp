@@ -8,15 +8,8 @@
 #include <type_traits>
 
 #include "kernels/operator/op_handle.h"
-#include "kernels/update/adam_rule.h"
 #include "kernels/update/squared_norm.h"
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/update/update_rules.h"
-#endif
+#include "kernels/update/step_factors.h"
 
 namespace moelab {
 namespace {
@@ -35,25 +28,12 @@ void check(const Tensor& live, const Tensor& squares, const Tensor& loss) {
 }
 
 void settle_cpu(Tensor live, const Tensor& squares, const Tensor& loss, double clip) {
-  check(live, squares, loss);
   CapturableStep s = read_capturable_step(live);
   settle(s, squares.const_data_ptr<double>(), squares.numel(), *loss.const_data_ptr<double>(), clip);
   write_capturable_step(live, s);
 }
 
-void settle_meta(Tensor live, const Tensor& squares, const Tensor& loss, double) {
-  check(live, squares, loss);
-}
-
-#ifdef MOELAB_WITH_CUDA
-void settle_cuda(Tensor live, const Tensor& squares, const Tensor& loss, double clip) {
-  check(live, squares, loss);
-  const c10::cuda::CUDAGuard guard(live.device());
-  cuda::settle_step(static_cast<CapturableStep*>(live.mutable_data_ptr()), squares.const_data_ptr<double>(),
-                    squares.numel(), loss.const_data_ptr<double>(), clip, c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-#endif
+void settle_meta(Tensor, const Tensor&, const Tensor&, double) {}
 
 }  // namespace
 
@@ -106,6 +86,7 @@ Tensor squared_norm_tensor(const Tensor& x) {
 }
 
 void settle_step_(const Tensor& live, const Tensor& squares, const Tensor& loss, double clip) {
+  check(live, squares, loss);
   static const auto op =
       operator_handle<void(Tensor, const Tensor&, const Tensor&, double)>("moelab::settle_step_");
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -119,9 +100,5 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("settle_step_", &settle_cpu); }
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("settle_step_", &settle_meta); }
-
-#ifdef MOELAB_WITH_CUDA
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("settle_step_", &settle_cuda); }
-#endif
 
 }  // namespace moelab

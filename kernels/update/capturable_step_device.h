@@ -8,7 +8,7 @@
 
 namespace moelab {
 
-// Factors for one step of the rules with one moment, computed in double and rounded once.
+// Factors for one step of the rules with one moment.
 struct MomentumFactors {
   float keep, lr, beta1, beta2, rest1, rest2, gradient_scale;
 };

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "kernels/update/capturable_step_device.h"
 #include "kernels/update/load_gradient.h"
+#include "kernels/update/step_factors.h"
 #include "kernels/update/stepped_weights.h"
 #include "kernels/update/update_operator.h"
 #include "kernels/vector/vec.h"
@@ -19,12 +19,6 @@ constexpr int64_t kGrain = 16384;
 
 using Factors = MomentumFactors;
 
-Factors factors_of(const OptimizerStep& s) {
-  const auto f = [](double x) { return static_cast<float>(x); };
-  return {f(1 - s.lr * s.weight_decay), f(s.lr), f(s.beta1), f(s.beta2), f(1 - s.beta1), f(1 - s.beta2),
-          f(s.gradient_scale)};
-}
-
 void check_tensors(const Tensor& master, const Tensor& gradient, const Tensor& m,
                    const OptionalTensor& copy) {
   check_step("momentum_step", master, gradient, copy);
@@ -35,7 +29,6 @@ Vec sign(const Vec& x) { return Vec::blendv(Vec::blendv(Vec(0), Vec(1), x > Vec(
 
 struct Lion {
   static constexpr const char* name = "lion_";
-  static constexpr bool is_lion = true;
   static Vec direction(const Vec& g, Vec& m, const Factors& f) {
     const Vec u = sign(at::vec::fmadd(m, Vec(f.beta1), g * Vec(f.rest1)));
     m = at::vec::fmadd(m, Vec(f.beta2), g * Vec(f.rest2));
@@ -45,7 +38,6 @@ struct Lion {
 
 struct Sgd {
   static constexpr const char* name = "sgd_";
-  static constexpr bool is_lion = false;
   static Vec direction(const Vec& g, Vec& m, const Factors& f) {
     m = at::vec::fmadd(m, Vec(f.beta1), g);
     return m;
@@ -56,7 +48,7 @@ template <class Rule, class Gradient>
 void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, const OptionalTensor& copy,
               const OptimizerStep& step) {
   const SteppedWeights weights(master, copy, step);
-  const Factors f = factors_of(step);
+  const Factors f = momentum_factors(step);
   float* pm = m.data_ptr<float>();
   const Gradient* pg = gradient.data_ptr<Gradient>();
   at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -82,14 +74,6 @@ struct Momentum {
       step_cpu<Rule, decltype(g)>(t.weights, t.gradient, t.state[0], t.compute_copy, step);
     });
   }
-#ifdef MOELAB_WITH_CUDA
-  static void on_cuda(const UpdateTensors& t, const OptimizerStep& step, const cuda::CapturableCall& live,
-                      cudaStream_t stream) {
-    cuda::momentum_step(Rule::is_lion, cuda::weight_pointers(t.weights, t.compute_copy, step),
-                        cuda::gradient_pointer(t.gradient), t.state[0].data_ptr<float>(), t.weights.numel(),
-                        factors_of(step), live, stream);
-  }
-#endif
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -23,11 +22,6 @@ struct OptimizerStep {
   // gradient scale replace those above when the step runs, and it decides whether the step is skipped.
   at::Tensor live = {};
 };
-
-// Adafactor's decay of the second moment (Shazeer & Stern, arXiv 1804.04235, section 7.2).
-inline float factored_beta(const OptimizerStep& s) {
-  return static_cast<float>(1 - std::pow(static_cast<double>(s.step), -0.8));
-}
 
 // The step as operator arguments: "float[] numbers, int[] counters, Tensor? live".
 struct StepArguments {

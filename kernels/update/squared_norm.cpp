@@ -76,12 +76,10 @@ double squared_norm_meta(const Tensor& x) {
   return 0;
 }
 
-#ifdef MOELAB_WITH_CUDA
 double squared_norm_cuda(const Tensor& x) {
   check(x);
   return cuda_squared_norm(x).item<double>();
 }
-#endif
 
 }  // namespace
 
@@ -116,8 +114,6 @@ TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("squared_norm", &squared_norm_cpu); 
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("squared_norm", &squared_norm_meta); }
 
-#ifdef MOELAB_WITH_CUDA
 TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("squared_norm", &squared_norm_cuda); }
-#endif
 
 }  // namespace moelab

@@ -9,21 +9,13 @@
 #include "kernels/operator/op_handle.h"
 #include "kernels/update/optimizer_step.h"
 
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "kernels/update/update_pointers.h"
-#endif
-
 // The torch operator of an update rule, registered and called in the same way for all rules. A rule is a
 // struct of static functions:
 //   name                            "adamw_": the operator is moelab::adamw_
-//   check(tensors)                  throws c10::Error on tensors that the rule does not step
+//   check(tensors)                  throws c10::Error on tensors that the rule does not step, on any device
 //   on_cpu(tensors, step)           steps; not called for a step that is to be skipped
-//   on_cuda(tensors, step, live, stream)
 //   on_meta(tensors)                allocates what a step allocates; only where it allocates anything
+// Its CUDA side is registered where it is defined (update_operator_cuda.h).
 namespace moelab {
 
 // What a rule updates.
@@ -42,9 +34,8 @@ template <class Rule>
 void update_on_cpu(at::Tensor weights, const at::Tensor& gradient, at::TensorList state,
                    std::optional<at::Tensor> copy, at::IntArrayRef blocks, at::ArrayRef<double> numbers,
                    at::IntArrayRef counters, const std::optional<at::Tensor>& live) {
-  const UpdateTensors tensors{weights, gradient, state, copy, blocks};
-  Rule::check(tensors);
-  if (const auto step = step_now(numbers, counters, live)) Rule::on_cpu(tensors, *step);
+  const auto step = step_now(numbers, counters, live);
+  if (step) Rule::on_cpu({weights, gradient, state, copy, blocks}, *step);
 }
 
 template <class Rule>
@@ -52,23 +43,8 @@ void update_on_meta(at::Tensor weights, const at::Tensor& gradient, at::TensorLi
                     std::optional<at::Tensor> copy, at::IntArrayRef blocks, at::ArrayRef<double>,
                     at::IntArrayRef, const std::optional<at::Tensor>&) {
   const UpdateTensors tensors{weights, gradient, state, copy, blocks};
-  Rule::check(tensors);
   if constexpr (requires { Rule::on_meta(tensors); }) Rule::on_meta(tensors);
 }
-
-#ifdef MOELAB_WITH_CUDA
-template <class Rule>
-void update_on_cuda(at::Tensor weights, const at::Tensor& gradient, at::TensorList state,
-                    std::optional<at::Tensor> copy, at::IntArrayRef blocks, at::ArrayRef<double> numbers,
-                    at::IntArrayRef counters, const std::optional<at::Tensor>& live) {
-  const UpdateTensors tensors{weights, gradient, state, copy, blocks};
-  Rule::check(tensors);
-  const c10::cuda::CUDAGuard guard(weights.device());
-  const OptimizerStep step = step_from(numbers, counters);
-  Rule::on_cuda(tensors, step, cuda::capturable_call(step, live), c10::cuda::getCurrentCUDAStream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-#endif
 
 template <class Rule>
 void register_update_rule(torch::Library& library) {
@@ -80,13 +56,11 @@ void register_update_rule(torch::Library& library) {
   library.def(schema.c_str());
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &update_on_cpu<Rule>));
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &update_on_meta<Rule>));
-#ifdef MOELAB_WITH_CUDA
-  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CUDA, &update_on_cuda<Rule>));
-#endif
 }
 
 template <class Rule>
 void call_update_rule(const UpdateTensors& t, const OptimizerStep& step) {
+  Rule::check(t);
   static const auto op = operator_handle<UpdateSignature>((std::string("moelab::") + Rule::name).c_str());
   const at::AutoDispatchBelowADInplaceOrView guard;
   const StepArguments arguments(step);

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "kernels/attention/rope.h"
-#include "kernels/moe/expert_block_cuda.h"
+#include "kernels/moe/grouped_products.h"
 
 // Axes: B texts, P positions of the cache, V vocabulary.
 namespace moelab {
@@ -11,12 +11,8 @@ namespace moelab {
 bool DecodeStep::fits(const Transformer& model) {
   const ModelSettings& m = model.settings();
   if (!model.device().is_cuda() || m.dense()) return true;
-#ifdef MOELAB_WITH_CUDA
   return !model.fp8() &&
          has_grouped_products(model.device(), model.compute(), m.experts, m.d_model, m.d_expert);
-#else
-  return false;
-#endif
 }
 
 DecodeStep::DecodeStep(Transformer& model, BlockRunner& runner, KvCache& cache)

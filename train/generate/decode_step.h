@@ -22,7 +22,7 @@ class DecodeStep {
   };
 
   // Whether the pass can be captured on the model's device. Always true except on CUDA with a mixture of
-  // experts, whose products must not wait for the host (kernels/moe/expert_block_cuda.h): bf16 on Hopper, not
+  // experts, whose products must not wait for the host (kernels/moe/grouped_products.h): bf16 on Hopper, not
   // fp8, with widths that are multiples of 8.
   static bool fits(const Transformer& model);
 

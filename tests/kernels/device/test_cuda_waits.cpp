@@ -20,7 +20,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
-#include "kernels/moe/expert_block_cuda.h"
+#include "kernels/moe/grouped_products.h"
 
 // No operator makes the host wait for the device, forward or backward: what depends on the data stays there.
 // Axes: B sequences of S, T tokens, D width, E experts, K of them a token, F their width.

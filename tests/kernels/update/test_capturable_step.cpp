@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "kernels/formats/compact_format.h"
-#include "kernels/update/adam_rule.h"
 #include "kernels/update/adamw_compact.h"
 #include "kernels/update/squared_norm.h"
+#include "kernels/update/step_factors.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/update_rules.h"
 #include "tests/kernels/reference.h"

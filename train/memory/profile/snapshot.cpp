@@ -2,17 +2,12 @@
 
 #include <csignal>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <utility>
-#ifdef MOELAB_WITH_CUDA
-#include <ATen/Context.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <torch/csrc/cuda/memory_snapshot.h>
-
-#include <iostream>
-#endif
 
 #include "moe/settings/error.h"
+#include "train/memory/profile/gpu_snapshot.h"
 #include "train/memory/profile/memory_timeline.h"
 
 namespace moelab {
@@ -32,28 +27,14 @@ void write(const fs::path& path, const std::string& text) {
   if (!out) throw UserError("cannot write " + path.string() + ": is the disk full or the folder read-only?");
 }
 
-#ifdef MOELAB_WITH_CUDA
-// Makes the allocator record who requested each block, and write a snapshot at the moment it refuses one.
-// Later would be too late: when the error has unwound the step, the blocks that filled the device are gone.
-void start_history(const fs::path& on_refusal) {
-  at::globalContext().lazyInitDevice(c10::kCUDA);  // the allocator exists only after this
-  constexpr size_t kEntries = 100'000;             // the newest; some 100 MB of the host's memory
-  const std::optional<std::string> all = "all";
-  torch::cuda::_record_memory_history(all, all, "all", kEntries);
-  c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver([on_refusal](int64_t, size_t, size_t, size_t) {
-    try {
-      write(on_refusal, torch::cuda::_memory_snapshot_pickled());
-    } catch (const UserError& error) {  // not rethrown: the caller should get the refusal
-      std::cerr << "moelab: " << error.what() << "\n";
-    }
-  });
+// An oom snapshot is written while the allocator refuses, and its caller should get the refusal.
+void write_at_refusal(const fs::path& path, const std::string& text) {
+  try {
+    write(path, text);
+  } catch (const UserError& error) {
+    std::cerr << "moelab: " << error.what() << "\n";
+  }
 }
-
-std::string pickled_snapshot() { return torch::cuda::_memory_snapshot_pickled(); }
-#else
-void start_history(const fs::path&) {}
-std::string pickled_snapshot() { TORCH_CHECK(false, "snapshots of CUDA memory need a build with CUDA"); }
-#endif
 
 }  // namespace
 
@@ -67,13 +48,16 @@ SnapshotSignal::~SnapshotSignal() { std::signal(SIGUSR1, SIG_DFL); }
 bool SnapshotSignal::take() { return std::exchange(asked, 0) != 0; }
 
 Snapshots::Snapshots(c10::Device device, fs::path folder) : device_(device), folder_(std::move(folder)) {
-  if (device_.is_cuda()) start_history(folder_ / "snapshot-oom.pickle");
+  if (!device_.is_cuda()) return;
+  start_gpu_history([path = folder_ / "snapshot-oom.pickle"](const std::string& pickle) {
+    write_at_refusal(path, pickle);
+  });
 }
 
 fs::path Snapshots::take(const Reading& r) const {
   const fs::path path = folder_ / ("snapshot-step-" + std::to_string(r.step));
   if (device_.is_cuda()) {
-    write(path.string() + ".pickle", pickled_snapshot());
+    write(path.string() + ".pickle", pickled_gpu_snapshot());
     return path.string() + ".pickle";
   }
   const Json out = {{"schema", 1},

@@ -1,21 +1,10 @@
 #include "train/program/record/gpu_name.h"
 
+#include "kernels/operator/gpu.h"
 #include "train/io/proc_file.h"
-#ifdef MOELAB_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#endif
 
 namespace moelab {
 
-std::string gpu_name([[maybe_unused]] c10::Device device) {
-#ifdef MOELAB_WITH_CUDA
-  if (device.is_cuda()) {
-    cudaDeviceProp properties;
-    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
-    return properties.name;
-  }
-#endif
-  return first_gpu_name();
-}
+std::string gpu_name(c10::Device device) { return device.is_cuda() ? gpu_model(device) : first_gpu_name(); }
 
 }  // namespace moelab

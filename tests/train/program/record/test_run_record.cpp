@@ -2,11 +2,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#ifdef MOELAB_WITH_CUDA
-#include <cuda_runtime_api.h>
-#endif
 
-#include "tests/cuda_device.h"
 #include "tests/temporary_folder.h"
 #include "train/io/proc_file.h"
 #include "train/program/record/run_record.h"
@@ -16,38 +12,28 @@ namespace moelab {
 namespace {
 
 // The summary of a run that took no step.
-nlohmann::json summary_on(c10::Device device, const RunRecord::Ending& ending = {}) {
+nlohmann::json summary_of(const RunRecord::Ending& ending = {}) {
   const TemporaryFolder folder;
   const Settings settings =
       load_settings({.config = "moe-pico", .overrides = {"run.dir=" + folder.path().string()}});
-  RunRecord(settings, device, "moelab train", 0).write_summary(ending);
+  RunRecord(settings, at::kCPU, "moelab train", 0).write_summary(ending);
   return nlohmann::json::parse(std::ifstream(folder / "summary.json"));
 }
 
 TEST(RunRecord, TheSummaryNamesTheMachinesGpuOrNone) {
   const std::string name = first_gpu_name();
-  EXPECT_EQ(summary_on(at::kCPU)["machine"]["gpu"],
-            name.empty() ? nlohmann::json(nullptr) : nlohmann::json(name));
+  EXPECT_EQ(summary_of()["machine"]["gpu"], name.empty() ? nlohmann::json(nullptr) : nlohmann::json(name));
 }
 
 TEST(RunRecord, TheSummaryTellsTheReasonOfItsStatus) {
   RunRecord::Ending ending;
-  EXPECT_EQ(summary_on(at::kCPU, ending)["reason"], nullptr);
+  EXPECT_EQ(summary_of(ending)["reason"], nullptr);
   ending.status = "error";
   ending.reason = "cannot write \xff";  // a path need not be UTF-8
-  const nlohmann::json summary = summary_on(at::kCPU, ending);
+  const nlohmann::json summary = summary_of(ending);
   EXPECT_EQ(summary["status"], "error");
   EXPECT_EQ(summary["reason"], "cannot write \xef\xbf\xbd");
 }
-
-#ifdef MOELAB_WITH_CUDA
-TEST(CudaRun, TheSummaryNamesTheGpu) {
-  MOELAB_NEEDS_CUDA();
-  cudaDeviceProp properties;
-  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
-  EXPECT_EQ(summary_on(c10::Device(c10::kCUDA, 0))["machine"]["gpu"], properties.name);
-}
-#endif
 
 }  // namespace
 }  // namespace moelab

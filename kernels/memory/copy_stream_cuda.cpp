@@ -1,19 +1,16 @@
 #include "kernels/memory/copy_stream.h"
 
 #include <ATen/ATen.h>
-
-#include <cstring>
-#ifdef MOELAB_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#endif
+
+#include <cstring>
 
 namespace moelab {
 
-#ifdef MOELAB_WITH_CUDA
 struct CopyStream::Stream {
   c10::cuda::CUDAStream copies;
 };
@@ -25,6 +22,9 @@ CopyStream::CopyStream(c10::Device device) : device_(device) {
   if (device_.is_cuda())
     stream_ = std::make_unique<Stream>(Stream{c10::cuda::getStreamFromPool(false, device_.index())});
 }
+
+CopyStream::~CopyStream() = default;
+CopyStream::CopyStream(CopyStream&&) noexcept = default;
 
 void CopyStream::follow() {
   if (!stream_) return;
@@ -69,23 +69,5 @@ void CopyStream::wait(const Mark& mark) {
 void CopyStream::synchronize() {
   if (stream_) stream_->copies.synchronize();
 }
-#else
-struct CopyStream::Stream {};
-struct CopyStream::Event {};
-
-CopyStream::CopyStream(c10::Device device) : device_(device) {}
-void CopyStream::follow() {}
-void CopyStream::copy(void* to, const void* from, int64_t bytes) {
-  if (device_.is_cpu()) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-void CopyStream::copy(const at::Tensor& to, const at::Tensor& from) { to.copy_(from); }
-void CopyStream::keep(const at::Tensor&) {}
-CopyStream::Mark CopyStream::mark() { return nullptr; }
-void CopyStream::wait(const Mark&) {}
-void CopyStream::synchronize() {}
-#endif
-
-CopyStream::~CopyStream() = default;
-CopyStream::CopyStream(CopyStream&&) noexcept = default;
 
 }  // namespace moelab

@@ -1,6 +1,5 @@
 #include "train/step/step_graph.h"
 
-#ifdef MOELAB_WITH_CUDA
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -8,11 +7,8 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#endif
 
 namespace moelab {
-
-#ifdef MOELAB_WITH_CUDA
 
 struct StepGraph::Cuda {
   c10::cuda::CUDAStream stream;  // the default stream cannot be captured
@@ -99,16 +95,5 @@ void StepGraph::capture(const std::function<void()>& work) {
   graph->instantiate();
   cuda_->graph = std::move(graph);
 }
-
-#else
-
-struct StepGraph::Cuda {};
-
-StepGraph::StepGraph(c10::Device device) : device_(device) {}
-StepGraph::~StepGraph() = default;
-void StepGraph::forget() { launches_ = 0; }
-void StepGraph::run(const std::function<void()>& work) { work(); }
-
-#endif
 
 }  // namespace moelab
