@@ -149,8 +149,8 @@ std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64
   return {out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * qkv.size(3)}), logsumexp};
 }
 
-// sum = gradient at first, then sum += gradient. Mixed types would make ATen's add_ cast through a temporary
-// on the CPU and not on meta; the cast is explicit so that both ledgers see it.
+// sum = gradient at first, then sum += gradient. For mixed types ATen's add_ makes a temporary copy on the
+// CPU but not on meta. Here the copy is explicit, so that a dry run on meta counts it too.
 void accumulate(Tensor sum, Tensor gradient, bool first) {
   if (first) {
     sum.copy_(gradient);

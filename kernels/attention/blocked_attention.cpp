@@ -56,7 +56,7 @@ struct Shape {
   int64_t first(int64_t b, int64_t i) const {
     return documents ? span.first(i, documents[b * S + std::min(i, S - 1)]) : span.first(i);
   }
-  // The first block of keys that a block of queries sees.
+  // Where the first block of keys begins that the block of queries from row i on can see.
   int64_t first_key(int64_t b, int64_t i) const { return first(b, i) / N * N; }
 };
 
@@ -201,7 +201,7 @@ Vec highest(const Shape& s, const Sight& sight, const float* scores, const Vec& 
   return result;
 }
 
-// Turns one block's scores into weights, relative to the maximum so far.
+// Replaces a block's scores by exp(score - maximum), the maximum over all blocks so far (online softmax).
 template <class T>
 void online_softmax(const Shape& s, const ForwardScratch<T>& f, int64_t ahead) {
   for (int64_t m = 0; m < s.M; m += kLanes) {

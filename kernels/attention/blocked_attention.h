@@ -10,8 +10,8 @@
 // task per sequence and key/value head, with the products of kernels/vector/vnni_gemm.h.
 namespace moelab {
 
-// Whether these functions support qkv: 16-bit elements, head width a multiple of 32, on the CPU or on meta
-// while that stands for the CPU (kernels/meta/simulated_device.h).
+// Whether these functions support qkv: 16-bit elements, head width a multiple of 32, on the CPU, or on meta
+// in a dry run of the CPU (kernels/meta/simulated_device.h).
 bool has_blocked_attention(const at::Tensor& qkv);
 
 // qkv (B, S, heads + 2 * kv_heads, hd) contiguous -> result (B, S, heads * hd) of that dtype and the

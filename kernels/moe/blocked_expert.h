@@ -23,8 +23,8 @@ struct BlockedExpert {
   void hidden(int64_t n, const T* w13, T* h, Store how) const;
   // rows = act times the transpose of w2 (D, F).
   void output(int64_t n, const T* w2) const;
-  // Expects the output's gradient, without router weights, in rows. h becomes its own gradient, act the
-  // scaled activation, and the first row of dscale the gradient of the scales.
+  // `rows` must hold the gradient of the output, not yet multiplied by the router weights. Replaces h by its
+  // gradient and act by the scaled activation, and writes the scales' gradient to the first row of dscale.
   void hidden_backward(int64_t n, const T* w2, const float* scale, T* h) const;
   // dw2 (D, F) = the transpose of rows times act.
   void output_weights(int64_t n, T* dw2) const;

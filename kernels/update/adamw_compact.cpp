@@ -129,7 +129,7 @@ struct Moments {
   }
 };
 
-// Steps a chunk. Leaves the square roots of the second moments in `v`.
+// Steps a chunk. On return `v` holds the square roots of the second moments, which is how they are stored.
 template <class Gradient>
 void update_chunk(float* weight, float* m, float* v, const Gradient* gradient, int64_t count,
                   const AdamWFactors& f) {

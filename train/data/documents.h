@@ -15,9 +15,9 @@ struct Passage {
 };
 
 // All documents of `tokens` in order; those longer than `longest` tokens are cut every `longest` tokens. A
-// document ends with `end_of_text`, which is only the target of its last token, never an input. Documents of
-// one token have nothing to learn and are left out. Reads the range once. Throws UserError when a shard
-// became unreadable.
+// document ends with `end_of_text`, which is only the target of its last token, never an input. A document
+// that consists of one token gives no pair of input and target, and is left out. Reads the range once. Throws
+// UserError when a shard became unreadable.
 std::vector<Passage> cut_documents(const TokenRange& tokens, int64_t end_of_text, int64_t longest);
 
 }  // namespace moelab

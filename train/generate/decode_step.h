@@ -15,7 +15,7 @@ namespace moelab {
 // Logits equal those of Transformer::next_logits up to rounding.
 class DecodeStep {
  public:
-  // A text in the pass: its next token, and that token's position.
+  // What the pass reads of one text: the token that the text was last given, and that token's position.
   struct Next {
     int64_t token = 0;
     int64_t position = 0;  // in [0, cache.positions())

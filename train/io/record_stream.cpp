@@ -27,7 +27,7 @@ void RecordStream::run(std::span<std::byte> memory, int64_t tile_bytes, int64_t 
   for (int64_t t = 0; t < tiles; ++t) tiles_.at(t).memory = memory.data() + t * tile_bytes;
   int64_t loaded = 0;
   for (int64_t i = 0; i < count; ++i) {
-    // One tile fewer than there are: the last tile's writes have only just started.
+    // Reads ahead into all tiles but one: that one's contents are still being written.
     for (; loaded < std::min(count, i + tiles - 1); ++loaded) {
       Tile& next = tiles_[loaded % tiles];
       finish(next);

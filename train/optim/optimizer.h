@@ -111,7 +111,7 @@ class Optimizer {
   int64_t state_bytes() const;
 
  private:
-  // The state of one parameter. In the file it is stored as one record per `part_rows` rows of the cut.
+  // The state of one parameter. In the file it is stored in records, each of `part_rows` rows of `cut`.
   struct Held {
     Parameter whole;                // without a master; its value is the model's
     Parts ranks;                    // of `whole`, if ranks divide it

@@ -23,7 +23,7 @@ class UpdateRule {
   // The state of one parameter; depends only on its shape and type.
   std::vector<StateSlot> layout(const Parameter& parameter) const;
   Cut cut(const Parameter& parameter) const;
-  // False: a bf16 weight has no fp32 master; the state holds what the bf16 value lacks.
+  // Whether a bf16 weight has an fp32 master. If not, the rule's state holds the bits that bf16 cuts off.
   bool keeps_masters() const { return facts_.keeps_masters(); }
 
   // `numbers` are final: weight decay is 0 if the parameter does not decay.

@@ -172,10 +172,11 @@ void check_sample(const Settings& s) {
   require(
       !s.sample.prompt.empty(),
       every + " with sample.prompt=: there is no text to continue; give one, or @FILE with one text a line");
-  require(s.model.dense() || s.model.router != RouterKind::expert_choice,
-          every +
-              " with model.router=expert_choice: later tokens would change earlier ones; set "
-              "sample.every=0 or another model.router");
+  require(
+      s.model.dense() || s.model.router != RouterKind::expert_choice,
+      every +
+          " with model.router=expert_choice: experts choose among all tokens of a text, so each new token "
+          "would change those before it; set sample.every=0 or another model.router");
 }
 
 void check_optim(const Settings& s) {

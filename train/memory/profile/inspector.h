@@ -12,8 +12,8 @@ namespace moelab {
 int64_t warm_up_steps(int64_t steps);
 
 // Does what monitor.profile_steps and monitor.snapshot ask for. Writes to run.dir: trace.json, profile.txt
-// (the ten operators that hold most, also printed) and snapshot-*. Prints to standard output. Throws
-// UserError when a file cannot be written.
+// (the ten operators whose results hold most memory at the peak, also printed) and snapshot-*. Prints to
+// standard output. Throws UserError when a file cannot be written.
 class Inspector {
  public:
   Inspector(const Settings& settings, c10::Device device);

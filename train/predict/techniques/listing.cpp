@@ -27,7 +27,8 @@ std::string settings_line(const Preset::Pairs& settings) {
   return line;
 }
 
-// Figures as text, e.g. "memory_saved_percent 40-50, every 4".
+// A claim's figures as text: {"memory_saved_percent": [40, 50], "every": 4} is "memory_saved_percent 40-50,
+// every 4".
 std::string figures_line(const Json& figures) {
   std::string line;
   for (const auto& [name, value] : figures.items()) {

@@ -137,7 +137,9 @@ int64_t limit_for(const Plan& plan, double share) {
 int report_nothing_fits(const Settings& base, const PlanResult& result) {
   if (!result.smallest)
     throw UserError(
-        "these settings go with no combination of techniques; moelab train says what is wrong with them");
+        "no combination of techniques can be used with these settings; run moelab train with them, which "
+        "says "
+        "which two contradict each other");
   const Plan& plan = *result.smallest;
   const int64_t needed = limit_for(plan, base.memory.critical);
   std::cerr << fmt::format(

@@ -59,7 +59,7 @@ class UpdateRuleFacts {
   virtual Cut cut(const WeightShape& weight) const;
   // A formula for the state's bytes with P parameters: "8 P (m and v in fp32)".
   virtual std::string formula() const = 0;
-  // False: a bf16 weight has no fp32 master; the state holds what the bf16 value lacks.
+  // Whether a bf16 weight has an fp32 master. If not, the rule's state holds the bits that bf16 cuts off.
   virtual bool keeps_masters() const { return true; }
   // Whether the rule computes AdamW's update, in whatever form it keeps its state.
   virtual bool is_adamw() const { return false; }

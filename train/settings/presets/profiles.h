@@ -15,8 +15,8 @@ struct Thresholds {
 Thresholds profile_thresholds(MemoryProfile profile);
 
 // Every preset begins with these settings: all techniques that run_presets() may set, switched off, so that
-// nothing of a replaced preset is left. Limit and batch are not among them: they stay when a preset of
-// another kind does not set them.
+// nothing of a replaced preset is left. Limit and batch are not among them: a preset that does not name
+// them leaves them as they were.
 Preset::Pairs plain_run();
 
 // Run profiles: combinations of techniques for any model and card. The user gives the limit (except with
