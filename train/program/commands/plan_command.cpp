@@ -137,9 +137,7 @@ int64_t limit_for(const Plan& plan, double share) {
 int report_nothing_fits(const Settings& base, const PlanResult& result) {
   if (!result.smallest)
     throw UserError(
-        "no combination of techniques can be used with these settings; run moelab train with them, which "
-        "says "
-        "which two contradict each other");
+        "no combination of techniques works with these settings; moelab train says what contradicts what");
   const Plan& plan = *result.smallest;
   const int64_t needed = limit_for(plan, base.memory.critical);
   std::cerr << fmt::format(
