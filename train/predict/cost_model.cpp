@@ -75,8 +75,9 @@ std::vector<CostModel> parse_cost_models(const std::string& devices, const std::
     for (const auto& [name, entry] : measured.at("devices").items()) {
       const auto known = std::find_if(models.begin(), models.end(),
                                       [&](const CostModel& model) { return model.device == name; });
-      if (known == models.end()) throw UserError("calibration.json has measurements of the device " + name +
-                        ", which devices.json does not list; add it there"));
+      if (known == models.end())
+        throw UserError("calibration.json has measurements of the device " + name +
+                        ", which devices.json does not list; add it there");
       calibrate(*known, entry);
     }
   } catch (const Json::exception& error) {
