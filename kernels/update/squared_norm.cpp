@@ -29,7 +29,7 @@ void check(const Tensor& x) {
 // Sixteen parallel sums: a single chain of double additions would run at its latency. Squares are taken in
 // double, because fp32 ones overflow from 1e19 and underflow below 1e-19.
 template <class T>
-double row_sum(const T* p, int64_t n) {
+double piece_sum(const T* p, int64_t n) {
   constexpr int64_t kSums = 16;
   std::array<double, kSums> sums{};
   int64_t i = 0;
@@ -46,15 +46,19 @@ double row_sum(const T* p, int64_t n) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-constexpr int64_t kElements = 65536;  // that a task takes, in whole rows
+// Elements that are summed in double. Longer rows are added in pieces, so that long vectors lose nothing.
+constexpr int64_t kPiece = 65536;
 
 template <class T>
 void add_rows(const T* p, int64_t rows, int64_t row, ExactSum& sum) {
+  const int64_t pieces = (row + kPiece - 1) / kPiece;  // of a row
   std::mutex adding;
-  const int64_t grain = std::max<int64_t>(1, kElements / row);
-  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows * pieces, std::max<int64_t>(1, kPiece / row), [&](int64_t begin, int64_t end) {
     ExactSum part;
-    for (int64_t i = begin; i < end; ++i) part.add(row_sum(p + i * row, row));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % pieces * kPiece;
+      part.add(piece_sum(p + i / pieces * row + first, std::min(kPiece, row - first)));
+    }
     const std::lock_guard lock(adding);
     sum.add(part.words());
   });
