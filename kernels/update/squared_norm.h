@@ -8,10 +8,9 @@
 namespace moelab {
 
 // Sum of the squares of all elements. x: fp32, bf16 or fp16, contiguous, any shape; 0 when empty. Infinity
-// and NaN propagate. On the CPU each row (the last axis; a long one in pieces) is summed in double, and
-// rows are added without rounding, so that neither the number of threads nor how rows are divided changes a
-// bit. On meta: 0. On CUDA the host
-// waits for the result. Throws c10::Error on other tensors.
+// and NaN propagate. On the CPU each row (the last axis; a long one in pieces) is summed in double, and rows
+// are added without rounding, so that neither the number of threads nor how rows are divided changes a bit.
+// On meta: 0. On CUDA the host waits for the result. Throws c10::Error on other tensors.
 double squared_norm(const at::Tensor& x);
 // As above for x on CUDA, left there: () fp64. The host does not wait; temporaries take at most 32 MiB.
 at::Tensor cuda_squared_norm(const at::Tensor& x);
