@@ -21,7 +21,7 @@ struct KnownFormula {
 // (formula.h), mixed precision's 16 bytes a parameter (Rajbhandari 2020, arXiv 1910.02054), the activations
 // of a dense transformer (Korthikanti 2022, arXiv 2205.05198, equation 2), and a guide's four tensors a
 // layer, attention scores and flash attention (claims ava.formula_activations, ava.formula_attention,
-// ava.formula_flash_attention).
+// ava.formula_flash_attention). None of ranks that divide the state: the formulas know one rank.
 std::vector<KnownFormula> known_formulas(const Settings& settings);
 
 }  // namespace moelab

@@ -121,11 +121,13 @@ def test_the_ranks_send_what_theory_says(tmp_path, corpus, zero):
     assert sent["weights"] == (2 * (exchange - norm) if zero == 3 else 0) * passes
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, corpus):
+@pytest.mark.parametrize("before, after", [(0, 0), (3, 1), (0, 3)])
+def test_a_run_goes_on_with_another_number_of_ranks_and_stage(tmp_path, corpus, before, after):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    assert run(1, whole, corpus, 6).returncode == 0
-    assert run(3, parted, corpus, 2, "train.steps=2").returncode == 0
-    resumed = subprocess.run([str(w) for w in [RANKS, 2, *settings(parted, corpus, 3), "--resume", "latest"]],
+    given = ["precision.compute=bf16", "optim.name=adam8bit"]
+    assert run(1, whole, corpus, 6, *given).returncode == 0
+    assert run(3, parted, corpus, 2, *given, "train.steps=2", f"parallel.zero={before}").returncode == 0
+    resumed = subprocess.run([str(w) for w in [RANKS, 2, *settings(parted, corpus, 3, *given, f"parallel.zero={after}"), "--resume", "latest"]],
                              capture_output=True, text=True, timeout=120)
     assert resumed.returncode == 0, resumed.stderr
     assert checkpoint(parted) == checkpoint(whole)

@@ -61,6 +61,7 @@ nlohmann::ordered_json formulas_json(const Settings& settings, const DryRun& run
 }
 
 void print_formulas(const Settings& settings, const DryRun& run) {
+  if (known_formulas(settings).empty()) return;
   std::cout << "\nclosed formulas beside the dry run, activations at the peak of its forward\n";
   for (const KnownFormula& known : known_formulas(settings)) {
     const int64_t dry = dry_bytes(run, known.of);
@@ -148,13 +149,41 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
 
 // What a rank of N sends in a step, in elements of P parameters.
 std::string sent_formula(const Settings& settings) {
-  const int64_t zero = settings.parallel.zero;
-  const char* const gradients = zero == 0 ? "gradients P (N - 1)" : "gradients P (N - 1) / N";
-  const char* const weights = zero == 0 ? ""
-                              : zero < 3
-                                  ? "; weights P (N - 1) / N"
-                                  : "; weights: blocks' 2 P (N - 1) / N a micro-batch, others' P (N - 1) / N";
-  return fmt::format("{} a micro-batch{}", gradients, weights);
+  switch (settings.parallel.zero) {
+    case 0:
+      return "gradients: P (N - 1) a micro-batch";
+    case 3:
+      return fmt::format("(N - 1) / N of: gradients P, blocks {}P, embedding and head P, all a micro-batch",
+                         settings.placement.reshard_after_forward ? "2 " : "");
+    default:
+      return "(N - 1) / N of: gradients P a micro-batch, weights P";
+  }
+}
+
+void print_state(const Settings& settings, const DryRun& run) {
+  const bool wide = settings.precision.compute == ComputePrecision::fp32;
+  const std::string stored = settings.precision.compute == ComputePrecision::fp16 ? "fp16" : "bf16";
+  const std::string coded = weight_code(settings.precision)
+                                ? "; the blocks' 1 + 4/256, " + value_text(settings.precision.store)
+                                : "";
+  const int64_t ranks = std::max<int64_t>(1, settings.parallel.data), zero = settings.parallel.zero;
+  const auto part = [&](const std::string& formula, int64_t from_stage) {
+    return ranks > 1 && zero >= from_stage ? formula + " / N" : formula;
+  };
+  const auto print = [&](const char* name, int64_t bytes, const std::string& formula) {
+    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
+  };
+  const std::string masters =
+      !wide && keeps_masters(settings) ? " + " + part("4 P", 1) + " (fp32 masters)" : "";
+  const bool one_micro_batch = settings.train.accumulation * ranks == 1;
+  std::cout << "\nstate, by formula\n";
+  print("weights", run.state.parameters,
+        wide ? part("4 P", 3) : part("2 P", 3) + " (" + stored + coded + ")" + masters);
+  print("gradients", run.state.gradients,
+        settings.optim.in_backward ? "the largest, consumed in backward"
+        : !wide && one_micro_batch ? "2 P"
+                                   : part("4 P", 1));
+  print("optimizer", run.state.optimizer, part(update_rule_facts(settings.optim).formula(), 1));
 }
 
 void print_text(const Settings& settings, const Estimate& estimate, int64_t ranks) {
@@ -162,10 +191,6 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   const ModelSettings& m = settings.model;
   const std::string compute = value_text(settings.precision.compute);
   const bool wide = settings.precision.compute == ComputePrecision::fp32;
-  const std::string stored = settings.precision.compute == ComputePrecision::fp16 ? "fp16" : "bf16";
-  const std::string coded = weight_code(settings.precision)
-                                ? "; the blocks' 1 + 4/256, " + value_text(settings.precision.store)
-                                : "";
   const bool masters = !wide && keeps_masters(settings);
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch, settings.train.row(),
@@ -192,17 +217,7 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
         human_bytes(estimate.reserved),
         100 - 100 * static_cast<double>(run.peak) / static_cast<double>(estimate.reserved));
   }
-  std::cout << "\nstate, by formula\n";
-  const auto state = [&](const char* name, int64_t bytes, const char* formula) {
-    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
-  };
-  state("weights", run.state.parameters,
-        wide ? "4 P" : ("2 P (" + stored + coded + ")" + (masters ? " + 4 P (fp32 masters)" : "")).c_str());
-  state("gradients", run.state.gradients,
-        settings.optim.in_backward ? "the largest, consumed in backward"
-        : !wide && settings.train.accumulation * std::max<int64_t>(1, settings.parallel.data) == 1 ? "2 P"
-                                                                                                   : "4 P");
-  state("optimizer", run.state.optimizer, update_rule_facts(settings.optim).formula().c_str());
+  print_state(settings, run);
   print_formulas(settings, run);
   if (ranks > 1) print_ranks(settings, ranks);
   if (settings.memory.limit.count > 0) {
