@@ -196,8 +196,8 @@ struct ParallelSettings {
             "ranks that hold the same model and share the rows of a step; 0: all that the others leave",
             range(0, 1 << 20));
     v.field("zero", self.zero,
-            "what the data-parallel ranks divide among them (ZeRO): 0 nothing, 1 the optimizer's state and "
-            "masters, 2 also gradients, 3 also weights",
+            "what the data-parallel ranks divide among them (ZeRO): 0 nothing, 1 and 2 optimizer state, "
+            "masters and gradients, 3 also weights",
             range(0, 3));
     v.field("tensor", self.tensor, "ranks that share each weight matrix; only 1 so far", range(1, 1 << 20));
     v.field("pipeline", self.pipeline, "ranks that share the layers; only 1 so far", range(1, 1 << 20));

@@ -390,47 +390,4 @@ void Trainer::read_model(const std::function<void(Transformer&, BlockRunner&)>& 
   }
 }
 
-std::vector<TensorEntry> Trainer::optimizer_state() const {
-  std::vector<TensorEntry> entries;
-  for (const NamedState& state : optimizer_.state(false)) entries.push_back({state.name, state.tensor});
-  return entries;
-}
-
-void Trainer::set_optimizer_state(const std::vector<TensorEntry>& entries) {
-  std::vector<NamedState> named;
-  for (const TensorEntry& entry : entries) named.push_back({entry.name, entry.tensor});
-  optimizer_.set_state(named);
-}
-
-std::vector<TensorEntry> Trainer::weights() const {
-  std::vector<TensorEntry> entries;
-  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    const auto whole = [&] { return optimizer_.weights(i); };
-    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, whole)});
-  }
-  for (const auto& buffer : model_.buffers()) entries.push_back({buffer.name, buffer.tensor});
-  return entries;
-}
-
-void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
-  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    change_weights(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
-  }
-}
-
-Trainer::StateBytes Trainer::state_bytes() const {
-  StateBytes bytes;
-  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    const Parameter& parameter = optimizer_.parameters()[i];
-    const auto size = static_cast<int64_t>(parameter.value.nbytes());
-    bytes.parameters += gathered_.held_bytes(i);
-    const int64_t gradient = micro_batches() > 1 ? parameter.value.numel() * 4 : size;
-    const bool one_at_a_time = settings_.optim.in_backward;
-    bytes.gradients = one_at_a_time ? std::max(bytes.gradients, gradient) : bytes.gradients + gradient;
-  }
-  bytes.optimizer = optimizer_.rule_bytes();
-  bytes.parameters += optimizer_.state_bytes() - bytes.optimizer;
-  return bytes;
-}
-
 }  // namespace moelab
