@@ -225,6 +225,10 @@ void check_parallel(const Settings& s) {
   require(s.placement.reshard_after_forward || s.parallel.zero == 3,
           "placement.reshard_after_forward=false with " + named("parallel.zero", s.parallel.zero) +
               ": only parallel.zero=3 gathers weights; set it to 3, or reshard_after_forward=true");
+  require(s.parallel.zero < 3 || s.memory.cuda_graphs == CudaGraphs::none,
+          "parallel.zero=3 with " + named("memory.cuda_graphs", s.memory.cuda_graphs) +
+              ": a graph reads weights where they were when it was captured, and gathered ones move; set "
+              "memory.cuda_graphs=none");
   if (s.parallel.data < 2) return;
   const std::string ranks = named("parallel.data", s.parallel.data) + " with ";
   require(!captures_step(s.memory.cuda_graphs),

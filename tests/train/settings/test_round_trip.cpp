@@ -108,8 +108,10 @@ Settings random_settings(unsigned seed) {
   if (!scaled) s.precision.loss_scale = {};
   s.parallel.tensor = s.parallel.pipeline = s.parallel.expert = 1;
   const bool several_ranks = s.parallel.data > 1;
-  if (several_ranks || s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
+  if (s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
     s.optim.in_backward = false;
+  if (s.parallel.zero == 3) s.memory.cuda_graphs = CudaGraphs::none;
+  if (s.parallel.zero < 3) s.placement.reshard_after_forward = true;
   const bool fp8 = s.precision.compute == ComputePrecision::fp8;
   if (fp8) s.model.dispatch = Dispatch::capacity;
   const bool bare = fp8 || s.precision.compute == ComputePrecision::bf16;
