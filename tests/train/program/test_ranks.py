@@ -137,7 +137,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_stage(tmp_path, corpus, 
 @pytest.mark.parametrize("setting, said", [
     ("parallel.data=3", "parallel.data=3 times parallel.tensor=1 times parallel.pipeline=1 takes 3 ranks; this run has 2"),
     ("parallel.tensor=2", "parallel.tensor=2: only data-parallel ranks are built so far; set it to 1"),
-    ("memory.dynamic_batch.enabled=true", "parallel.data=2 with memory.dynamic_batch.enabled=true"),
+    ("placement.reshard_after_forward=false", "placement.reshard_after_forward=false with parallel.zero=0: only parallel.zero=3"),
 ])
 def test_what_cannot_be_is_one_line_of_rank_0(tmp_path, corpus, setting, said):
     done = run(2, tmp_path / "run", corpus, 1, setting)
