@@ -1,4 +1,5 @@
-# moelab_library(NAME DEPS target…): a library of this folder's sources (moelab_sources).
+# moelab_library(NAME [NOT_EMULATED] DEPS target…): a library of this folder's sources (moelab_sources). NOT_EMULATED: on
+# the emulated GPU (tests/emulator) its NAME_no_cuda.cpp files stand in for the NAME_cuda.cpp ones.
 # moelab_test(NAME [PCH] [FOLDERS folder…] DEPS target…): a GoogleTest program of this folder's .cpp files, one ctest
 # test.
 #
@@ -34,10 +35,11 @@ function(moelab_sources)
   endif()
   set(sources ${sources} PARENT_SCOPE)
   set(cuda_sources ${cuda_sources} PARENT_SCOPE)
+  set(no_cuda_sources ${no_cuda_sources} PARENT_SCOPE)
 endfunction()
 
 function(moelab_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NOT_EMULATED" "" "DEPS" ${ARGN})
   moelab_sources()
   add_library(${name} STATIC ${sources})
   set(targets ${name})
@@ -46,8 +48,14 @@ function(moelab_library name)
     # library. As an object it goes into each program that links the library, once.
     add_library(${name}_cuda OBJECT ${cuda_sources})
     set_target_properties(${name}_cuda PROPERTIES UNITY_BUILD OFF)  # few sources, each with helpers of its own
-    target_link_libraries(${name} INTERFACE $<TARGET_OBJECTS:${name}_cuda>)
     list(APPEND targets ${name}_cuda)
+    set(objects $<TARGET_OBJECTS:${name}_cuda>)
+    if(ARG_NOT_EMULATED)
+      add_library(${name}_no_cuda OBJECT ${no_cuda_sources})
+      list(APPEND targets ${name}_no_cuda)
+      set(objects $<IF:$<BOOL:$<TARGET_PROPERTY:MOELAB_EMULATED>>,$<TARGET_OBJECTS:${name}_no_cuda>,${objects}>)
+    endif()
+    target_link_libraries(${name} INTERFACE ${objects})
   endif()
   foreach(target ${targets})
     target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})

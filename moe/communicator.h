@@ -13,7 +13,8 @@ class Transfer {
  public:
   virtual ~Transfer() = default;
   // Returns once the result can be read; on CUDA, by kernels launched afterwards on the current stream.
-  // Throws c10::Error when another rank is gone or too late.
+  // Throws c10::Error when another rank is gone or too late; on CUDA the host does not wait, and hears it
+  // from the next communication of tensors on the host.
   virtual void wait() = 0;
 };
 
@@ -40,6 +41,7 @@ class Communicator {
   // likewise.
   virtual std::unique_ptr<Transfer> exchange(const at::Tensor& sent, std::span<const int64_t> to,
                                              const at::Tensor& received, std::span<const int64_t> from) = 0;
+  // On CUDA one message passes after another: two ranks that both send before they receive use exchange().
   virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, int64_t to) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, int64_t from) = 0;
   // Every rank's words, (size(), words.size()) in rank order: what all of them then decide alike.

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
-readonly STEPS=(environment tests sanitizer kernels peers throughput estimates presets sweep)
+readonly STEPS=(environment tests sanitizer kernels peers throughput estimates ranks presets sweep)
 
 usage() {
   cat <<'TEXT'
@@ -15,7 +15,8 @@ usage: scripts/gpu_check.sh [--minutes N] [--device cuda|cpu] [--out DIR] [STEP 
              one that finds no time left is named in the table; on a GPU the goals follow it, by scripts/gpu_goals.py
   --device   cpu: the same steps without a GPU, the presets as miniatures
   --out      folder of the records (default results/<name of the GPU>)
-  STEP       some of: environment tests sanitizer kernels peers throughput estimates presets sweep (default: all, so)
+  STEP       some of: environment tests sanitizer kernels peers throughput estimates ranks presets sweep (default: all,
+             so)
 
 It runs the programs of the newest build, or of the bundle that scripts/gpu_bundle.sh made. Exit code 1: a step failed.
 
@@ -83,7 +84,7 @@ environment() {
   lscpu | grep -E '^(Model name|CPU\(s\)|Flags)' | cut -c -400
   [[ $device == cpu ]] || nvidia-smi
   "$python" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
-  ldd "$build/bin/moelab" | awk '/libtorch_c|libcudart|libcupti|libcublas/ {print $1, $3}'
+  ldd "$build/bin/moelab" | awk '/libtorch_c|libcudart|libcupti|libcublas|libnccl/ {print $1, $3}'
   "$build/bin/moelab" techniques --json | "$python" -c 'import json, sys; json.load(sys.stdin)'
   [[ -f $data/meta.json ]] || "$python" scripts/prepare_data.py --bytes --python-stdlib --out "$data"
 }
@@ -184,6 +185,20 @@ estimates() {
     measured_run "estimate-${techniques%% *}" "$build/bin/moelab" train --config "$model" "${miniature[@]}" \
       "run.device=$device" train.sequence=1024 train.micro_batch=4 train.accumulation=1 ${techniques#* } || failed=1
   done
+  return "$failed"
+}
+
+# NCCL with one rank in a program of the tests, then with a rank on each GPU; a run of as many beside one of one rank.
+ranks() {
+  local count=2 failed=0
+  [[ $device == cpu ]] || count=$(nvidia-smi -L | grep -c '^GPU')
+  OMP_NUM_THREADS=1 "$build/tests/train/parallel/test_parallel" '--gtest_filter=*NcclGroup*:*NcclRanks*' || failed=1
+  if ((count > 1)); then
+    "$python" scripts/check_ranks.py --program "$build/bin/moelab" --data "$data" --device "$device" --ranks "$count" ||
+      failed=1
+  else
+    echo "one GPU: several ranks need several"
+  fi
   return "$failed"
 }
 

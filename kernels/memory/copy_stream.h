@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace moelab {
@@ -25,6 +26,9 @@ class CopyStream {
   void copy(void* to, const void* from, int64_t bytes);
   // As above for tensors, whose types may differ.
   void copy(const at::Tensor& to, const at::Tensor& from);
+  // Calls `work` while the copies' stream is the current one of this thread: what it starts on the device
+  // takes its turn among the copies.
+  void in_turn(const std::function<void()>& work);
   // Keeps device memory that the copies so far use: if it is freed, it is not reused before they are done.
   void keep(const at::Tensor& tensor);
 

@@ -50,6 +50,12 @@ void CopyStream::copy(const at::Tensor& to, const at::Tensor& from) {
   to.copy_(from, /*non_blocking=*/true);
 }
 
+void CopyStream::in_turn(const std::function<void()>& work) {
+  if (!stream_) return work();
+  const c10::cuda::CUDAStreamGuard guard(stream_->copies);
+  work();
+}
+
 void CopyStream::keep(const at::Tensor& tensor) {
   if (stream_ && tensor.is_cuda())
     c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), stream_->copies);

@@ -28,15 +28,22 @@ void check_counts(std::span<const int64_t> counts, int64_t ranks, const at::Tens
 
 }  // namespace
 
-// A call's messages under way, and what is done with them when they have come.
+// A call's messages under way, and what is done with them when they have come. NCCL's group takes them all at
+// once: one after another, each would wait until its other end was there.
 class C10dCommunicator::Pending : public Transfer {
  public:
-  explicit Pending(std::string name) : name_(std::move(name)) {}
+  // Uses `group` until all messages are posted.
+  Pending(c10d::Backend& group, std::string name) : group_(group), name_(std::move(name)) {
+    if (!group_.supportsCoalescing()) return;
+    group_.startCoalescing();
+    collecting_ = true;
+  }
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
   // Messages use the callers' memory until they have passed.
   ~Pending() override {
     try {
+      all_posted();
       finish_messages();
     } catch (const std::exception&) {  // wait() was not called: nobody asks for the result
     }
@@ -51,9 +58,16 @@ class C10dCommunicator::Pending : public Transfer {
     if (afterwards_) std::exchange(afterwards_, {})();
   }
 
+  c10d::Backend& group() { return group_; }
+  // `message` is null while messages are collected.
   void add(c10::intrusive_ptr<c10d::Work> message, const at::Tensor& memory) {
-    messages_.push_back(std::move(message));
+    if (message) messages_.push_back(std::move(message));
     memory_.push_back(memory);
+  }
+  // Call it after the last message.
+  void all_posted() {
+    if (!std::exchange(collecting_, false)) return;
+    if (auto together = group_.endCoalescing()) messages_.push_back(std::move(together));
   }
   void then(std::function<void()> afterwards) { afterwards_ = std::move(afterwards); }
 
@@ -64,7 +78,9 @@ class C10dCommunicator::Pending : public Transfer {
     memory_.clear();
   }
 
+  c10d::Backend& group_;
   std::string name_;
+  bool collecting_ = false;
   std::vector<c10::intrusive_ptr<c10d::Work>> messages_;
   std::vector<at::Tensor> memory_;  // lives until the messages have passed
   std::function<void()> afterwards_;
@@ -78,23 +94,26 @@ C10dCommunicator::C10dCommunicator(RankGroup group, std::string name)
       sent_to_(size_),
       received_from_(size_) {}
 
-std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin() {
+// For messages of tensors like this one.
+std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin(const at::Tensor& like) {
   TORCH_CHECK(group_, name_, ": this rank has left the others");
-  return std::make_unique<Pending>(name_ + ", communication " + std::to_string(++calls_) + ", rank " +
-                                   std::to_string(rank_) + " of " + std::to_string(size_));
+  TORCH_CHECK(cuda_group_ || !like.is_cuda(), name_, ": the ranks' GPUs are not connected");
+  return std::make_unique<Pending>(*(like.is_cuda() ? cuda_group_ : group_),
+                                   name_ + ", communication " + std::to_string(++calls_) + ", rank " +
+                                       std::to_string(rank_) + " of " + std::to_string(size_));
 }
 
 void C10dCommunicator::post_send(Pending& pending, const at::Tensor& flat, int64_t to) {
   if (flat.numel() == 0) return;
   std::vector<at::Tensor> one{flat.view(at::kByte)};  // Gloo knows no fp8
-  pending.add(group_->send(one, static_cast<int>(to), sent_to_[to]++), flat);
+  pending.add(pending.group().send(one, static_cast<int>(to), sent_to_[to]++), flat);
   sent_bytes_ += static_cast<int64_t>(flat.nbytes());
 }
 
 void C10dCommunicator::post_receive(Pending& pending, const at::Tensor& flat, int64_t from) {
   if (flat.numel() == 0) return;
   std::vector<at::Tensor> one{flat.view(at::kByte)};
-  pending.add(group_->recv(one, static_cast<int>(from), received_from_[from]++), flat);
+  pending.add(pending.group().recv(one, static_cast<int>(from), received_from_[from]++), flat);
 }
 
 std::unique_ptr<Transfer> C10dCommunicator::gather(const at::Tensor& part, const at::Tensor& whole,
@@ -105,12 +124,13 @@ std::unique_ptr<Transfer> C10dCommunicator::gather(const at::Tensor& part, const
   const std::vector<int64_t> first = starts(counts);
   const at::Tensor flat = whole.view(-1), own = flat.narrow(0, first[rank_], counts[rank_]);
   if (own.data_ptr() != part.data_ptr()) own.copy_(part.view(-1));
-  auto pending = begin();
+  auto pending = begin(whole);
   for (int64_t i = 1; i < size_; ++i) {
     const int64_t to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
     post_send(*pending, own, to);
     post_receive(*pending, flat.narrow(0, first[from], counts[from]), from);
   }
+  pending->all_posted();
   return pending;
 }
 
@@ -121,7 +141,7 @@ std::unique_ptr<Transfer> C10dCommunicator::reduce(const at::Tensor& whole, cons
               " where rank ", rank_, " has ", counts[rank_], " elements");
   const std::vector<int64_t> first = starts(counts);
   const at::Tensor flat = whole.view(-1);
-  auto pending = begin();
+  auto pending = begin(whole);
   std::vector<at::Tensor> versions(size_);  // this rank's part, by each rank
   versions[rank_] = flat.narrow(0, first[rank_], counts[rank_]);
   for (int64_t i = 1; i < size_; ++i) {
@@ -131,6 +151,7 @@ std::unique_ptr<Transfer> C10dCommunicator::reduce(const at::Tensor& whole, cons
     post_send(*pending, flat.narrow(0, first[to], counts[to]), to);
     post_receive(*pending, versions[from], from);
   }
+  pending->all_posted();
   pending->then([versions, total = sum.view(-1)] {
     for (const at::Tensor& version : versions) total.add_(version);
   });
@@ -148,24 +169,27 @@ std::unique_ptr<Transfer> C10dCommunicator::exchange(const at::Tensor& sent, std
   const auto out = [&](int64_t r) { return sent.view(-1).narrow(0, first_to[r], to[r]); };
   const auto in = [&](int64_t r) { return received.view(-1).narrow(0, first_from[r], from[r]); };
   in(rank_).copy_(out(rank_));
-  auto pending = begin();
+  auto pending = begin(sent);
   for (int64_t i = 1; i < size_; ++i) {
     const int64_t there = (rank_ + i) % size_, here = (rank_ + size_ - i) % size_;
     post_send(*pending, out(there), there);
     post_receive(*pending, in(here), here);
   }
+  pending->all_posted();
   return pending;
 }
 
 std::unique_ptr<Transfer> C10dCommunicator::send(const at::Tensor& tensor, int64_t to) {
-  auto pending = begin();
+  auto pending = begin(tensor);
   post_send(*pending, tensor.view(-1), to);
+  pending->all_posted();
   return pending;
 }
 
 std::unique_ptr<Transfer> C10dCommunicator::receive(const at::Tensor& tensor, int64_t from) {
-  auto pending = begin();
+  auto pending = begin(tensor);
   post_receive(*pending, tensor.view(-1), from);
+  pending->all_posted();
   return pending;
 }
 

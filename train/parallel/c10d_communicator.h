@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "moe/communicator.h"
 #include "train/parallel/gloo_group.h"
@@ -13,6 +14,8 @@ class C10dCommunicator : public Communicator {
  public:
   // `name`: axis and use ("data/gradients"), for errors.
   C10dCommunicator(RankGroup group, std::string name);
+  // From now on messages of CUDA tensors go by `group`, which has the same ranks; it needs no tags.
+  void use_for_cuda(RankGroup group) { cuda_group_ = std::move(group); }
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
@@ -29,15 +32,18 @@ class C10dCommunicator : public Communicator {
 
   const std::string& name() const { return name_; }
   // Drops the group, which ends the other ranks' waiting with an error. Later calls throw c10::Error.
-  void leave() { group_.reset(); }
+  void leave() {
+    group_.reset();
+    cuda_group_.reset();
+  }
 
  private:
   class Pending;
-  std::unique_ptr<Pending> begin();
+  std::unique_ptr<Pending> begin(const at::Tensor& like);
   void post_send(Pending& pending, const at::Tensor& flat, int64_t to);
   void post_receive(Pending& pending, const at::Tensor& flat, int64_t from);
 
-  RankGroup group_;
+  RankGroup group_, cuda_group_;
   std::string name_;
   int64_t rank_, size_, calls_ = 0, sent_bytes_ = 0;
   // Messages between two ranks so far: the tag of the next, so that none is taken for another.

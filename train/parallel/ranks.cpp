@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <utility>
 
 #include "moe/settings/error.h"
 #include "train/parallel/c10d_communicator.h"
 #include "train/parallel/gloo_group.h"
+#include "train/parallel/nccl_group.h"
 
 namespace moelab {
 namespace {
@@ -14,11 +17,24 @@ std::chrono::milliseconds timeout_of(const ParallelSettings& settings) {
   return std::chrono::milliseconds(static_cast<int64_t>(settings.timeout * 1000));
 }
 
+// NCCL says the reason in its last lines.
+std::string one_line(const std::exception& error) {
+  const auto* const known = dynamic_cast<const c10::Error*>(&error);
+  std::string text = known ? known->what_without_backtrace() : error.what();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (size_t end; (end = text.find('\n')) != std::string::npos;) text.replace(end, 1, "; ");
+  return text;
+}
+
 }  // namespace
 
 struct Ranks::Groups {
   RankStore store;
+  std::chrono::milliseconds timeout;
   C10dCommunicator gradients, weights, updates, control;
+  // Of all uses but control, which stays on the hosts: on a GPU the calls of all uses come in one order, and
+  // messages of two NCCL groups could wait for each other.
+  RankGroup gpus = {};
   std::array<C10dCommunicator*, 4> all() { return {&gradients, &weights, &updates, &control}; }
 };
 
@@ -33,8 +49,8 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
     return C10dCommunicator(gloo_group(store, name, world.rank, ranks, timeout), name);
   };
   try {
-    groups_.reset(new Groups{store, group("data/gradients"), group("data/weights"), group("data/updates"),
-                             group("data/control")});
+    groups_.reset(new Groups{store, timeout, group("data/gradients"), group("data/weights"),
+                             group("data/updates"), group("data/control")});
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     throw UserError("the " + std::to_string(world.size) + " ranks of this run did not all meet at " +
@@ -43,7 +59,28 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
   }
 }
 
-Ranks::~Ranks() = default;
+// While an error passes, other ranks may wait elsewhere, and shutting down would wait for them.
+Ranks::~Ranks() {
+  if (std::uncaught_exceptions() > 0) leave();
+  if (!groups_ || !groups_->gpus) return;
+  try {
+    groups_->gpus->shutdown();
+  } catch (const std::exception&) {  // the run is over
+  }
+}
+
+void Ranks::connect(c10::Device gpu) {
+  if (!groups_) return;
+  try {
+    groups_->gpus = nccl_group(groups_->store, "data/gpus", world_.rank,
+                               ranks_along(layout_, Axis::data, world_.rank), gpu, groups_->timeout);
+  } catch (const std::exception& error) {
+    throw UserError("NCCL cannot connect the GPUs of the " + std::to_string(world_.size) +
+                    " ranks: " + one_line(error));
+  }
+  for (C10dCommunicator* one : {&groups_->gradients, &groups_->weights, &groups_->updates})
+    one->use_for_cuda(groups_->gpus);
+}
 
 DataRanks Ranks::data() {
   if (!groups_) return {};
@@ -67,6 +104,12 @@ void Ranks::require_same(const std::string& what, std::span<const int64_t> words
 void Ranks::leave() {
   if (!groups_) return;
   for (C10dCommunicator* one : groups_->all()) one->leave();
+  if (const RankGroup gpus = std::exchange(groups_->gpus, {})) {
+    try {
+      gpus->abort();
+    } catch (const std::exception&) {  // there is an error already
+    }
+  }
 }
 
 std::vector<std::pair<std::string, int64_t>> Ranks::sent_bytes() const {

@@ -1,4 +1,6 @@
 #pragma once
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -39,6 +41,9 @@ class Ranks {
   const World& world() const { return world_; }
   const RankLayout& layout() const { return layout_; }
   bool alone() const { return world_.alone(); }
+  // Connects the GPUs of the ranks, so that CUDA tensors may be sent; `gpu` is this one's. All ranks call it,
+  // unless they are on the CPU. Throws UserError when NCCL cannot connect them.
+  void connect(c10::Device gpu);
   DataRanks data();
 
   // Throws SharedMistake unless all ranks give the same words for `what` ("settings").

@@ -51,4 +51,15 @@ World world_from(const Variables& variable) {
   return world;
 }
 
+c10::Device gpu_of(const World& world, int64_t gpus) {
+  if (world.local_size > gpus) {
+    throw UserError("run.device=cuda: " + std::to_string(world.local_size) +
+                    " ranks are on this machine, and " +
+                    (gpus == 1 ? "1 GPU is" : std::to_string(gpus) + " GPUs are") +
+                    " visible; each needs one of its own: start " + std::to_string(gpus) +
+                    ", or let each see all GPUs (CUDA_VISIBLE_DEVICES)");
+  }
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank)};
+}
+
 }  // namespace moelab

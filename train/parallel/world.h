@@ -1,4 +1,6 @@
 #pragma once
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,5 +26,9 @@ struct World {
 // and TORCHELASTIC_USE_AGENT_STORE, read by `variable` (null: not set). Without WORLD_SIZE: one rank. Throws
 // UserError for a value that is not a number, a rank outside the world, and a world of several without RANK.
 World world_from(const std::function<const char*(const char* name)>& variable);
+
+// The GPU with this rank's number on its machine, of the `gpus` there. Throws UserError unless each of the
+// machine's ranks has one of its own: NCCL connects no two ranks on one.
+c10::Device gpu_of(const World& world, int64_t gpus);
 
 }  // namespace moelab

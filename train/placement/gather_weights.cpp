@@ -155,11 +155,17 @@ void GatheredWeights::fetch(int64_t layer) {
     reads.emplace_back(weight.home.get(), data_of(weight.coded ? weight.payload : weight.value));
   }
   copies_.follow();  // wait for the previous user of the memory
-  const auto read_all = [reads = std::move(reads)] {
-    for (const auto& [from, to] : reads) from->read(to);
+  const auto read_all = [this, reads = std::move(reads)] {
+    copies_.in_turn([&] {
+      for (const auto& [from, to] : reads) from->read(to);
+    });
   };
-  block.fetching =
-      std::async(copies_.device().is_meta() ? std::launch::deferred : std::launch::async, read_all);
+  // NCCL wants all calls of a rank in the order that they have on the others, so that none may come from a
+  // thread.
+  const bool in_order = ranks_.size() > 1 && copies_.device().is_cuda();
+  block.fetching = std::async(
+      copies_.device().is_meta() || in_order ? std::launch::deferred : std::launch::async, read_all);
+  if (in_order) block.fetching->wait();
 }
 
 void GatheredWeights::gather(int64_t layer) {

@@ -61,5 +61,20 @@ TEST(World, RefusesWhatCannotBe) {
   EXPECT_EQ(error_of({{"WORLD_SIZE", "2"}, {"RANK", "-1"}}), "RANK=-1: a number of at least 0 is expected");
 }
 
+TEST(World, ARankHasTheGpuOfItsNumber) {
+  World world{.rank = 5, .size = 8, .local_rank = 1, .local_size = 4};
+  EXPECT_EQ(gpu_of(world, 4), c10::Device(c10::kCUDA, 1));
+  EXPECT_EQ(gpu_of({}, 2), c10::Device(c10::kCUDA, 0));
+  try {
+    gpu_of(world, 1);
+    FAIL() << "two ranks on one GPU";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "run.device=cuda: 4 ranks are on this machine, and 1 GPU is visible; each needs one of its own: "
+        "start 1, or let each see all GPUs (CUDA_VISIBLE_DEVICES)");
+  }
+}
+
 }  // namespace
 }  // namespace moelab

@@ -145,6 +145,14 @@ def test_what_cannot_be_is_one_line_of_rank_0(tmp_path, corpus, setting, said):
     assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1 and said in done.stderr
 
 
+def test_without_gpus_ranks_on_them_are_refused_in_one_line_of_rank_0(tmp_path, corpus):
+    done = run(2, tmp_path / "run", corpus, 1, "run.device=cuda")
+    if done.returncode == 0:
+        pytest.skip("this machine has GPUs")
+    assert done.returncode == 2
+    assert done.stderr.startswith("moelab: run.device=cuda: ") and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("rank_1, said", [('set -- "$@" optim.lr=0.5', "settings"), ("cd other", "data in data.path")])
 def test_ranks_with_other_settings_or_data_refuse_each_other(tmp_path, corpus, make_shards, rank_1, said):
     (tmp_path / "data").symlink_to(corpus)

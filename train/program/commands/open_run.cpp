@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <fstream>
@@ -24,16 +25,23 @@ void use_threads(const Settings& settings) {
   at::set_num_threads(static_cast<int>(settings.run.threads > 0 ? settings.run.threads : cores));
 }
 
-c10::Device open_device(const Settings& settings) {
-  use_threads(settings);
-  at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
+c10::Device device_of(const Settings& settings, const World& world) {
   // No step has been taken on a GPU yet, so only an explicit run.device=cuda selects it.
   if (settings.run.device != DeviceChoice::cuda) return at::kCPU;
   if (!at::globalContext().hasCUDA()) {
     throw UserError("run.device=cuda: no GPU, or a build without CUDA; use run.device=cpu");
   }
+  return gpu_of(world, c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount());
+}
+
+c10::Device open_device(const Settings& settings, const World& world) {
+  use_threads(settings);
+  at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
+  const c10::Device device = device_of(settings, world);
+  if (device.is_cpu()) return device;
   at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
-  return c10::Device(c10::kCUDA, 0);
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  return device;
 }
 
 c10::Device limited_device(const Settings& settings) {

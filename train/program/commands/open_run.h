@@ -7,6 +7,7 @@
 
 #include "train/data/dataset.h"
 #include "train/data/rows.h"
+#include "train/parallel/world.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
@@ -14,9 +15,12 @@ namespace moelab {
 // Applies run.threads. The operators' scratch depends on the number of threads, so a dry run calls this too.
 void use_threads(const Settings& settings);
 
-// The device of run.device, with run.threads and run.deterministic applied. Throws UserError if
-// run.device=cuda cannot be used.
-c10::Device open_device(const Settings& settings);
+// The device of run.device; of several ranks each has a GPU of its own. Throws UserError if run.device=cuda
+// cannot be used.
+c10::Device device_of(const Settings& settings, const World& world = {});
+
+// The same, which the calling thread then uses, with run.threads and run.deterministic applied.
+c10::Device open_device(const Settings& settings, const World& world = {});
 
 // As open_device(), and applies memory.limit to the device.
 c10::Device limited_device(const Settings& settings);

@@ -69,6 +69,16 @@ Settings settings_of_rank(Settings settings, const Ranks& ranks) {
   return settings;
 }
 
+// A mistake that the ranks of one machine alone have met is told by the first of them.
+c10::Device device_of_rank(const Settings& settings, const World& world) {
+  try {
+    return device_of(settings, world);
+  } catch (const UserError& error) {
+    if (world.rank == 0 || world.local_rank > 0) throw;
+    throw RankError(world.rank, error);
+  }
+}
+
 int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
 
 // Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
@@ -92,7 +102,7 @@ class TrainRun : LoopObserver {
       : settings_(settings),
         options_(options),
         command_line_(command_line),
-        device_(open_device(settings)),
+        device_(open_device(settings, ranks.world())),
         data_(open_data(settings)),
         predicted_(predicted),
         ranks_(ranks),
@@ -284,6 +294,7 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   // Before anything else, so that a signal while the run opens still leaves a checkpoint and a summary.
   StopSignal::listen();
   const World world = world_from([](const char* name) { return std::getenv(name); });
+  const c10::Device device = device_of_rank(given, world);
   Ranks ranks(world, given.parallel);
   ranks.require_same("settings", digest_of(given));
   const Settings settings = settings_of_rank(given, ranks);
@@ -295,6 +306,7 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
     return 3;
   }
   try {
+    if (device.is_cuda()) ranks.connect(device);
     return TrainRun(settings, options, command_line, predicted, ranks).run();
   } catch (const SharedMistake&) {
     throw;
