@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -33,7 +34,9 @@ void check_counts(std::span<const int64_t> counts, int64_t ranks, const at::Tens
 class C10dCommunicator::Pending : public Transfer {
  public:
   // Uses `group` until all messages are posted.
-  Pending(c10d::Backend& group, std::string name) : group_(group), name_(std::move(name)) {
+  Pending(c10d::Backend& group, std::string name, std::shared_ptr<ExchangeClock> clock)
+      : group_(group), name_(std::move(name)), clock_(std::move(clock)) {
+    clock_->started();
     if (!group_.supportsCoalescing()) return;
     group_.startCoalescing();
     collecting_ = true;
@@ -73,22 +76,28 @@ class C10dCommunicator::Pending : public Transfer {
 
  private:
   void finish_messages() {
+    const auto clock = std::exchange(clock_, nullptr);
+    if (!clock) return;
+    const auto wait = std::chrono::steady_clock::now();
     const auto messages = std::exchange(messages_, {});
     for (const auto& message : messages) message->wait();
     memory_.clear();
+    clock->taken(wait);
   }
 
   c10d::Backend& group_;
   std::string name_;
+  std::shared_ptr<ExchangeClock> clock_;  // null once the messages have passed
   bool collecting_ = false;
   std::vector<c10::intrusive_ptr<c10d::Work>> messages_;
   std::vector<at::Tensor> memory_;  // lives until the messages have passed
   std::function<void()> afterwards_;
 };
 
-C10dCommunicator::C10dCommunicator(RankGroup group, std::string name)
+C10dCommunicator::C10dCommunicator(RankGroup group, std::string name, std::shared_ptr<ExchangeClock> clock)
     : group_(std::move(group)),
       name_(std::move(name)),
+      clock_(std::move(clock)),
       rank_(group_->getRank()),
       size_(group_->getSize()),
       sent_to_(size_),
@@ -100,7 +109,8 @@ std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin(const at::Ten
   TORCH_CHECK(cuda_group_ || !like.is_cuda(), name_, ": the ranks' GPUs are not connected");
   return std::make_unique<Pending>(*(like.is_cuda() ? cuda_group_ : group_),
                                    name_ + ", communication " + std::to_string(++calls_) + ", rank " +
-                                       std::to_string(rank_) + " of " + std::to_string(size_));
+                                       std::to_string(rank_) + " of " + std::to_string(size_),
+                                   clock_);
 }
 
 void C10dCommunicator::post_send(Pending& pending, const at::Tensor& flat, int64_t to) {

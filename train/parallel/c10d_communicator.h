@@ -1,9 +1,11 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "moe/communicator.h"
+#include "train/parallel/exchange_clock.h"
 #include "train/parallel/gloo_group.h"
 
 namespace moelab {
@@ -13,7 +15,8 @@ namespace moelab {
 class C10dCommunicator : public Communicator {
  public:
   // `name`: axis and use ("data/gradients"), for errors.
-  C10dCommunicator(RankGroup group, std::string name);
+  C10dCommunicator(RankGroup group, std::string name,
+                   std::shared_ptr<ExchangeClock> clock = std::make_shared<ExchangeClock>());
   // From now on messages of CUDA tensors go by `group`, which has the same ranks; it needs no tags.
   void use_for_cuda(RankGroup group) { cuda_group_ = std::move(group); }
 
@@ -45,6 +48,7 @@ class C10dCommunicator : public Communicator {
 
   RankGroup group_, cuda_group_;
   std::string name_;
+  std::shared_ptr<ExchangeClock> clock_;
   int64_t rank_, size_, calls_ = 0, sent_bytes_ = 0;
   // Messages between two ranks so far: the tag of the next, so that none is taken for another.
   std::vector<int> sent_to_, received_from_;

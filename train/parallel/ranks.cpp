@@ -7,6 +7,7 @@
 
 #include "moe/settings/error.h"
 #include "train/parallel/c10d_communicator.h"
+#include "train/parallel/checked_communicator.h"
 #include "train/parallel/gloo_group.h"
 #include "train/parallel/nccl_group.h"
 
@@ -31,7 +32,9 @@ std::string one_line(const std::exception& error) {
 struct Ranks::Groups {
   RankStore store;
   std::chrono::milliseconds timeout;
+  std::shared_ptr<ExchangeClock> clock;
   C10dCommunicator gradients, weights, updates, control;
+  std::vector<CheckedCommunicator> checked = {};  // parallel.check: all() of them, in that order
   // Of all uses but control, which stays on the hosts: on a GPU the calls of all uses come in one order, and
   // messages of two NCCL groups could wait for each other.
   RankGroup gpus = {};
@@ -45,11 +48,12 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
   const auto timeout = timeout_of(settings);
   RankStore store = open_store(world, timeout);
   const std::vector<int64_t> ranks = ranks_along(layout_, Axis::data, world.rank);
+  const auto clock = std::make_shared<ExchangeClock>();
   const auto group = [&](const std::string& name) {
-    return C10dCommunicator(gloo_group(store, name, world.rank, ranks, timeout), name);
+    return C10dCommunicator(gloo_group(store, name, world.rank, ranks, timeout), name, clock);
   };
   try {
-    groups_.reset(new Groups{store, timeout, group("data/gradients"), group("data/weights"),
+    groups_.reset(new Groups{store, timeout, clock, group("data/gradients"), group("data/weights"),
                              group("data/updates"), group("data/control")});
   } catch (const std::exception& error) {
     const std::string reason = error.what();
@@ -57,6 +61,8 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
                     world.address + ":" + std::to_string(world.port) + " within parallel.timeout (" +
                     std::to_string(timeout.count() / 1000) + " s): " + reason.substr(0, reason.find('\n')));
   }
+  if (!settings.check) return;
+  for (C10dCommunicator* one : groups_->all()) groups_->checked.emplace_back(*one, one->name());
 }
 
 // While an error passes, other ranks may wait elsewhere, and shutting down would wait for them.
@@ -84,10 +90,11 @@ void Ranks::connect(c10::Device gpu) {
 
 DataRanks Ranks::data() {
   if (!groups_) return {};
-  return {.gradients = &groups_->gradients,
-          .weights = &groups_->weights,
-          .updates = &groups_->updates,
-          .control = &groups_->control};
+  const auto use = [&](size_t i) -> Communicator* {
+    if (groups_->checked.empty()) return groups_->all()[i];
+    return &groups_->checked[i];
+  };
+  return {.gradients = use(0), .weights = use(1), .updates = use(2), .control = use(3)};
 }
 
 void Ranks::require_same(const std::string& what, std::span<const int64_t> words) {
@@ -117,6 +124,10 @@ std::vector<std::pair<std::string, int64_t>> Ranks::sent_bytes() const {
   std::vector<std::pair<std::string, int64_t>> sent;
   for (const C10dCommunicator* one : groups_->all()) sent.emplace_back(one->name(), one->sent_bytes());
   return sent;
+}
+
+ExchangeClock::Seconds Ranks::exchange_seconds() const {
+  return groups_ ? groups_->clock->seconds() : ExchangeClock::Seconds{};
 }
 
 }  // namespace moelab

@@ -11,6 +11,7 @@
 
 #include "moe/settings/error.h"
 #include "train/parallel/data_ranks.h"
+#include "train/parallel/exchange_clock.h"
 #include "train/parallel/layout.h"
 #include "train/parallel/world.h"
 #include "train/settings/settings.h"
@@ -55,6 +56,8 @@ class Ranks {
 
   // Sent by this rank so far, by axis and use ("data/gradients").
   std::vector<std::pair<std::string, int64_t>> sent_bytes() const;
+  // Of all that this rank has exchanged so far.
+  ExchangeClock::Seconds exchange_seconds() const;
 
  private:
   struct Groups;

@@ -38,10 +38,10 @@ void DividedBuffer::read_own(void* to) {
   if (kept_) kept_->read(offset(static_cast<char*>(to), first_));
 }
 
-void DividedBuffer::read(void* to) {
+std::unique_ptr<Transfer> DividedBuffer::start_read(void* to) {
   read_own(to);
   const at::Tensor whole = bytes_at(to, std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0}), device_);
-  ranks_.gather(whole.narrow(0, first_, bytes_[ranks_.rank()]), whole, bytes_)->wait();
+  return ranks_.gather(whole.narrow(0, first_, bytes_[ranks_.rank()]), whole, bytes_);
 }
 
 void DividedBuffer::write(const void* from) {

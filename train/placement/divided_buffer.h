@@ -19,7 +19,8 @@ class DividedBuffer : public OffloadBuffer {
   // this.
   DividedBuffer(std::unique_ptr<OffloadBuffer> kept, std::vector<int64_t> bytes, Communicator& ranks,
                 c10::Device device);
-  void read(void* to) override;
+  void read(void* to) override { start_read(to)->wait(); }
+  std::unique_ptr<Transfer> start_read(void* to) override;
   void read_own(void* to) override;
   void write(const void* from) override;
 

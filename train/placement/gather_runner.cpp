@@ -43,13 +43,16 @@ void put_gate(std::initializer_list<at::Tensor*> tensors, std::function<void()> 
 }  // namespace
 
 void GatherRunner::use(OuterWeight weight, const std::function<void()>& read) {
+  weight == OuterWeight::embedding ? weights_.arrive(-1) : weights_.all_arrive();
   const int64_t layer = weights_.layer_of(weight);
   weights_.gather(layer);
+  if (weight == OuterWeight::embedding) weights_.fetch(0);
   read();
   weights_.release(layer);
 }
 
 BlockOutput GatherRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
+  weights_.arrive(layer);
   if (!weights_.active()) return inner_.run(layer, x_BSD, block);
   weights_.gather(layer);
   weights_.fetch(layer + 1);

@@ -6,8 +6,10 @@ namespace moelab {
 
 // Runs each block through another runner with the block's weights gathered, while the next block's are
 // fetched. Forward goes from the first block to the last; backward, from the gradient of a block's output to
-// that of its input, goes from the last to the first. Recomputed blocks run again in between. After the last
-// block the head's weights are fetched. `weights` and `inner` must outlive the graph.
+// that of its input, goes from the last to the first. Recomputed blocks run again in between. The first
+// block's weights are fetched with the embedding, the head's with the last block. Weights that are on their
+// way from other ranks are waited for when a forward pass first reads them. `weights` and `inner` must
+// outlive the graph.
 class GatherRunner : public BlockRunner {
  public:
   GatherRunner(GatheredWeights& weights, BlockRunner& inner) : weights_(weights), inner_(inner) {}

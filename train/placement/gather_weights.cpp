@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,12 @@ std::optional<int64_t> block_of(std::string_view name) {
   const auto end = std::from_chars(name.data(), name.data() + name.size(), layer).ptr;
   TORCH_CHECK(end != name.data(), "a block's parameter without a number: ", std::string(name));
   return layer;
+}
+
+// The layer whose forward pass reads it first, or reads it next: the final norm comes after the last block.
+int64_t first_use(const std::string& name, int64_t layers) {
+  if (name == "embedding") return -1;
+  return block_of(name).value_or(name == "head" ? layers : layers - 1);
 }
 
 bool is_coded(const Parameter& p) { return p.value.scalar_type() != at::kFloat && block_of(p.name); }
@@ -84,6 +91,7 @@ void GatheredWeights::adopt(const Parameter& parameter, const at::Tensor& master
   Weight& weight = weights_.emplace_back();
   const std::optional<int64_t> layer = layer_of(parameter.name);
   const bool coded = code_ && is_coded(parameter);
+  weight.first_use = first_use(parameter.name, static_cast<int64_t>(blocks_.size()) - 2);
   weight.bytes = weight.held_bytes =
       coded ? coded_bytes(parameter.value.numel()) : static_cast<int64_t>(parameter.value.nbytes());
   if (!layer || (!coded && !offload_pool_)) return;
@@ -156,9 +164,13 @@ void GatheredWeights::fetch(int64_t layer) {
   }
   copies_.follow();  // wait for the previous user of the memory
   const auto read_all = [this, reads = std::move(reads)] {
+    Transfers coming;
     copies_.in_turn([&] {
-      for (const auto& [from, to] : reads) from->read(to);
+      for (const auto& [from, to] : reads) {
+        if (auto others = from->start_read(to)) coming.push_back(std::move(others));
+      }
     });
+    return coming;
   };
   // NCCL wants all calls of a rank in the order that they have on the others, so that none may come from a
   // thread.
@@ -172,7 +184,9 @@ void GatheredWeights::gather(int64_t layer) {
   Block& block = blocks_.at(static_cast<size_t>(layer));
   if (block.gathered || block.weights.empty()) return;
   fetch(layer);
-  if (auto fetching = std::exchange(block.fetching, std::nullopt)) fetching->get();
+  if (auto fetching = std::exchange(block.fetching, std::nullopt)) {
+    for (const auto& coming : fetching->get()) coming->wait();
+  }
   copies_.join();
   for (const size_t i : block.weights) {
     Weight& weight = weights_[i];
@@ -191,6 +205,14 @@ void GatheredWeights::release(int64_t layer) {
   if (!block.gathered) return;
   for (const size_t i : block.weights) drop_memory(weights_[i].value);
   block.gathered = false;
+}
+
+void GatheredWeights::arrive(int64_t layer) {
+  const auto needed = [&](const Coming& one) { return one.first_use <= layer; };
+  while (std::any_of(coming_.begin(), coming_.end(), needed)) {
+    coming_.front().transfer->wait();
+    coming_.pop_front();
+  }
 }
 
 void GatheredWeights::release_all() {

@@ -3,11 +3,14 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/formats/quantize.h"
@@ -70,6 +73,16 @@ class GatheredWeights {
   // Releases everything that a step left on the device when it threw.
   void release_all();
 
+  // The value of the parameter at `index`, on the device, is on its way from other ranks, after those that
+  // were expected before it.
+  void expect(size_t index, std::unique_ptr<Transfer> coming) {
+    coming_.push_back({weights_.at(index).first_use, std::move(coming)});
+  }
+  // Returns when all values have come that a forward pass reads before the block after `layer`. Throws
+  // c10::Error when another rank is gone.
+  void arrive(int64_t layer);
+  void all_arrive() { arrive(std::numeric_limits<int64_t>::max()); }
+
   // Runs `step` with the value and master of the parameter at `index` on the device, and writes the results
   // back to their home. If there is an fp32 master, `step` must write all of `value`.
   void change(size_t index, const std::function<void()>& step);
@@ -88,6 +101,7 @@ class GatheredWeights {
     at::Tensor master;           // undefined: there is none, or it is not placed here
     bool written_whole = false;  // each change writes all of value, from the master
     Kind kind = Kind::parameters;
+    int64_t first_use = 0;  // the layer in which a forward pass first reads it; the embedding: -1
     bool coded = false;
     bool divided = false;                              // over ranks
     std::unique_ptr<OffloadBuffer> home, master_home;  // null: on the device, as they are
@@ -95,10 +109,15 @@ class GatheredWeights {
     int64_t bytes = 0;                                 // in the form in which the weight is held
     int64_t held_bytes = 0;                            // by this rank
   };
+  struct Coming {
+    int64_t first_use;
+    std::unique_ptr<Transfer> transfer;
+  };
+  using Transfers = std::vector<std::unique_ptr<Transfer>>;
   struct Block {
     std::vector<size_t> weights;
     bool gathered = false;
-    std::optional<std::future<void>> fetching;
+    std::optional<std::future<Transfers>> fetching;
   };
   class Visit;
   std::optional<int64_t> layer_of(const std::string& name) const;
@@ -115,7 +134,8 @@ class GatheredWeights {
   std::unique_ptr<OffloadPool> offload_pool_;  // null: weights stay on the device, as they are
   std::vector<Weight> weights_;                // one per parameter; empty for weights left alone
   std::vector<Block> blocks_;                  // then head and embedding
-  bool tied_;                                  // the embedding is the head, too
+  std::deque<Coming> coming_;
+  bool tied_;  // the embedding is the head, too
 };
 
 }  // namespace moelab

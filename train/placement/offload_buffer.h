@@ -4,6 +4,7 @@
 
 #include "kernels/memory/copy_stream.h"
 #include "kernels/memory/ledger.h"
+#include "moe/communicator.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
@@ -16,6 +17,12 @@ class OffloadBuffer {
   // return. On meta nothing is copied.
   virtual void read(void* to) = 0;
   virtual void write(const void* from) = 0;
+  // Starts read(). Where other ranks have some of the bytes, those are there once the result was waited for;
+  // else it is null.
+  virtual std::unique_ptr<Transfer> start_read(void* to) {
+    read(to);
+    return nullptr;
+  }
   // Reads what this rank keeps of them, to its place in `to`: everything, unless ranks divide the bytes.
   virtual void read_own(void* to) { read(to); }
 };

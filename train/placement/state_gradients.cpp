@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/update/ordered_sum.h"
 #include "kernels/update/squared_norm.h"
 #include "train/parallel/data_ranks.h"
 
@@ -46,18 +48,7 @@ double squared_norm_there(const std::vector<Parameter>& parameters) {
   return std::accumulate(square, square + all.numel(), 0.0);
 }
 
-constexpr int64_t kAddBlock = 65536;  // elements
-
-// In blocks, because LibTorch would first copy all of `part` to the sum's type. On meta one block stands for
-// all.
-void add_in_blocks(const at::Tensor& sum, const at::Tensor& part) {
-  const at::Tensor to = sum.view(-1), from = part.view(-1);
-  const int64_t end = to.is_meta() ? std::min(kAddBlock, to.numel()) : to.numel();
-  for (int64_t first = 0; first < end; first += kAddBlock) {
-    const int64_t count = std::min(kAddBlock, end - first);
-    to.narrow(0, first, count).add_(from.narrow(0, first, count).to(to.scalar_type()));
-  }
-}
+at::Tensor as_row(const at::Tensor& gradient) { return gradient.view({1, -1}); }
 
 }  // namespace
 
@@ -67,12 +58,13 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 }
 
 GradientStore::GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                             std::shared_ptr<StateFile> file, Communicator& ranks)
+                             std::shared_ptr<StateFile> file, Communicator& ranks, Reduction reduction)
     : home_(gradient_home(settings, device)),
       device_(device),
       optimizer_(optimizer),
       file_(std::move(file)),
       ranks_(ranks),
+      reduction_(reduction),
       copies_(device) {}
 
 c10::ScalarType GradientStore::sum_type(const Parameter& parameter) const {
@@ -81,84 +73,116 @@ c10::ScalarType GradientStore::sum_type(const Parameter& parameter) const {
 
 void GradientStore::take(size_t index) {
   const at::NoGradGuard no_grad;
-  stored_.resize(optimizer_.parameters().size());
+  if (stored_.empty()) prepare();
   at::Tensor& gradient = optimizer_.leaf(index).mutable_grad();
   if (ranks_.size() > 1) {
-    add_of_ranks(index);
+    at::Tensor own = gradient;
+    if (!add_own(index, own)) return;
+    start_exchange(index, own);
   } else if (home_ == Home::device && gradient.scalar_type() == sum_type(optimizer_.parameters()[index])) {
     return retag(gradient, Kind::gradients);  // autograd itself sums fp32 gradients
   } else {
-    add(index, gradient);
+    add(index, as_row(gradient));
   }
   gradient.reset();
 }
 
-// The first gradient may become the sum itself, so this rank's is sent before it is added.
-void GradientStore::add_of_ranks(size_t index) {
-  const at::Tensor own = optimizer_.leaf(index).grad();
-  const Parameter& kept = optimizer_.parameters()[index];
-  const auto of_rank = [&](int64_t r) {  // what rank r keeps of this rank's gradient
-    if (!optimizer_.divided()) return own;
-    const Parts& parts = optimizer_.parts(index);
-    return own.view(-1).narrow(0, parts.first_element(r), parts.rows(r) * parts.row_elements());
-  };
-  std::vector<std::unique_ptr<Transfer>> sent;
-  for (int64_t i = 1; i < ranks_.size(); ++i) {
-    const int64_t to = (ranks_.rank() + i) % ranks_.size();
-    sent.push_back(ranks_.send(of_rank(to), to));
+// Whether `gradient` is what the other ranks need now: by itself, or as the sum of this rank's micro-batches,
+// which it has become. If not, it was added, and waits for the next micro-batch.
+bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
+  const int64_t micro_batches = micro_batches_ / ranks_.size();  // of this rank
+  if (reduction_ == Reduction::micro_batch || micro_batches == 1) return true;
+  Stored& stored = stored_[index];
+  if (gradient.scalar_type() != at::kFloat) {  // autograd itself sums fp32 gradients
+    const bool fresh = !stored.own.defined();
+    const KindScope kind(Kind::gradients);
+    if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(at::kFloat));
+    add_in_order(stored.own.view(-1), as_row(gradient), fresh);
+    gradient = stored.own;
+    optimizer_.leaf(index).mutable_grad().reset();
   }
-  for (int64_t r = 0; r < ranks_.size(); ++r) {
-    if (r == ranks_.rank()) {
-      for (const auto& transfer : sent) transfer->wait();
-      add(index, of_rank(r).view(kept.value.sizes()));
-      continue;
-    }
-    const KindScope kind(Kind::communication);
-    const at::Tensor received = at::empty(kept.value.sizes(), own.options());
-    ranks_.receive(received, r)->wait();
-    add(index, received);
-  }
+  retag(gradient, Kind::gradients);
+  if (++stored.taken < micro_batches) return false;
+  stored.taken = 0;
+  stored.own.reset();
+  return true;
 }
 
-void GradientStore::add(size_t index, const at::Tensor& gradient) {
+void GradientStore::prepare() {
+  stored_.resize(optimizer_.parameters().size());
+  for (size_t i = 0; i < stored_.size(); ++i)
+    largest_ = std::max(largest_, static_cast<int64_t>(optimizer_.leaf(i).nbytes()));
+}
+
+// Twice the largest gradient may be under way: an expert block makes its two together, of which one is half
+// of the other.
+void GradientStore::start_exchange(size_t index, const at::Tensor& gradient) {
+  int64_t bytes = static_cast<int64_t>(gradient.nbytes());
+  for (const Exchange& one : exchanges_) bytes += static_cast<int64_t>(one.sent.nbytes());
+  while (!exchanges_.empty() && bytes > 2 * largest_) {
+    bytes -= static_cast<int64_t>(exchanges_.front().sent.nbytes());
+    finish_exchange();
+  }
+  const int64_t size = ranks_.size(), own = optimizer_.parameters()[index].value.numel();
+  const KindScope kind(Kind::communication);
+  Exchange started{index, gradient, at::empty({size, own}, gradient.options())};
+  const std::vector<int64_t> received(size, own);
+  started.transfer = optimizer_.divided() ? ranks_.exchange(gradient, optimizer_.parts(index).elements(),
+                                                            started.versions_RN, received)
+                                          : ranks_.gather(gradient, started.versions_RN, received);
+  exchanges_.push_back(std::move(started));
+}
+
+// The oldest.
+void GradientStore::finish_exchange() {
+  const at::NoGradGuard no_grad;
+  Exchange done = std::move(exchanges_.front());
+  exchanges_.pop_front();
+  done.transfer->wait();
+  done.sent.reset();
+  add(done.index, done.versions_RN);
+}
+
+void GradientStore::finish_exchanges() {
+  while (!exchanges_.empty()) finish_exchange();
+}
+
+void GradientStore::add(size_t index, const at::Tensor& rows_RN) {
   switch (home_) {
     case Home::device:
-      return keep(optimizer_.parameters()[index], gradient);
+      return keep(optimizer_.parameters()[index], rows_RN);
     case Home::host:
-      return to_host(optimizer_.parameters()[index], stored_[index], gradient);
+      return to_host(optimizer_.parameters()[index], stored_[index], rows_RN);
     case Home::nvme:
-      return to_file(index, stored_[index], gradient);
+      return to_file(index, stored_[index], rows_RN);
   }
 }
 
-void GradientStore::keep(Parameter& parameter, const at::Tensor& gradient) {
-  if (!parameter.accumulated.defined()) {
+void GradientStore::keep(Parameter& parameter, const at::Tensor& rows_RN) {
+  at::Tensor& sum = parameter.accumulated;
+  const bool fresh = !sum.defined();
+  if (fresh) {
     const KindScope kind(Kind::gradients);
-    const bool is_part = gradient.nbytes() < gradient.storage().nbytes();  // of what is to be freed
-    parameter.accumulated = gradient.to(at::kFloat, /*non_blocking=*/false, /*copy=*/is_part);
-    retag(parameter.accumulated, Kind::gradients);
-  } else if (gradient.is_cuda()) {
-    parameter.accumulated.add_(gradient);  // reads both types directly
-  } else {
-    add_in_blocks(parameter.accumulated, gradient);
+    sum = at::empty(parameter.value.sizes(), rows_RN.options().dtype(at::kFloat));
   }
+  add_in_order(sum.view(-1), rows_RN, fresh);
 }
 
 // The memory is kept between steps: on CUDA it is pinned, and allocating it takes longer than filling it.
-void GradientStore::to_host(Parameter& parameter, Stored& stored, const at::Tensor& gradient) {
+void GradientStore::to_host(Parameter& parameter, Stored& stored, const at::Tensor& rows_RN) {
   const KindScope kind(Kind::gradients);
   const HomeScope outside(Home::host);
   const c10::ScalarType type = sum_type(parameter);
-  if (!parameter.accumulated.defined()) {
+  const bool fresh = !parameter.accumulated.defined();
+  if (fresh) {
     if (!stored.memory.defined() || stored.memory.scalar_type() != type) {
       stored.memory.reset();
-      stored.memory = copies_.like(gradient, type);
+      stored.memory = copies_.like(parameter.value, type);
     }
-    copies_.start(gradient, stored.memory);
     parameter.accumulated = stored.memory;
-    return;
+    if (rows_RN.size(0) == 1) return copies_.start(rows_RN.view(parameter.value.sizes()), stored.memory);
   }
-  add_in_blocks(parameter.accumulated, on_host(gradient));
+  add_in_order(parameter.accumulated.view(-1), on_host(rows_RN), fresh);
 }
 
 at::Tensor GradientStore::on_host(const at::Tensor& gradient) {
@@ -170,35 +194,35 @@ at::Tensor GradientStore::on_host(const at::Tensor& gradient) {
 }
 
 // Whole rows at a time, so that their squares are added on the way, and whole sectors.
-void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& gradient) {
+void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& rows_RN) {
   const Parameter& parameter = optimizer_.parameters()[index];
-  const at::Tensor flat = on_host(gradient).view(-1);
-  if (flat.numel() == 0) return;  // another rank's
+  const at::Tensor rows = on_host(rows_RN);
+  const int64_t elements = rows.size(1);
+  if (elements == 0) return;  // another rank's
   const c10::ScalarType type = sum_type(parameter);
   const auto size = static_cast<int64_t>(c10::elementSize(type));
-  if (stored.bytes < flat.numel() * size) {
-    stored.bytes = flat.numel() * size;
+  if (stored.bytes < elements * size) {
+    stored.bytes = elements * size;
     stored.offset = file_->reserve(stored.bytes, Kind::gradients);
   }
   const int64_t row = row_of(optimizer_.leaf(index)), unit = std::lcm(row, UnnamedFile::kAlign / size),
                 step = unit * std::max<int64_t>(1, file_->request_bytes() / (unit * size));
-  file_->fit(std::min(step, flat.numel()) * size);
-  const int64_t visits = (flat.numel() + step - 1) / step;
+  file_->fit(std::min(step, elements) * size);
+  const int64_t visits = (elements + step - 1) / step;
   stored.squares = {};
   const auto visit = [&](int64_t i) {
-    const int64_t count = std::min(step, flat.numel() - i * step);
+    const int64_t count = std::min(step, elements - i * step);
     return StateFile::Visit{
         {stored.offset + i * step * size, UnnamedFile::padded(count * size), stored.present, true}};
   };
   file_->run(device_.is_meta() ? std::min<int64_t>(visits, 1) : visits, visit,
              [&](int64_t i, const std::vector<at::Tensor>& bytes) {
-               const at::Tensor part = flat.narrow(0, i * step, std::min(step, flat.numel() - i * step));
-               const at::Tensor sum = bytes.front().narrow(0, 0, part.numel() * size).view(type);
-               if (stored.present) {
-                 const HomeScope outside(Home::host);
-                 add_in_blocks(sum, part);
+               const at::Tensor part = rows.narrow(1, i * step, std::min(step, elements - i * step));
+               const at::Tensor sum = bytes.front().narrow(0, 0, part.size(1) * size).view(type);
+               if (type == at::kFloat) {
+                 add_in_order(sum, part, !stored.present);
                } else {
-                 sum.copy_(part);
+                 sum.copy_(part[0]);  // the only micro-batch
                }
                add_squares(sum, row, stored.squares);
              });
@@ -207,6 +231,7 @@ void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& grad
 }
 
 double GradientStore::sum_of_squares(Communicator& control) {
+  finish_exchanges();
   double sum = 0;
   if (home_ == Home::device && device_.is_cuda()) {
     const double own = squared_norm_there(optimizer_.parameters());
@@ -223,6 +248,7 @@ double GradientStore::sum_of_squares(Communicator& control) {
 }
 
 double GradientStore::squares_of(size_t index, Communicator& control) {
+  finish_exchanges();
   std::vector<ExactSum> one{own_squares(index)};
   if (optimizer_.divided()) add_over_ranks(control, one);
   return one.front().value();
@@ -243,6 +269,7 @@ ExactSum GradientStore::own_squares(size_t index) const {
 }
 
 void GradientStore::drop() {
+  exchanges_.clear();  // waits
   // on the device nothing is copied, and a graph being captured must not wait for a stream
   if (home_ != Home::device) copies_.finish();
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) drop(i);
@@ -252,7 +279,10 @@ void GradientStore::drop(size_t index) {
   optimizer_.leaf(index).mutable_grad().reset();
   optimizer_.parameters()[index].accumulated.reset();
   optimizer_.use_stored_gradient(index, std::nullopt);
-  if (index < stored_.size()) stored_[index].present = false;
+  if (index >= stored_.size()) return;
+  stored_[index].present = false;
+  stored_[index].own.reset();
+  stored_[index].taken = 0;
 }
 
 }  // namespace moelab

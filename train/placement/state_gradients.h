@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -25,20 +26,22 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 //
 // Of several ranks each holds the sums over all ranks of what its optimizer steps: everything, or its part of
 // each gradient (ZeRO-2). At every micro-batch it sends each of the others what that one holds, and adds what
-// it receives in rank order. A rank of N sends (N - 1) times the bytes of its gradients a micro-batch, or
-// (N - 1) / N of them.
+// it receives in rank order. Gradients travel while backward computes the next ones. A rank of N sends
+// (N - 1) times the bytes of its gradients a micro-batch, or (N - 1) / N of them. With Reduction::step it
+// adds its own micro-batches first, on the device, in fp32, and sends their sums once a step.
 class GradientStore {
  public:
   // Keeps references; `optimizer` must have all its parameters at the first take(). On CUDA, if the optimizer
   // steps on the host, gradients go to the host even with placement.gradients=device.
   GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                std::shared_ptr<StateFile> file, Communicator& ranks = one_rank());
+                std::shared_ptr<StateFile> file, Communicator& ranks = one_rank(),
+                Reduction reduction = Reduction::micro_batch);
 
   // Sets the number of micro-batches per step, those of all ranks together, from the next step on.
   void accumulate(int64_t micro_batches) { micro_batches_ = micro_batches; }
 
   // Takes the gradient that autograd has accumulated for the parameter at `index`; call once per micro-batch.
-  // Throws IoError.
+  // Throws IoError. Between ranks, a later call adds it.
   void take(size_t index);
   // The sum of squares of all gradients, once all are taken. Bitwise the same in every home and however ranks
   // divide them, except that a CUDA device and its host sum in different orders. 0 on meta. Ranks that divide
@@ -56,25 +59,42 @@ class GradientStore {
     int64_t offset = 0;    // nvme: the sum's offset in the file …
     int64_t bytes = 0;     // … and its reserved bytes
     bool present = false;  // holds a gradient of this step
+    at::Tensor own;        // Reduction::step: the sum of this rank's 16-bit gradients …
+    int64_t taken = 0;     // … of so many micro-batches
     ExactSum squares;      // nvme
   };
+  // A parameter's gradient on its way between the ranks. R ranks, N elements that this one holds.
+  struct Exchange {
+    size_t index;
+    at::Tensor sent;
+    at::Tensor versions_RN;  // each rank's gradient of these elements
+    std::unique_ptr<Transfer> transfer = {};
+  };
   c10::ScalarType sum_type(const Parameter& parameter) const;
-  void add(size_t index, const at::Tensor& gradient);
-  void add_of_ranks(size_t index);
+  bool add_own(size_t index, at::Tensor& gradient);
+  void prepare();
+  void start_exchange(size_t index, const at::Tensor& gradient);
+  void finish_exchange();
+  void finish_exchanges();
   ExactSum own_squares(size_t index) const;
-  void keep(Parameter& parameter, const at::Tensor& gradient);
-  void to_host(Parameter& parameter, Stored& stored, const at::Tensor& gradient);
+  // Adds R gradients, each of the N elements that are held of a parameter, in their order.
+  void add(size_t index, const at::Tensor& rows_RN);
+  void keep(Parameter& parameter, const at::Tensor& rows_RN);
+  void to_host(Parameter& parameter, Stored& stored, const at::Tensor& rows_RN);
+  void to_file(size_t index, Stored& stored, const at::Tensor& rows_RN);
   at::Tensor on_host(const at::Tensor& gradient);  // a copy of a CUDA tensor, else the tensor itself
-  void to_file(size_t index, Stored& stored, const at::Tensor& gradient);
 
   Home home_;
   c10::Device device_;
   Optimizer& optimizer_;
   std::shared_ptr<StateFile> file_;
   Communicator& ranks_;
+  Reduction reduction_;
   HostCopy copies_;
   int64_t micro_batches_ = 1;
   std::vector<Stored> stored_;  // one per parameter
+  int64_t largest_ = 0;         // bytes of the largest weight
+  std::deque<Exchange> exchanges_;
 };
 
 }  // namespace moelab

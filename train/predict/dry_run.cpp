@@ -31,20 +31,20 @@ Batch meta_rows(const TrainSettings& train, int64_t rows) {
   return batch;
 }
 
-// The rank that owns most elements of the weights; the lowest of them.
-int64_t fullest_rank(const Optimizer& optimizer) {
-  if (!optimizer.divided()) return 0;
+std::vector<int64_t> owned_elements(const Optimizer& optimizer) {
+  if (!optimizer.divided()) return {};
   std::vector<int64_t> owned;
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const std::vector<int64_t> elements = optimizer.parts(i).elements();
     owned.resize(elements.size());
     std::transform(owned.begin(), owned.end(), elements.begin(), owned.begin(), std::plus<>());
   }
-  return std::max_element(owned.begin(), owned.end()) - owned.begin();
+  return owned;
 }
 
-// `fullest`: set to the rank that owns most, unless null.
-DryRun run_of_rank(const Settings& settings, int64_t rank, int64_t* fullest) {
+}  // namespace
+
+DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
   install_allocators();
   install_meta_kernels();
   const SimulatedDevice runs_on(settings.run.device == DeviceChoice::cuda ? c10::kCUDA : c10::kCPU);
@@ -60,13 +60,13 @@ DryRun run_of_rank(const Settings& settings, int64_t rank, int64_t* fullest) {
       control(rank, ranks);
   Trainer trainer(settings, at::kMeta, batches,
                   {.gradients = &gradients, .weights = &weights, .updates = &updates, .control = &control});
-  if (fullest) *fullest = fullest_rank(trainer.optimizer());
   trainer.step(0);
   // The second step finds the state the first one made: moments, cached tables. A run of one step has no
   // learning rate for a second, so step 0 is repeated.
   trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
   DryRun result;
   result.rank = rank;
+  result.owned_elements = owned_elements(trainer.optimizer());
   result.sent_bytes = (gradients.sent_bytes() + weights.sent_bytes() + updates.sent_bytes()) / 2;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
@@ -89,15 +89,10 @@ DryRun run_of_rank(const Settings& settings, int64_t rank, int64_t* fullest) {
   return result;
 }
 
-}  // namespace
-
-DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
-  return run_of_rank(settings, rank, nullptr);
-}
-
 DryRun dry_run(const Settings& settings) {
-  int64_t fullest = 0;
-  const DryRun first = run_of_rank(settings, 0, &fullest);
+  const DryRun first = dry_run_of_rank(settings, 0);
+  const std::vector<int64_t>& owned = first.owned_elements;
+  const auto fullest = std::max_element(owned.begin(), owned.end()) - owned.begin();
   if (fullest == 0) return first;
   const DryRun other = dry_run_of_rank(settings, fullest);
   return other.peak > first.peak ? other : first;

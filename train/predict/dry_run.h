@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/memory/ledger.h"
 #include "train/settings/settings.h"
@@ -19,8 +20,9 @@ struct DryRun {
   KindBytes by_kind_in_forward{};  // at the peak of a step's forward pass
   int64_t host_peak = 0;           // batches and everything else outside the device budget
   int64_t nvme_peak = 0;
-  int64_t sent_bytes = 0;    // to other ranks, by the gradients and weights of a step
-  int64_t update_bytes = 0;  // peak of the optimizer's update beyond what is held when it begins
+  std::vector<int64_t> owned_elements;  // of the weights, by each rank, if ranks divide the state
+  int64_t sent_bytes = 0;               // to other ranks, by the gradients and weights of a step
+  int64_t update_bytes = 0;             // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
 };
 

@@ -182,12 +182,18 @@ struct PlacementSettings {
 };
 
 // The ranks of a run, which torchrun or scripts/ranks.sh starts.
+// When data-parallel ranks add their gradients.
+enum class Reduction { micro_batch, step };
+constexpr std::array<std::string_view, 2> enum_names(Reduction) { return {"micro_batch", "step"}; }
+
 struct ParallelSettings {
   int64_t data = 0;
   int64_t zero = 0;
   int64_t tensor = 1;
   int64_t pipeline = 1;
   int64_t expert = 1;
+  Reduction reduce = Reduction::micro_batch;
+  bool check = false;
   double timeout = 300;
 
   template <class Self, class Visitor>
@@ -203,6 +209,13 @@ struct ParallelSettings {
     v.field("pipeline", self.pipeline, "ranks that share the layers; only 1 so far", range(1, 1 << 20));
     v.field("expert", self.expert, "data-parallel ranks that share the experts; only 1 so far",
             range(1, 1 << 20));
+    v.field(
+        "reduce", self.reduce,
+        "when ranks add their gradients: micro_batch, with the bits of one rank; or step, which sends less "
+        "with train.accumulation above 1, adds in another order, and with parallel.zero=1 holds whole "
+        "gradients");
+    v.field("check", self.check,
+            "compare every call that ranks make of each other before it is made: slow, for finding a defect");
     v.field("timeout", self.timeout, "seconds that a rank waits for another before the run ends",
             range(0.1, 1e6));
   }

@@ -222,6 +222,10 @@ void check_parallel(const Settings& s) {
   one("parallel.tensor", s.parallel.tensor);
   one("parallel.pipeline", s.parallel.pipeline);
   one("parallel.expert", s.parallel.expert);
+  require(s.parallel.reduce == Reduction::micro_batch || s.parallel.zero < 2,
+          "parallel.reduce=step with " + named("parallel.zero", s.parallel.zero) +
+              ": a rank that holds only its part of the gradients cannot add whole ones first; set "
+              "parallel.zero=1, or parallel.reduce=micro_batch");
   require(s.placement.reshard_after_forward || s.parallel.zero == 3,
           "placement.reshard_after_forward=false with " + named("parallel.zero", s.parallel.zero) +
               ": only parallel.zero=3 gathers weights; set it to 3, or reshard_after_forward=true");

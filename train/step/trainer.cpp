@@ -120,7 +120,8 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_,
                  settings.parallel.zero > 0 ? *ranks.updates : one_rank()),
       model_(settings.model, settings.attention, training_options(settings, device, optimizer_, gathered_)),
-      gradients_(settings.placement, device, optimizer_, state_file_, *ranks.gradients),
+      gradients_(settings.placement, device, optimizer_, state_file_, *ranks.gradients,
+                 settings.parallel.reduce),
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
@@ -205,18 +206,20 @@ void Trainer::step_consumed(size_t index) {
 }
 
 // One by one where weights are offloaded; otherwise all in one call, so that state streams from a file
-// without a pause.
+// without a pause. What other ranks have stepped comes while the next step begins.
 void Trainer::step_all(double gradient_scale) {
   const size_t count = optimizer_.parameters().size();
   if (gathered_.active()) {
     for (size_t i = 0; i < count; ++i) step_parameter(i, gradient_scale);
     return;
   }
-  optimizer_.step(lr_, gradient_scale);
+  const bool in_one_call = !optimizer_.divided() || state_file_;
+  if (in_one_call) optimizer_.step(lr_, gradient_scale);
   if (!optimizer_.divided()) return;
-  std::vector<std::unique_ptr<Transfer>> gathering;
-  for (size_t i = 0; i < count; ++i) gathering.push_back(optimizer_.gather_value(i));
-  for (const auto& transfer : gathering) transfer->wait();
+  for (size_t i = 0; i < count; ++i) {
+    if (!in_one_call) optimizer_.step_parameter(i, lr_, gradient_scale);
+    gathered_.expect(i, optimizer_.gather_value(i));
+  }
 }
 
 void Trainer::step_parameter(size_t index, double gradient_scale) {
@@ -328,6 +331,7 @@ bool Trainer::abandon_step() {
   if (device_.is_cpu()) finish_backward();
   if (graph_) graph_->graph.forget();
   gradients_.drop();
+  gathered_.all_arrive();
   gathered_.release_all();
   if (reference_) reference_->release();
   return !written_;
@@ -381,6 +385,7 @@ double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const 
 void Trainer::read_model(const std::function<void(Transformer&, BlockRunner&)>& read) {
   enter(Phase::forward);
   const at::NoGradGuard no_grad;
+  gathered_.all_arrive();
   try {
     read(model_, runner_);
     check_budget();

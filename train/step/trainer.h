@@ -82,7 +82,10 @@ class Trainer {
   // the gathered weights and throws c10::OutOfMemoryError.
   void read_model(const std::function<void(Transformer& model, BlockRunner& runner)>& read);
 
-  Transformer& model() { return model_; }
+  Transformer& model() {
+    gathered_.all_arrive();
+    return model_;
+  }
   Optimizer& optimizer() { return optimizer_; }
 
   // Checkpoint entries: fp32 weights and buffers by name, as in model_state(); and the optimizer's state by

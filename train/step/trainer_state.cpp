@@ -20,6 +20,7 @@ void Trainer::set_optimizer_state(const std::vector<TensorEntry>& entries) {
 }
 
 std::vector<TensorEntry> Trainer::weights() const {
+  gathered_.all_arrive();
   std::vector<TensorEntry> entries;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     const auto whole = [&] { return optimizer_.weights(i); };
@@ -30,6 +31,7 @@ std::vector<TensorEntry> Trainer::weights() const {
 }
 
 void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
+  gathered_.all_arrive();
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     change_weights(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
   }
@@ -41,7 +43,9 @@ Trainer::StateBytes Trainer::state_bytes() const {
     const Parameter& parameter = optimizer_.parameters()[i];
     const auto size = static_cast<int64_t>(parameter.value.nbytes());
     bytes.parameters += gathered_.held_bytes(i);
-    const int64_t gradient = micro_batches() > 1 ? parameter.value.numel() * 4 : size;
+    const bool whole = settings_.parallel.reduce == Reduction::step && settings_.train.accumulation > 1;
+    const int64_t elements = whole ? optimizer_.leaf(i).numel() : parameter.value.numel(),
+                  gradient = micro_batches() > 1 ? elements * 4 : size;
     const bool one_at_a_time = settings_.optim.in_backward;
     bytes.gradients = one_at_a_time ? std::max(bytes.gradients, gradient) : bytes.gradients + gradient;
   }

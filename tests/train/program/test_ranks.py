@@ -66,7 +66,7 @@ def test_ranks_have_the_bits_of_one(tmp_path, corpus, case, ranks):
     one, several = tmp_path / "one", tmp_path / "several"
     alone = [setting for setting in CASES[case] if not setting.startswith(("parallel.", "placement.reshard"))]
     assert run(1, one, corpus, MICRO_BATCHES, *alone).returncode == 0
-    done = run(ranks, several, corpus, MICRO_BATCHES // ranks, *CASES[case])
+    done = run(ranks, several, corpus, MICRO_BATCHES // ranks, "parallel.check=true", *CASES[case])
     assert done.returncode == 0, done.stderr
     assert numbers(several) == numbers(one)
     assert checkpoint(several) == checkpoint(one)
@@ -79,7 +79,9 @@ def test_rank_0_alone_speaks(tmp_path, corpus):
     assert done.stdout.count("step 1/4") == 1 and "on 2 ranks" in done.stdout
     summary = json.loads((tmp_path / "run/ranks/1/summary.json").read_text())
     parameters, steps, micro_batches = summary["model"]["parameters"], 4, 2
-    sent = summary["communication"]["sent_bytes"]
+    communication = summary["communication"]
+    assert 0 < communication["waited_seconds"] <= communication["seconds"] and 0 <= communication["hidden_share"] < 1
+    sent = communication["sent_bytes"]
     assert sent["data/gradients"] == parameters * 4 * steps * micro_batches  # fp32, to one other rank
     assert not (tmp_path / "run/ranks/1/checkpoints").exists()
 

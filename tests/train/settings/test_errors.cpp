@@ -245,6 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadOverride{{"parallel.expert=2"}, "parallel.expert=2: only data-parallel ranks"},
         BadOverride{{"parallel.zero=2", "placement.reshard_after_forward=false"},
                     "placement.reshard_after_forward=false with parallel.zero=2: only parallel.zero=3"},
+        BadOverride{{"parallel.zero=2", "parallel.reduce=step"}, "parallel.reduce=step with parallel.zero=2"},
         BadOverride{{"parallel.zero=3", "memory.cuda_graphs=decode", "run.device=cuda"},
                     "parallel.zero=3 with memory.cuda_graphs=decode"},
         BadOverride{{"parallel.data=2", "memory.dynamic_batch.enabled=true"},

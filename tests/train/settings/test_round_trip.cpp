@@ -111,6 +111,7 @@ Settings random_settings(unsigned seed) {
   if (s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
     s.optim.in_backward = false;
   if (s.parallel.zero == 3) s.memory.cuda_graphs = CudaGraphs::none;
+  if (s.parallel.zero > 1) s.parallel.reduce = Reduction::micro_batch;
   if (s.parallel.zero < 3) s.placement.reshard_after_forward = true;
   const bool fp8 = s.precision.compute == ComputePrecision::fp8;
   if (fp8) s.model.dispatch = Dispatch::capacity;

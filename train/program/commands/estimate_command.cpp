@@ -86,6 +86,7 @@ std::vector<DryRun> zero_stages(Settings settings, int64_t ranks) {
   settings.parallel.data = ranks;
   std::vector<DryRun> runs;
   for (settings.parallel.zero = 0; settings.parallel.zero < 4; ++settings.parallel.zero) {
+    if (settings.parallel.zero > 1) settings.parallel.reduce = Reduction::micro_batch;
     validate(settings);
     runs.push_back(dry_run(settings));
   }
@@ -136,6 +137,7 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
       {"host_bytes", run.host_peak},
       {"nvme_bytes", run.nvme_peak},
       {"sent_bytes", run.sent_bytes},
+      {"owned_elements", run.owned_elements},
       {"state_bytes",
        {{"parameters", run.state.parameters},
         {"gradients", run.state.gradients},
@@ -149,14 +151,15 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
 
 // What a rank of N sends in a step, in elements of P parameters.
 std::string sent_formula(const Settings& settings) {
+  const std::string each = settings.parallel.reduce == Reduction::step ? " a step" : " a micro-batch";
   switch (settings.parallel.zero) {
     case 0:
-      return "gradients: P (N - 1) a micro-batch";
+      return "gradients: P (N - 1)" + each;
     case 3:
       return fmt::format("(N - 1) / N of: gradients P, blocks {}P, embedding and head P, all a micro-batch",
                          settings.placement.reshard_after_forward ? "2 " : "");
     default:
-      return "(N - 1) / N of: gradients P a micro-batch, weights P";
+      return "(N - 1) / N of: gradients P" + each + ", weights P";
   }
 }
 
@@ -175,6 +178,7 @@ void print_state(const Settings& settings, const DryRun& run) {
   };
   const std::string masters =
       !wide && keeps_masters(settings) ? " + " + part("4 P", 1) + " (fp32 masters)" : "";
+  const bool whole = settings.parallel.reduce == Reduction::step && settings.train.accumulation > 1;
   const bool one_micro_batch = settings.train.accumulation * ranks == 1;
   std::cout << "\nstate, by formula\n";
   print("weights", run.state.parameters,
@@ -182,6 +186,7 @@ void print_state(const Settings& settings, const DryRun& run) {
   print("gradients", run.state.gradients,
         settings.optim.in_backward ? "the largest, consumed in backward"
         : !wide && one_micro_batch ? "2 P"
+        : whole                    ? "4 P"
                                    : part("4 P", 1));
   print("optimizer", run.state.optimizer, part(update_rule_facts(settings.optim).formula(), 1));
 }
@@ -210,6 +215,11 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   if (settings.parallel.data > 1) {
     std::cout << fmt::format("\none of {} data-parallel ranks\n  {:<24}{:>12}  {}\n", settings.parallel.data,
                              "sent in a step", human_bytes(run.sent_bytes), sent_formula(settings));
+    if (!run.owned_elements.empty()) {
+      const auto [least, most] = std::minmax_element(run.owned_elements.begin(), run.owned_elements.end());
+      std::cout << fmt::format("  {:<24}{:>12}  at least, and {} at most: whole rows, blocks or matrices\n",
+                               "parameters stepped", human_count(*least), human_count(*most));
+    }
   }
   if (estimate.reserved > 0) {
     std::cout << fmt::format(

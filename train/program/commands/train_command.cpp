@@ -231,6 +231,7 @@ class TrainRun : LoopObserver {
     if (failure_.reason().empty())
       ending_.rank_peaks = of_all_ranks(*ranks_.data().control, ending_.peaks.allocated);
     ending_.sent_bytes = ranks_.sent_bytes();
+    ending_.exchange_seconds = ranks_.exchange_seconds();
     ending_.recoveries = loop_.recovery().recoveries();
     ending_.leaks = memory.leaks.found();
     ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);

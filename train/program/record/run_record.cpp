@@ -79,7 +79,11 @@ Json ranks_json(const RunRecord::Ending& ending) {
 Json communication(const RunRecord::Ending& ending) {
   Json sent = Json::object();
   for (const auto& [use, bytes] : ending.sent_bytes) sent[use] = bytes;
-  return {{"sent_bytes", sent}};
+  const auto [under_way, waited] = ending.exchange_seconds;
+  return {{"sent_bytes", sent},
+          {"seconds", under_way},
+          {"waited_seconds", waited},
+          {"hidden_share", number(1 - waited / under_way)}};
 }
 
 // Without the warm-up.

@@ -15,6 +15,7 @@
 #include "train/loop/loop_observer.h"
 #include "train/memory/monitor.h"
 #include "train/memory/profile/memory_timeline.h"
+#include "train/parallel/exchange_clock.h"
 #include "train/predict/dry_run.h"
 #include "train/predict/savings.h"
 #include "train/program/tensorboard/event_file.h"
@@ -56,7 +57,8 @@ class RunRecord {
     std::vector<int64_t> rank_peaks;  // bytes, of each rank
     // Bytes that this rank has sent, by axis and use; empty: one rank.
     std::vector<std::pair<std::string, int64_t>> sent_bytes;
-    std::vector<std::string> leaks;  // the monitor's reports of leaks
+    ExchangeClock::Seconds exchange_seconds;  // with the other ranks
+    std::vector<std::string> leaks;           // the monitor's reports of leaks
   };
   // Each replaces its file through a temporary file and throws UserError when that fails. Disk space for
   // summary.json was set aside at the start, so it can be written even if the disk has filled up.
