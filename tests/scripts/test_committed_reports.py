@@ -13,7 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import assemble, cpu_tables, peer_tables, records, rendering  # noqa: E402
+from report import assemble, cpu_tables, peer_tables, rank_tables, records, rendering  # noqa: E402
 from report.claims import page as claims_page  # noqa: E402
 
 FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
@@ -63,9 +63,15 @@ def test_tables_of_cpus_are_what_their_records_say(page):
     assert text == page.read_text(), f"scripts/report_cpu.py makes {page} anew"
 
 
+@by_folder("page", sorted(ROOT.glob("results/*/ranks.md")))
+def test_tables_of_ranks_are_what_their_records_say(page):
+    text = rendering.to_markdown(rank_tables.report(peer_tables.read(page.with_suffix(".jsonl"))))
+    assert text == page.read_text(), f"scripts/report_ranks.py makes {page} anew"
+
+
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))
 def test_no_page_is_left_out_and_its_pictures_lie_beside_it(page):
-    assert page.name in ("report.md", "claims.md", "peers.md", "cpu.md"), "no test makes this page anew"
+    assert page.name in ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md"), "no test makes this page anew"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
         assert (page.parent / picture).stat().st_size > 5_000, picture
 

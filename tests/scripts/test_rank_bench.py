@@ -1,0 +1,106 @@
+"""bench/ranks/ranks.py with programs that only say numbers, its figures worked out by hand, and scripts/report_ranks.py."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench/ranks"))
+import one_rank  # noqa: E402
+import ranks as bench  # noqa: E402
+
+# In place of moelab: a step of one rank takes 80 ms, one of two 100 ms. A step sends 150 bytes, and 25 of control.
+MOELAB = """#!/bin/sh
+[ "$1" = --version ] && echo 'moelab 0.0.0 (commit c0de)' && exit
+for word in "$@"; do case $word in run.dir=*) folder=${word#*=} ;; esac; done
+[ "${RANK-0}" = 0 ] || exit 0
+mkdir -p "$folder"
+time=80; [ -z "$RANK" ] || time=100
+echo "{\\"step_ms\\": {\\"median\\": $time}, \\"steps\\": 2, \\"model\\": {\\"parameters\\": 100}, \\"peak_tensor_bytes\\": 7,
+ \\"estimated_peak_bytes\\": 7, \\"communication\\": {\\"sent_bytes\\": {\\"data/gradients\\": 100, \\"data/updates\\": 200,
+ \\"data/control\\": 50}, \\"hidden_share\\": 0.5}}" >"$folder/summary.json"
+"""
+# In place of bench_exchange: 100 bytes, the half of a gradient of 100 bf16 elements, take 20 ms.
+EXCHANGE = """#!/bin/sh
+[ "$1 $2" = "bf16 200" ] || exit 1
+[ "$RANK" = 1 ] || echo '{"sent_ms": [30, 20, 10], "ordered_ms": [25, 25, 25], "gloo_ms": [50, 50, 50]}'
+"""
+
+
+@pytest.mark.parametrize("step, compute, exchange, share", [(110, 100, 10, 0), (100, 100, 10, 1), (105, 100, 10, 0.5), (150, 20, 140, 0.5)])
+def test_the_hidden_share_is_of_the_shorter(step, compute, exchange, share):
+    assert bench.hidden(step, compute, exchange) == share
+
+
+def test_figures_and_their_tables(tmp_path, monkeypatch):
+    for name, text in (("moelab", MOELAB), ("bench_exchange", EXCHANGE)):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    out = tmp_path / "ranks.jsonl"
+    monkeypatch.setattr(sys, "argv", ["ranks.py", "--build", str(tmp_path), "--rounds", "2", "--zero", "2", "--links", "unlimited",
+                                      "--out", str(out), "data.path=data"])
+    bench.main()
+    record = json.loads(out.read_text())
+    (row,) = record["layouts"]
+    assert record["alone_ms"] == 80 and record["commit"] == "c0de"
+    assert row["sent_bytes"] == 150 and row["exchange_ms"] == 30  # half as much again as what was timed
+    assert row["hidden"] == pytest.approx((30 + 80 - 100) / 30) and row["efficiency"] == 0.8
+    page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
+    assert "| parallel.zero=2 | unlimited | 100 | 80 % | 30 | 33 % |" in " ".join(page.split())
+    assert "| unlimited | 25 | 50 | 2.00 × |" in " ".join(page.split())
+
+
+def test_one_rank_beside_the_program_before(tmp_path, monkeypatch):
+    """The new program's steps cost half as much again; what a run costs beside its steps is left out."""
+    cost = {"old": 2.0, "new": 3.0}
+    monkeypatch.setattr(one_rank, "cpu_seconds", lambda program, steps, settings: 100 + cost[program] * steps)
+    monkeypatch.setattr(one_rank, "commit_of", {"old": "0ld", "new": "ffff"}.get)
+    out = tmp_path / "ranks.jsonl"
+    monkeypatch.setattr(sys, "argv", ["one_rank.py", "old", "new", "--pairs", "3", "--out", str(out), "a=b"])
+    one_rank.main()
+    record = json.loads(out.read_text())
+    assert record["ratio"] == 1.5 and record["pairs"] == 3 * [[2, 3]] and record["old_commit"] == "0ld"
+    page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
+    assert "One rank (a=b) takes 3.00 CPU seconds a step" in page and "1.500 (1.500 to 1.500)" in page
+
+
+def test_cpu_seconds_are_the_programs(tmp_path):
+    program = tmp_path / "busy"
+    program.write_text("#!/usr/bin/python3\nimport time\nwhile time.process_time() < 0.5: pass\n")
+    program.chmod(0o755)
+    assert 0.5 <= one_rank.cpu_seconds(str(program), 3, []) < 1.5
+
+
+def test_a_slow_link_takes_its_time(tmp_path):
+    """2.5 MB in one direction, and as much in the other, over 100 Mbit/s each: 200 ms, where nothing limits a few."""
+    link = ROOT / "scripts/slow_link.sh"
+    if subprocess.run([link, "100", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine makes no network namespace with a rate")
+    talk = tmp_path / "talk.py"
+    talk.write_text("""
+import socket, threading, time
+a = socket.create_server(("127.0.0.1", 0))
+b = socket.create_connection(a.getsockname())
+c = a.accept()[0]
+def send(s):
+    s.sendall(bytes(2_500_000))
+def take(s):
+    left = 2_500_000
+    while left: left -= len(s.recv(left))
+start = time.monotonic()
+threads = [threading.Thread(target=f, args=(s,)) for f in (send, take) for s in (b, c)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(time.monotonic() - start)
+""")
+    seconds = float(subprocess.run([link, "100", sys.executable, talk], check=True, capture_output=True, text=True).stdout)
+    assert seconds > 0.15
+
+
+@pytest.mark.parametrize("arguments", [[], ["fast", "true"], ["0", "true"], ["100"]])
+def test_a_link_without_rate_or_command_says_how(arguments):
+    done = subprocess.run([ROOT / "scripts/slow_link.sh", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2 and "usage: scripts/slow_link.sh RATE COMMAND" in done.stderr
