@@ -26,6 +26,7 @@ for tool in unshare tc ip; do
 done
 rate=$((2 * $1))mbit
 shift
+export TORCH_CPP_LOG_LEVEL=${TORCH_CPP_LOG_LEVEL:-ERROR}  # c10d warns that hosts have no names there
 # shellcheck disable=SC2016  # the inner shell expands them
 exec unshare --map-root-user --net bash -c '
   ip link set lo up && tc qdisc add dev lo root tbf rate "$0" burst 256kb latency 400ms && exec "$@"' "$rate" "$@"

@@ -73,9 +73,9 @@ def version_of(package):
 
 
 def commit_of(program):
-    """The commit that a moelab was built from, as its --version says."""
+    """The commit that a moelab was built from, as its --version says: "HASH", or "HASH, modified"."""
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    return re.search(r"\(commit (\w+)", version)[1]
+    return re.search(r"\(commit ([^)]+)\)", version)[1]
 
 
 def summary_of(command, environment=None):

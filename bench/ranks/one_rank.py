@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=15, help="default: 15")
     parser.add_argument("--out", required=True, help="file that takes the JSON line")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="settings of the training")
-    a = parser.parse_args()
+    a = parser.parse_intermixed_args()  # settings may follow options
     start = {program: statistics.median(cpu_seconds(program, SHORT, a.settings) for _ in range(3)) for program in a.programs}
     pairs = []
     for pair in range(a.pairs):

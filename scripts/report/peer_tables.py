@@ -22,8 +22,14 @@ def section(heads, rows, texts):
     return [Table("", heads, rows), *map(Text, texts)]
 
 
+def short_commit(commit):
+    """Ten digits, and whether the tree had changes."""
+    digits, _, modified = commit.partition(", ")
+    return f"{digits[:10]} ({modified})" if modified else digits[:10]
+
+
 def source(record):
-    where = f"{record['machine']}; commit {record['commit'][:10]}, {record['date'][:10]}"
+    where = f"{record['machine']}; commit {short_commit(record['commit'])}, {record['date'][:10]}"
     return f"{where}: `{shlex.join(record['command'])}`"
 
 

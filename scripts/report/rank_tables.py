@@ -2,25 +2,41 @@
 import statistics
 
 from .document import Table, Text
-from .peer_tables import source
+from .peer_tables import short_commit, source
 
 MB = 1e6
+WORTH_HIDING = 0.1  # of a step: what takes less is within the spread of a step's time
+
+
+def hidden_of_link(one, unlimited):
+    """Of the time that the link takes for the exchange alone beyond the unlimited one's, the share that is not in the step."""
+    return 1 - (one["step_ms"] - unlimited["step_ms"]) / (one["exchange_ms"] - unlimited["exchange_ms"])
 
 
 def layouts(record):
     """One row for each layout over each link."""
+    unlimited = {one["zero"]: one for one in record["layouts"] if one["link"] == "unlimited"}
+
     def row(one):
+        beside = unlimited.get(one["zero"], one)
+        worth = one["exchange_ms"] >= WORTH_HIDING * one["step_ms"]
+        hidden = f"{100 * one['hidden']:.0f} %" if worth else ""
+        of_link = f"{100 * hidden_of_link(one, beside):.0f} %" if worth and one is not beside else ""
         return [f"parallel.zero={one['zero']}", one["link"], f"{one['step_ms']:,.0f}", f"{100 * one['efficiency']:.0f} %",
-                f"{one['exchange_ms']:,.0f}", f"{100 * one['hidden']:.0f} %",
+                f"{one['exchange_ms']:,.0f}", hidden, of_link,
                 f"{one['sent_bytes'] / MB:,.1f}", f"{one['peak_bytes'] / MB:,.1f}", f"{one['estimated_peak_bytes'] / MB:,.1f}"]
 
-    heads = ["layout", "link", "step, ms", "efficiency", "exchange alone, ms", "hidden", "sent, MB", "peak, MB", "estimate, MB"]
+    heads = ["layout", "link", "step, ms", "efficiency", "exchange alone, ms", "hidden", "of the link's time", "sent, MB",
+             "peak, MB", "estimate, MB"]
     about = (f"{record['model']} ({' '.join(record['settings'])}) on {record['ranks']} ranks of one thread, each with the rows of a "
              f"step of one rank, which takes {record['alone_ms']:,.0f} ms alone with one thread; efficiency is that over the step. "
-             "A link's rate is each direction's. Hidden: of the shorter of computation (one rank's step) and exchange, the share "
-             f"that passed while the other did. Sent in a step, peak and its estimate: of rank 0. Medians of {record['rounds']} "
-             "rounds that take turns.")
-    return [Table("", heads, [row(one) for one in record["layouts"]], ("link",)), Text(about)]
+             "A link's rate is each direction's. Sent in a step, peak and its estimate: of rank 0. Medians of "
+             f"{record['rounds']} rounds that take turns.")
+    hiding = ("Hidden: of the shorter of computation (one rank's step) and exchange, the share that passed while the other did. The "
+              "ranks and the copies of their messages share the machine's cores, so that a step takes longer even over an unlimited "
+              "link, which nothing can hide. Of the link's time: of what the exchange alone takes longer than over the unlimited link, "
+              "the share by which the step did not grow. Both stand where the exchange alone takes a tenth of a step or more.")
+    return [Table("", heads, [row(one) for one in record["layouts"]], ("link",)), Text(about), Text(hiding)]
 
 
 def exchanges(record):
@@ -41,7 +57,7 @@ def one_rank(record):
     old, new = record["cpu_seconds"]
     ratios = [after / before for before, after in record["pairs"]]
     return Text(f"One rank ({' '.join(record['settings'])}) takes {new:.2f} CPU seconds a step; the program before ranks (commit "
-                f"{record['old_commit'][:10]}) took {old:.2f}. Median ratio of {len(ratios)} pairs that take turns: "
+                f"{short_commit(record['old_commit'])}) took {old:.2f}. Median ratio of {len(ratios)} pairs that take turns: "
                 f"{record['ratio']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}).")
 
 

@@ -60,6 +60,6 @@ def test_record_has_command_commit_and_machine(program, tmp_path):
     subprocess.run([sys.executable, ROOT / "bench/busy_machine.py", "--program", program, "--rounds", "1", "--pairs", "1",
                     "--out", out, "data.path=somewhere"], check=True, capture_output=True)
     record = json.loads(out.read_text())
-    assert record["kind"] == "busy_machine" and record["command"] and record["machine"] and record["commit"] == "c0de"
+    assert record["kind"] == "busy_machine" and record["command"] and record["machine"] and record["commit"] == "c0de, modified"
     assert record["train"][:3] == ["train", "--config", "moe-pico"] and "data.path=somewhere" in record["train"]
     assert record["ratios"] == {"busy beside alone": 1, "busy beside spinning": 1, "alone beside spinning": 1}

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench/ranks"))
+sys.path[:0] = [str(ROOT / "bench/ranks"), str(ROOT / "scripts")]
 import one_rank  # noqa: E402
 import ranks as bench  # noqa: E402
+from report import rank_tables  # noqa: E402
 
 # In place of moelab: a step of one rank takes 80 ms, one of two 100 ms. A step sends 150 bytes, and 25 of control.
 MOELAB = """#!/bin/sh
@@ -34,6 +35,12 @@ def test_the_hidden_share_is_of_the_shorter(step, compute, exchange, share):
     assert bench.hidden(step, compute, exchange) == share
 
 
+@pytest.mark.parametrize("step, share", [(100, 1), (150, 0), (120, 0.6)])
+def test_what_a_link_adds_is_beside_the_unlimited_one(step, share):
+    unlimited = {"step_ms": 100, "exchange_ms": 10}
+    assert rank_tables.hidden_of_link({"step_ms": step, "exchange_ms": 60}, unlimited) == share
+
+
 def test_figures_and_their_tables(tmp_path, monkeypatch):
     for name, text in (("moelab", MOELAB), ("bench_exchange", EXCHANGE)):
         (tmp_path / "bin").mkdir(exist_ok=True)
@@ -49,7 +56,7 @@ def test_figures_and_their_tables(tmp_path, monkeypatch):
     assert row["sent_bytes"] == 150 and row["exchange_ms"] == 30  # half as much again as what was timed
     assert row["hidden"] == pytest.approx((30 + 80 - 100) / 30) and row["efficiency"] == 0.8
     page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
-    assert "| parallel.zero=2 | unlimited | 100 | 80 % | 30 | 33 % |" in " ".join(page.split())
+    assert "| parallel.zero=2 | unlimited | 100 | 80 % | 30 | 33 % | |" in " ".join(page.split())
     assert "| unlimited | 25 | 50 | 2.00 × |" in " ".join(page.split())
 
 
@@ -57,7 +64,7 @@ def test_one_rank_beside_the_program_before(tmp_path, monkeypatch):
     """The new program's steps cost half as much again; what a run costs beside its steps is left out."""
     cost = {"old": 2.0, "new": 3.0}
     monkeypatch.setattr(one_rank, "cpu_seconds", lambda program, steps, settings: 100 + cost[program] * steps)
-    monkeypatch.setattr(one_rank, "commit_of", {"old": "0ld", "new": "ffff"}.get)
+    monkeypatch.setattr(one_rank, "commit_of", {"old": "0ld", "new": "0123456789ab, modified"}.get)
     out = tmp_path / "ranks.jsonl"
     monkeypatch.setattr(sys, "argv", ["one_rank.py", "old", "new", "--pairs", "3", "--out", str(out), "a=b"])
     one_rank.main()
@@ -65,6 +72,7 @@ def test_one_rank_beside_the_program_before(tmp_path, monkeypatch):
     assert record["ratio"] == 1.5 and record["pairs"] == 3 * [[2, 3]] and record["old_commit"] == "0ld"
     page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
     assert "One rank (a=b) takes 3.00 CPU seconds a step" in page and "1.500 (1.500 to 1.500)" in page
+    assert "commit 0123456789 (modified), " in page
 
 
 def test_cpu_seconds_are_the_programs(tmp_path):
