@@ -9,7 +9,7 @@ import numpy as np
 SCHEMA = 1
 ESTIMATES = "estimates.jsonl"  # written by check_estimates.py
 PLANS = "plans.jsonl"  # written by check_plan.py
-NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "cpu.jsonl")  # the last two: of bench/peers and bench/*.py
+NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl")  # the last three: of other programs of bench/
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 
