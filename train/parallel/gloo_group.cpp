@@ -7,11 +7,22 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 
 #include "moe/settings/error.h"
 
 namespace moelab {
+namespace {
+
+// Gloo writes to its sockets without MSG_NOSIGNAL: a rank that left would end this process without a word.
+// With the signal ignored, the write fails and Gloo throws. A handler of the program's own stays.
+void ignore_broken_pipes() {
+  const auto handler = std::signal(SIGPIPE, SIG_IGN);
+  if (handler != SIG_DFL && handler != SIG_ERR) std::signal(SIGPIPE, handler);
+}
+
+}  // namespace
 
 RankStore open_store(const World& world, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
@@ -36,6 +47,7 @@ RankStore open_store(const World& world, std::chrono::milliseconds timeout) {
 
 RankGroup gloo_group(const RankStore& store, const std::string& name, int64_t rank,
                      const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout) {
+  ignore_broken_pipes();
   const auto mine = std::find(ranks.begin(), ranks.end(), rank);
   TORCH_CHECK(mine != ranks.end(), "rank ", rank, " is not in the group ", name);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);

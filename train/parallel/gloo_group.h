@@ -20,7 +20,7 @@ RankStore open_store(const World& world, std::chrono::milliseconds timeout);
 
 // A Gloo group of these ranks of the world, `rank` among them. All of them call it, with one `name` that no
 // other group of the store has. Throws c10::Error when one of them does not come within `timeout`, which also
-// bounds every later call.
+// bounds every later call. From the first group on, the process ignores SIGPIPE, unless it handles it.
 RankGroup gloo_group(const RankStore& store, const std::string& name, int64_t rank,
                      const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
 

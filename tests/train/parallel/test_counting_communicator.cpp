@@ -68,5 +68,13 @@ TEST(C10dCommunicator, AnotherRanksLeavingEndsTheWait) {
   }));
 }
 
+TEST(C10dCommunicator, WritingToARankThatLeftIsAnError) {
+  EXPECT_ANY_THROW(run_ranks(2, [](int64_t r, C10dCommunicator& ranks) {
+    if (r == 1) return ranks.leave();
+    const at::Tensor megabyte = at::zeros({1 << 20}, at::kByte);
+    for (int64_t i = 0; i < 100; ++i) ranks.send(megabyte, 1)->wait();
+  }));
+}
+
 }  // namespace
 }  // namespace moelab
