@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "moe/communicator.h"
+#include "train/checkpoint/checkpoint_tensors.h"
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors_file.h"
 
@@ -15,10 +17,13 @@
 //   state.json      {"step", "tokens", "state"}; "state" is whatever the trainer keeps (RNG, data cursor, …)
 //   config.yaml, tokenizer.json, …   texts from the caller
 //   manifest.json   size and xxh3-128 of each file and tensor (manifest.h)
+// of ranks that divide the state, instead of the first two,
+//   model-R.safetensors, optimizer-R.safetensors   what rank R holds of each tensor
 // and CHECKPOINTS/LATEST names the newest, for people and scripts; loading looks at the folders themselves.
 //
 // A checkpoint is written to step-N.tmp-PID: each file is fsynced, the manifest last, then the folder is
-// fsynced and renamed to step-N, and the parent is fsynced. So a folder named step-N is always complete.
+// fsynced and renamed to step-N, and the parent is fsynced. Ranks write their own files there; once all have,
+// rank 0 does the rest. So a folder named step-N is always complete.
 // Temporary folders left by a crash are deleted when the next writer opens. A folder that is damaged all the
 // same is renamed to step-N.damaged; one from an abandoned branch (a higher step than the one just saved) is
 // renamed to step-N.superseded. Neither is ever deleted.
@@ -32,16 +37,20 @@ struct TrainingState {
 
 struct CheckpointContent {
   TrainingState state;
-  std::vector<TensorEntry> model, optimizer;
-  std::map<std::string, std::string> files;  // name -> text: config.yaml, tokenizer.json
-  std::string commit;                        // of the program that trains
+  std::vector<TensorEntry> model, optimizer;  // of several ranks each has its parts, and rank 0 what is whole
+  std::map<std::string, std::string> files;   // name -> text: config.yaml, tokenizer.json
+  std::string commit;                         // of the program that trains
 };
 
 // Writes one checkpoint in the calling thread, as described above, and deletes all but the `keep` newest. An
 // existing checkpoint of the same step is replaced atomically; those of higher steps are renamed to
 // step-N.superseded. Returns the bytes written. Throws UserError (disk full and the like: the message names
 // file and errno) and leaves older checkpoints as they were.
-int64_t write_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content, int64_t keep);
+//
+// `ranks` that divide the state call it together, with a folder that all of them see. When one of them fails,
+// all throw. Throws c10::Error when one is gone.
+int64_t write_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content, int64_t keep,
+                         Communicator& ranks = one_rank());
 
 // What one save cost.
 struct SaveCost {
@@ -59,10 +68,12 @@ struct SaveCosts {
 };
 
 // Saves concurrently with training. One writer per folder: a second one, in any process, gets a UserError.
+// Ranks that divide the state make the same calls on a writer each.
 class CheckpointWriter {
  public:
   // Creates the folder if needed and deletes what crashed writers left. keep >= 1: how many checkpoints stay.
-  CheckpointWriter(std::filesystem::path folder, int64_t keep);
+  // `ranks`: used by nothing else while the writer lives.
+  CheckpointWriter(std::filesystem::path folder, int64_t keep, Communicator& ranks = one_rank());
   // Waits for the current save; prints its error to stderr.
   ~CheckpointWriter();
 
@@ -80,6 +91,7 @@ class CheckpointWriter {
  private:
   std::filesystem::path folder_;
   int64_t keep_;
+  Communicator& ranks_;
   FileDescriptor lock_;  // flock on the folder, gone with the process
   std::future<SaveCost> pending_;
   SaveCosts costs_;
@@ -90,13 +102,13 @@ struct LoadedCheckpoint {
   std::filesystem::path path;
   TrainingState state;
   std::string commit;
-  SafetensorsFile model, optimizer;
+  CheckpointTensors model, optimizer;
   std::map<std::string, std::string> files;  // the caller's texts
 };
 
-// Loads the checkpoint in `folder` (…/step-N, or wherever it was copied). Verifies every byte of every file;
-// throws UserError that names the bad file.
-LoadedCheckpoint load_checkpoint(const std::filesystem::path& folder);
+// Loads the checkpoint in `folder` (…/step-N, or wherever it was copied). Verifies every byte of every file,
+// unless another rank just has; throws UserError that names the bad file.
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& folder, bool verified = false);
 
 // The newest intact checkpoint below `checkpoints`, of step `at_most` or earlier. Damaged ones are skipped,
 // renamed to step-N.damaged and reported on stderr. Throws UserError when none is left, or at once when a

@@ -1,10 +1,14 @@
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -33,7 +37,7 @@ std::vector<TensorEntry> snapshot(const std::vector<TensorEntry>& entries) {
   copies.reserve(entries.size());
   for (const TensorEntry& entry : entries) {
     const at::Tensor copy = at::empty(entry.tensor.sizes(), at::TensorOptions(entry.tensor.scalar_type()));
-    copies.push_back({entry.name, copy.copy_(entry.tensor)});
+    copies.push_back({entry.name, copy.copy_(entry.tensor), entry.part});
   }
   return copies;
 }
@@ -52,15 +56,52 @@ ManifestFile write_tensors(const fs::path& path, const std::vector<TensorEntry>&
                                   [&](const SafetensorsInfo& info, std::span<const std::byte> bytes) {
                                     file.tensors[info.name] = {info.type, info.shape, xxh3_hex(bytes)};
                                   });
+  for (const TensorEntry& entry : entries) file.tensors.at(entry.name).part = entry.part;
   return file;
 }
 
-// Fills the folder, the manifest last. Returns the bytes written.
-int64_t fill(const fs::path& folder, const CheckpointContent& content) {
+// What this rank has to write: its parts, and the first rank what all have whole.
+std::vector<TensorEntry> own(std::vector<TensorEntry> entries, const Communicator& ranks) {
+  std::erase_if(entries, [&](const TensorEntry& entry) {
+    return entry.part ? entry.tensor.numel() == 0 : ranks.rank() > 0;
+  });
+  return entries;
+}
+
+// Writes this rank's tensors. Several ranks leave word of them for the first, in a manifest of their own.
+Manifest write_part(const fs::path& folder, const CheckpointContent& content, const Communicator& ranks) {
+  const bool alone = ranks.size() == 1;
+  const auto named = [&](std::string_view name) {
+    return alone ? std::string(name) : name_of_rank(name, ranks.rank());
+  };
   Manifest manifest;
   manifest.commit = content.commit;
-  manifest.files[std::string(kModelName)] = write_tensors(folder / kModelName, content.model);
-  manifest.files[std::string(kOptimizerName)] = write_tensors(folder / kOptimizerName, content.optimizer);
+  const auto write = [&](std::string_view name, const std::vector<TensorEntry>& entries) {
+    manifest.files[named(name)] = write_tensors(folder / named(name), own(entries, ranks));
+  };
+  write(kModelName, content.model);
+  write(kOptimizerName, content.optimizer);
+  if (ranks.rank() > 0) write_text_file(folder / named(kManifestName), manifest_text(manifest));
+  return manifest;
+}
+
+// Adds what the other ranks have written.
+void take_parts(const fs::path& folder, Manifest& manifest, const Communicator& ranks) {
+  for (int64_t r = 1; r < ranks.size(); ++r) {
+    const fs::path path = folder / name_of_rank(kManifestName, r);
+    std::error_code error;
+    if (!fs::exists(path, error)) {
+      throw UserError(path.string() + ": rank " + std::to_string(r) +
+                      " has written it, and rank 0 does not see it: checkpoint.dir must be a folder that the "
+                      "machines of all ranks share");
+    }
+    manifest.files.merge(parse_manifest(read_text_file(path, kMaxCheckpointText), path.string()).files);
+    remove_tree(path);
+  }
+}
+
+// Writes all but the tensors, the manifest last. Returns the bytes of the whole checkpoint.
+int64_t finish(const fs::path& folder, const CheckpointContent& content, Manifest manifest) {
   manifest.files[std::string(kStateName)] = {write_text_file(folder / kStateName, state_text(content.state)),
                                              {}};
   for (const auto& [name, text] : content.files) {
@@ -71,13 +112,12 @@ int64_t fill(const fs::path& folder, const CheckpointContent& content) {
   return static_cast<int64_t>(bytes);
 }
 
-// Runs `work`, which fills `temporary` and renames it. On an error, deletes `temporary` to make room for the
-// next attempt and rethrows. If the deletion fails too, the next writer cleans up.
+// Returns work(), which fills `temporary` and renames it. On an error, deletes `temporary` to make room for
+// the next attempt and rethrows. If the deletion fails too, the next writer cleans up.
 template <class Work>
-void fill_and_rename(const fs::path& temporary, const Work& work) {
-  remove_tree(temporary);  // left by an earlier attempt
+auto or_remove(const fs::path& temporary, const Work& work) {
   try {
-    work();
+    return work();
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
@@ -85,24 +125,73 @@ void fill_and_rename(const fs::path& temporary, const Work& work) {
   }
 }
 
-int64_t write_whole(const fs::path& folder, const CheckpointContent& content) {
+// Runs `work` of one stage of the save of `step` on each rank, and returns what the first rank's gave. Throws
+// when any rank's threw: that one its own error, the others one that names it.
+int64_t together(Communicator& ranks, int64_t step, const fs::path& checkpoint,
+                 const std::function<int64_t()>& work) {
+  std::exception_ptr error;
+  std::array<int64_t, 3> words = {step};  // then whether it failed, and what it gave
+  try {
+    words[2] = work();
+  } catch (...) {
+    words[1] = 1;
+    error = std::current_exception();
+  }
+  std::vector<int64_t> all;
+  try {
+    all = ranks.agree(words);
+  } catch (...) {
+    if (!error) throw;
+  }
+  if (error) std::rethrow_exception(error);
+  for (int64_t r = 0; r < ranks.size(); ++r) {
+    TORCH_CHECK(all[3 * r] == step, "rank ", r, " saves step ", all[3 * r], ", and this one step ", step);
+    if (all[3 * r + 1] != 0) {
+      throw UserError(checkpoint.string() + ": not saved, because rank " + std::to_string(r) +
+                      " could not write its part");
+    }
+  }
+  return all[2];
+}
+
+int64_t write_whole(const fs::path& folder, const CheckpointContent& content, Communicator& ranks) {
   const std::string name = step_name(content.state.step);
-  const fs::path temporary = temporary_name(folder, name);
-  int64_t bytes = 0;
-  fill_and_rename(temporary, [&] {
+  const bool first = ranks.rank() == 0;
+  const auto stage = [&](const auto& work) {
+    return together(ranks, content.state.step, folder / name, work);
+  };
+  fs::path temporary = temporary_name(folder, name);
+  const int64_t pid = stage([&]() -> int64_t {
+    if (!first) return 0;
+    remove_tree(temporary);  // left by an earlier attempt
     create_folders(temporary);
-    bytes = fill(temporary, content);
-    sync_folder(temporary);
-    const bool replaced = exchange_or_rename(temporary, folder / name);
-    sync_folder(folder);
-    if (replaced) remove_tree(temporary);
+    return ::getpid();
   });
-  return bytes;
+  if (!first) temporary = temporary_name(folder, name, pid);
+  const auto fill_and_rename = [&] {
+    Manifest manifest;
+    stage([&]() -> int64_t {
+      manifest = write_part(temporary, content, ranks);
+      return 0;
+    });
+    return stage([&]() -> int64_t {
+      if (!first) return 0;
+      take_parts(temporary, manifest, ranks);
+      const int64_t bytes = finish(temporary, content, std::move(manifest));
+      sync_folder(temporary);
+      const bool replaced = exchange_or_rename(temporary, folder / name);
+      sync_folder(folder);
+      if (replaced) remove_tree(temporary);
+      return bytes;
+    });
+  };
+  return first ? or_remove(temporary, fill_and_rename) : fill_and_rename();
 }
 
 void point_latest_at(const fs::path& folder, int64_t step) {
   const fs::path temporary = temporary_name(folder, "LATEST");
-  fill_and_rename(temporary, [&] {
+  remove_tree(temporary);  // left by an earlier attempt
+  or_remove(temporary, [&] {
     write_text_file(temporary, step_name(step) + "\n");
     rename_path(temporary, folder / "LATEST");
     sync_folder(folder);
@@ -133,26 +222,30 @@ void prune(const fs::path& folder, int64_t keep) {
 
 void check_file_names(const CheckpointContent& content) {
   for (const auto& [name, text] : content.files) {
-    const bool own =
-        name == kModelName || name == kOptimizerName || name == kStateName || name == kManifestName;
-    TORCH_CHECK(!own && !name.empty() && name.find('/') == std::string::npos,
+    const bool taken = name == kStateName || is_name(name, kModelName) || is_name(name, kOptimizerName) ||
+                       is_name(name, kManifestName);
+    TORCH_CHECK(!taken && !name.empty() && name.find('/') == std::string::npos,
                 "not a name for a text: ", name);
   }
 }
 
 }  // namespace
 
-int64_t write_checkpoint(const fs::path& folder, const CheckpointContent& content, int64_t keep) {
+int64_t write_checkpoint(const fs::path& folder, const CheckpointContent& content, int64_t keep,
+                         Communicator& ranks) {
   check_file_names(content);
-  const int64_t bytes = write_whole(folder, content);
+  const int64_t bytes = write_whole(folder, content, ranks);
+  if (ranks.rank() > 0) return bytes;
   set_branch_aside(folder, content.state.step);
   point_latest_at(folder, content.state.step);
   prune(folder, keep);
   return bytes;
 }
 
-CheckpointWriter::CheckpointWriter(fs::path folder, int64_t keep) : folder_(std::move(folder)), keep_(keep) {
+CheckpointWriter::CheckpointWriter(fs::path folder, int64_t keep, Communicator& ranks)
+    : folder_(std::move(folder)), keep_(keep), ranks_(ranks) {
   TORCH_CHECK(keep_ >= 1, "a writer keeps at least one checkpoint");
+  if (ranks_.rank() > 0) return;
   create_folders(folder_);
   lock_ = FileDescriptor(folder_, O_RDONLY | O_DIRECTORY);
   // File systems without locks are not guarded.
@@ -174,18 +267,18 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::save(const CheckpointContent& content) {
   const Clock::time_point start = Clock::now();
   wait();
-  CheckpointContent copy{content.state, snapshot(content.model), snapshot(content.optimizer), content.files,
-                         content.commit};
+  CheckpointContent copy{content.state, snapshot(own(content.model, ranks_)),
+                         snapshot(own(content.optimizer, ranks_)), content.files, content.commit};
   SaveCost cost;
   cost.step = content.state.step;
   cost.blocked_seconds = seconds_since(start);
-  pending_ = std::async(std::launch::async,
-                        [folder = folder_, keep = keep_, cost, copy = std::move(copy)]() mutable {
-                          const Clock::time_point begin = Clock::now();
-                          cost.bytes = write_checkpoint(folder, copy, keep);
-                          cost.write_seconds = seconds_since(begin);
-                          return cost;
-                        });
+  pending_ = std::async(std::launch::async, [folder = folder_, keep = keep_, &ranks = ranks_, cost,
+                                             copy = std::move(copy)]() mutable {
+    const Clock::time_point begin = Clock::now();
+    cost.bytes = write_checkpoint(folder, copy, keep, ranks);
+    cost.write_seconds = seconds_since(begin);
+    return cost;
+  });
 }
 
 bool CheckpointWriter::saving() const {

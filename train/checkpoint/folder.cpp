@@ -1,7 +1,5 @@
 #include "train/checkpoint/folder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -41,8 +39,24 @@ std::optional<int64_t> parse_step(std::string_view name) {
 
 std::string step_name(int64_t step) { return std::string(kStepPrefix) + std::to_string(step); }
 
-fs::path temporary_name(const fs::path& folder, const std::string& name) {
-  return folder / (name + std::string(kTemporary) + std::to_string(::getpid()));
+std::string name_of_rank(std::string_view name, int64_t rank) {
+  const size_t dot = name.rfind('.');
+  return std::string(name.substr(0, dot)) + "-" + std::to_string(rank) + std::string(name.substr(dot));
+}
+
+bool is_name(std::string_view file, std::string_view name) {
+  if (file == name) return true;
+  const size_t dot = name.rfind('.');
+  const std::string_view extension = name.substr(dot);
+  if (file.size() <= name.size() + 1 || !file.starts_with(name.substr(0, dot)) || file[dot] != '-' ||
+      !file.ends_with(extension))
+    return false;
+  const std::string_view digits = file.substr(dot + 1, file.size() - name.size() - 1);
+  return std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+fs::path temporary_name(const fs::path& folder, const std::string& name, int64_t pid) {
+  return folder / (name + std::string(kTemporary) + std::to_string(pid));
 }
 
 std::vector<fs::path> leftovers(const fs::path& folder) {

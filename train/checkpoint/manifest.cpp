@@ -13,7 +13,7 @@ constexpr std::string_view kBeforeHash = "{\"xxh3_128\":\"";
 constexpr std::string_view kAfterHash = "\",\"body\":";
 constexpr std::string_view kAfterBody = "}\n";
 constexpr size_t kHashDigits = 32;
-constexpr int kVersion = 1;
+constexpr int kVersion = 1, kVersionWithParts = 2;
 
 std::string hash_text(std::string_view text) { return xxh3_hex(std::as_bytes(std::span(text))); }
 
@@ -38,23 +38,30 @@ bool plain_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
+ManifestTensor read_tensor_entry(const nlohmann::json& json) {
+  const std::optional<SafetensorsType> type = parse_type(json.at("dtype").get<std::string>());
+  if (!type) throw UserError("an unknown dtype");
+  ManifestTensor tensor = {*type, json.at("shape").get<std::vector<int64_t>>(),
+                           json.at("xxh3_128").get<std::string>()};
+  if (!json.contains("part")) return tensor;
+  tensor.part = {json["part"].at("shape").get<std::vector<int64_t>>(),
+                 json["part"].at("first").get<int64_t>()};
+  return tensor;
+}
+
 ManifestFile read_file_entry(const nlohmann::json& json) {
   ManifestFile file;
   file.digest = {json.at("size").get<uint64_t>(), json.at("xxh3_128").get<std::string>()};
   if (!json.contains("tensors")) return file;
-  for (const auto& [name, tensor] : json.at("tensors").items()) {
-    const std::optional<SafetensorsType> type = parse_type(tensor.at("dtype").get<std::string>());
-    if (!type) throw UserError("an unknown dtype");
-    file.tensors[name] = {*type, tensor.at("shape").get<std::vector<int64_t>>(),
-                          tensor.at("xxh3_128").get<std::string>()};
-  }
+  for (const auto& [name, tensor] : json.at("tensors").items())
+    file.tensors[name] = read_tensor_entry(tensor);
   return file;
 }
 
 Manifest read_body(const nlohmann::json& body) {
-  if (body.at("format") != "moelab-checkpoint" || body.at("version") != kVersion) {
-    throw UserError("another format, or another version than " + std::to_string(kVersion));
-  }
+  const int version = body.at("format") == "moelab-checkpoint" ? body.at("version").get<int>() : 0;
+  if (version != kVersion && version != kVersionWithParts)
+    throw UserError("another format, or a version later than " + std::to_string(kVersionWithParts));
   Manifest manifest;
   manifest.commit = body.at("commit").get<std::string>();
   for (const auto& [name, file] : body.at("files").items()) {
@@ -69,16 +76,20 @@ Manifest read_body(const nlohmann::json& body) {
 
 std::string manifest_text(const Manifest& manifest) {
   nlohmann::json files = nlohmann::json::object();
+  int version = kVersion;
   for (const auto& [name, file] : manifest.files) {
     nlohmann::json entry = {{"size", file.digest.size}, {"xxh3_128", file.digest.hash}};
     for (const auto& [tensor_name, tensor] : file.tensors) {
       entry["tensors"][tensor_name] = {
           {"dtype", type_name(tensor.type)}, {"shape", tensor.shape}, {"xxh3_128", tensor.hash}};
+      if (!tensor.part) continue;
+      entry["tensors"][tensor_name]["part"] = {{"shape", tensor.part->shape}, {"first", tensor.part->first}};
+      version = kVersionWithParts;
     }
     files[name] = std::move(entry);
   }
   const nlohmann::json body = {{"format", "moelab-checkpoint"},
-                               {"version", kVersion},
+                               {"version", version},
                                {"commit", manifest.commit},
                                {"files", std::move(files)}};
   const std::string text = body.dump(1);

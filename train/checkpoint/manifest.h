@@ -1,12 +1,14 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
+#include "train/io/tensor_part.h"
 
 // manifest.json: lists the files and tensors of a checkpoint with their hashes, so that any change is
 // noticed.
@@ -15,13 +17,18 @@
 //   BODY = {"format":"moelab-checkpoint","version":1,"commit":"…",
 //           "files":{"NAME":{"size":…,"xxh3_128":"…","tensors":{"NAME":{"dtype","shape","xxh3_128"}}}}}
 //
+// Version 2 has tensors of which several files hold a part: there, "part":{"shape":[…],"first":…} says which
+// elements of the whole tensor they are, from `first` on in row-major order. Manifests without parts are
+// written as version 1.
+//
 // The text around BODY is fixed, so no bit of the manifest itself can change unnoticed either.
 namespace moelab {
 
 struct ManifestTensor {
   SafetensorsType type;
   std::vector<int64_t> shape;
-  std::string hash;  // xxh3-128 of the tensor's bytes
+  std::string hash;                     // xxh3-128 of the tensor's bytes
+  std::optional<TensorPart> part = {};  // none: the whole
   friend bool operator==(const ManifestTensor&, const ManifestTensor&) = default;
 };
 

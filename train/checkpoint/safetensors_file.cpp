@@ -6,7 +6,6 @@
 #include <array>
 #include <cstring>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace moelab {
 namespace fs = std::filesystem;
@@ -27,47 +26,6 @@ void check_booleans(std::span<const std::byte> bytes, const std::string& where) 
   const auto valid = [](std::byte b) { return b == std::byte{0} || b == std::byte{1}; };
   if (!std::all_of(bytes.begin(), bytes.end(), valid))
     throw UserError(where + " is BOOL with a byte beyond 0 and 1");
-}
-
-// "'a', 'b', 'c' and 7 more"
-std::string first_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 3); ++i)
-    text += (i ? ", " : "") + in_quotes(names[i]);
-  return names.size() <= 3 ? text : text + " and " + std::to_string(names.size() - 3) + " more";
-}
-
-// A verb, the number of names, and the first names.
-std::string listed(const std::string& verb, const std::vector<std::string>& names) {
-  return names.empty() ? ""
-                       : " " + verb + " " + std::to_string(names.size()) + " (" + first_names(names) + ")";
-}
-
-void check_names(const SafetensorsFile& file, const std::vector<TensorEntry>& into) {
-  std::unordered_set<std::string> wanted;
-  std::vector<std::string> missing, unexpected;
-  for (const TensorEntry& entry : into) {
-    TORCH_CHECK(wanted.insert(entry.name).second, "two tensors are to be restored as ", entry.name);
-    if (!file.header().find(entry.name)) missing.push_back(entry.name);
-  }
-  for (const SafetensorsInfo& info : file.header().tensors) {
-    if (!wanted.contains(info.name)) unexpected.push_back(info.name);
-  }
-  if (missing.empty() && unexpected.empty()) return;
-  throw UserError(file.path().string() + ": holds another model: of the " + std::to_string(into.size()) +
-                  " tensors needed it" + listed("lacks", missing) +
-                  (missing.empty() || unexpected.empty() ? "" : " and") + listed("has besides", unexpected));
-}
-
-void check_shapes(const SafetensorsFile& file, const std::vector<TensorEntry>& into) {
-  for (const TensorEntry& entry : into) {
-    const SafetensorsInfo& have = *file.header().find(entry.name);
-    const SafetensorsInfo want = describe_tensor(entry);
-    if (have.type == want.type && have.shape == want.shape) continue;
-    throw UserError(file.path().string() + ": tensor " + in_quotes(entry.name) + " is " +
-                    describe(have.type, have.shape) + " there, but " + describe(want.type, want.shape) +
-                    " is needed: the settings differ from those of the run that wrote it");
-  }
 }
 
 }  // namespace
@@ -98,9 +56,18 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
 }
 
 void SafetensorsFile::copy_to(const SafetensorsInfo& info, const at::Tensor& into) const {
-  TORCH_CHECK(into.sizes() == at::IntArrayRef(info.shape) && into.scalar_type() == to_scalar_type(info.type),
-              "tensor ", info.name, " doesn't fit its destination");
-  const std::span<const std::byte> source = bytes(info);
+  TORCH_CHECK(into.sizes() == at::IntArrayRef(info.shape), "tensor ", info.name,
+              " doesn't fit its destination");
+  copy_elements(info, 0, into);
+}
+
+void SafetensorsFile::copy_elements(const SafetensorsInfo& info, int64_t first,
+                                    const at::Tensor& into) const {
+  const uint64_t begin = static_cast<uint64_t>(first) * type_bytes(info.type);
+  TORCH_CHECK(
+      into.scalar_type() == to_scalar_type(info.type) && first >= 0 && begin + into.nbytes() <= info.bytes(),
+      "tensor ", info.name, " doesn't fit its destination");
+  const std::span<const std::byte> source = bytes(info).subspan(begin, into.nbytes());
   if (source.empty()) return;
   if (info.type == SafetensorsType::boolean) {
     check_booleans(source, path_.string() + ": tensor " + in_quotes(info.name));
@@ -111,10 +78,10 @@ void SafetensorsFile::copy_to(const SafetensorsInfo& info, const at::Tensor& int
   if (aligned) {
     // from_blob wants a mutable pointer; copy_ only reads.
     auto* data = const_cast<std::byte*>(source.data());
-    into.copy_(at::from_blob(data, info.shape, at::TensorOptions(into.scalar_type())));
+    into.copy_(at::from_blob(data, into.sizes(), at::TensorOptions(into.scalar_type())));
     return;
   }
-  const at::Tensor copy = empty_on_cpu(info);
+  const at::Tensor copy = at::empty(into.sizes(), at::TensorOptions(into.scalar_type()));
   std::memcpy(copy.mutable_data_ptr(), source.data(), source.size());
   into.copy_(copy);
 }
@@ -177,12 +144,6 @@ FileDigest write_safetensors(const fs::path& path, const std::vector<TensorEntry
     if (on_tensor) on_tensor(info, bytes_of(tensor));
   }
   return writer.finish();
-}
-
-void restore(const SafetensorsFile& file, const std::vector<TensorEntry>& into) {
-  check_names(file, into);
-  check_shapes(file, into);
-  for (const TensorEntry& entry : into) file.copy_to(*file.header().find(entry.name), entry.tensor);
 }
 
 }  // namespace moelab

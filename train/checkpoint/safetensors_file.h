@@ -3,20 +3,24 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/io/mapped_file.h"
+#include "train/io/tensor_part.h"
 
 // Reads and writes LibTorch tensors in safetensors files. safetensors.h has the format and its checks; pickle
 // is never read.
 namespace moelab {
 
+// A tensor, or the part of one that a rank has.
 struct TensorEntry {
   std::string name;
   at::Tensor tensor;
+  std::optional<TensorPart> part = {};  // none: the whole
 };
 
 at::ScalarType to_scalar_type(SafetensorsType type);
@@ -40,6 +44,8 @@ class SafetensorsFile {
   // Copies into `into`, which has the same shape and type but any device and strides. Not recorded by
   // autograd.
   void copy_to(const SafetensorsInfo& info, const at::Tensor& into) const;
+  // As above, of the tensor's elements from `first` on as many as `into` has.
+  void copy_elements(const SafetensorsInfo& info, int64_t first, const at::Tensor& into) const;
 
  private:
   std::filesystem::path path_;
@@ -79,10 +85,5 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 using OnTensor = std::function<void(const SafetensorsInfo&, std::span<const std::byte>)>;
 FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorEntry>& entries,
                              const SafetensorsMetadata& metadata = {}, const OnTensor& on_tensor = {});
-
-// Copies every tensor of the file into the entry with its name, in place. First compares names, shapes and
-// types in both directions: throws UserError for a tensor missing in the file, one that no entry asks for, or
-// one that differs.
-void restore(const SafetensorsFile& file, const std::vector<TensorEntry>& into);
 
 }  // namespace moelab

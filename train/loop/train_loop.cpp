@@ -33,8 +33,8 @@ TrainLoop::TrainLoop(const Settings& settings, c10::Device device, const Dataset
       held_out_(settings, data, device, [this](int64_t from, int64_t to) { evaluation_reduced(from, to); }) {}
 
 void TrainLoop::open_checkpoints() {
-  if (settings_.checkpoint.keep > 0 && hooks_.writes_checkpoints)
-    writer_.emplace(settings_.checkpoint.dir, settings_.checkpoint.keep);
+  if (settings_.checkpoint.keep > 0 && hooks_.checkpoint)
+    writer_.emplace(settings_.checkpoint.dir, settings_.checkpoint.keep, *hooks_.checkpoint);
 }
 
 void TrainLoop::resume(const LoadedCheckpoint& checkpoint) {
@@ -186,16 +186,11 @@ bool TrainLoop::try_samples() {
   }
 }
 
-// Ranks that divide the state make the content together, whichever of them writes it.
 void TrainLoop::save() {
-  const bool together = settings_.parallel.zero > 0 && settings_.checkpoint.keep > 0;
-  if (saved() || !(writer_ || together)) return;
-  const CheckpointContent content = model_.content(steps_, tokens_, memory_.manager);
-  if (writer_) {
-    writer_->save(content);
-    observer_.saving();
-    recovery_.has_checkpoint(std::filesystem::path(settings_.checkpoint.dir) / step_name(steps_));
-  }
+  if (saved() || !writer_) return;
+  writer_->save(model_.content(steps_, tokens_, memory_.manager));
+  observer_.saving();
+  recovery_.has_checkpoint(std::filesystem::path(settings_.checkpoint.dir) / step_name(steps_));
   saved_step_ = steps_;
 }
 

@@ -22,7 +22,7 @@ struct LoopHooks {
   PredictPeak predict_peak;    // by a dry run
   // Called before each attempt at a step with the number of steps taken so far; may be empty.
   std::function<void(int64_t steps)> before_step = {};
-  bool writes_checkpoints = true;  // of several ranks one does
+  Communicator* checkpoint = &one_rank();  // the ranks that write checkpoints; null: without this one
 };
 
 // Trains a model from its current step to train.steps: takes steps, runs evaluations, samples and checkpoints

@@ -200,7 +200,7 @@ void Optimizer::run_rule(const Parameter& p, const at::Tensor& gradient, const U
   copies_.join();
 }
 
-at::Tensor Optimizer::own_weights(size_t index) const {
+at::Tensor Optimizer::weights(size_t index) const {
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) return p.master.detach();
   const HomeScope outside(Home::host);
@@ -217,7 +217,7 @@ at::Tensor Optimizer::own_weights(size_t index) const {
   return fp32;
 }
 
-void Optimizer::set_own_weights(size_t index, const at::Tensor& fp32) {
+void Optimizer::set_weights(size_t index, const at::Tensor& fp32) {
   const at::NoGradGuard no_grad;
   const Parameter& p = parameters_.at(index);
   if (p.master.defined()) {
@@ -238,9 +238,9 @@ void Optimizer::set_own_weights(size_t index, const at::Tensor& fp32) {
 }
 
 // given: the master, then the rule's state in the layout's order; undefined ones stay unchanged.
-void Optimizer::set_own_state(size_t index, const std::vector<at::Tensor>& given) {
+void Optimizer::set_tensors_of(size_t index, const std::vector<at::Tensor>& given) {
   if (in_file()) return exchange(index, given, true);
-  const std::vector<at::Tensor> own = own_state(index, true);
+  const std::vector<at::Tensor> own = tensors_of(index, true);
   for (size_t k = 0; k < own.size(); ++k) {
     if (given[k].defined() && !given[k].is_same(own[k])) own[k].copy_(given[k]);
   }

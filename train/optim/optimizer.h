@@ -10,6 +10,7 @@
 
 #include "moe/communicator.h"
 #include "moe/parameter.h"
+#include "train/io/tensor_part.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/state_file.h"
 #include "train/optim/update_rule.h"
@@ -23,6 +24,7 @@ namespace moelab {
 struct NamedState {
   std::string name;
   at::Tensor tensor;
+  std::optional<TensorPart> part = {};  // of the tensor that one rank would have; none: all of it
 };
 
 // A gradient in the state file instead of in a tensor.
@@ -41,7 +43,7 @@ struct StoredGradient {
 //
 // Ranks may divide it (ZeRO): then each keeps and steps its part of each parameter, with the bits that one
 // rank would give that part. parameters() are these parts, flat views of the model's values, and may be
-// empty. What weights() and state() return and take is whole on every rank; all ranks make these calls.
+// empty. weights() and state() are of these parts too.
 class Optimizer {
  public:
   // Takes the parameters as add() does, with state on the device.
@@ -91,6 +93,8 @@ class Optimizer {
   // The fp32 weights of the parameter at `index`: the master itself; or, if that is not a tensor, a copy
   // (host's ledger) from the file or from value and state.
   at::Tensor weights(size_t index) const;
+  // What parameters()[index], and so weights(index), is of leaf(index); none: all of it.
+  std::optional<TensorPart> part(size_t index) const;
   // Takes fp32 weights, which may be a modified weights(index): rounds or splits them into value and state.
   void set_weights(size_t index, const at::Tensor& fp32);
 
@@ -146,17 +150,14 @@ class Optimizer {
   void run_rule(const Parameter& parameter, const at::Tensor& gradient, const UpdateRule::State& state,
                 const OptimizerStep& numbers);
   at::Tensor host_copy(const at::Tensor& tensor);
-  at::Tensor own_weights(size_t index) const;
-  void set_own_weights(size_t index, const at::Tensor& fp32);
-  std::vector<at::Tensor> own_state(size_t index, bool weights) const;
-  void set_own_state(size_t index, const std::vector<at::Tensor>& given);
+  // The master, then the layout's tensors; those that do not exist are undefined. Without `weights`, so are
+  // those that weights() contains.
+  std::vector<at::Tensor> tensors_of(size_t index, bool weights) const;
+  void set_tensors_of(size_t index, const std::vector<at::Tensor>& given);
 
   // optimizer_ranks.cpp
   Parameter own_part(Parameter whole, Held& held) const;
-  std::vector<std::vector<int64_t>> elements_of_ranks(size_t index) const;
-  at::Tensor of_all_ranks(const at::Tensor& own, const std::vector<int64_t>& counts,
-                          at::IntArrayRef shape) const;
-  std::vector<at::Tensor> whole_state(size_t index, bool weights) const;
+  std::vector<std::optional<TensorPart>> parts_of_tensors(size_t index) const;
 
   // optimizer_parts.cpp
   static Parameter rows_of(const Parameter& p, const Cut& cut, int64_t row, int64_t rows);

@@ -151,7 +151,7 @@ void Optimizer::exchange(size_t index, const std::vector<at::Tensor>& whole, boo
   });
 }
 
-std::vector<at::Tensor> Optimizer::own_state(size_t index, bool weights) const {
+std::vector<at::Tensor> Optimizer::tensors_of(size_t index, bool weights) const {
   const Held& held = held_[index];
   const Parameter& p = parameters_[index];
   const HomeScope outside(Home::host);

@@ -3,6 +3,8 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -16,8 +18,10 @@ namespace moelab {
 struct DataRanks {
   Communicator* gradients = &one_rank();
   Communicator* weights = &one_rank();  // gathered for a block's forward or backward pass
-  Communicator* updates = &one_rank();  // parts that were stepped, and what checkpoints need
+  Communicator* updates = &one_rank();  // parts that were stepped
   Communicator* control = &one_rank();  // what ranks decide and report together
+  // Ranks that divide the state, for the stages of a save, which pass while training goes on.
+  Communicator* checkpoint = &one_rank();
 
   int64_t rank() const { return control->rank(); }
   int64_t size() const { return control->size(); }
@@ -44,6 +48,15 @@ inline bool on_any_rank(Communicator& ranks, bool holds) {
     if (one != 0) return true;
   }
   return false;
+}
+
+// The first rank's text.
+inline std::string of_first_rank(Communicator& ranks, const std::string& text) {
+  const auto length = static_cast<size_t>(of_all_ranks<int64_t>(ranks, static_cast<int64_t>(text.size()))[0]);
+  std::vector<int64_t> words((length + sizeof(int64_t) - 1) / sizeof(int64_t));
+  if (ranks.rank() == 0) std::memcpy(words.data(), text.data(), length);
+  if (length > 0) words = ranks.agree(words);
+  return {reinterpret_cast<const char*>(words.data()), length};
 }
 
 }  // namespace moelab

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "moe/settings/error.h"
@@ -38,6 +39,7 @@ struct Ranks::Groups {
   // Of all uses but control, which stays on the hosts: on a GPU the calls of all uses come in one order, and
   // messages of two NCCL groups could wait for each other.
   RankGroup gpus = {};
+  std::optional<C10dCommunicator> checkpoint = {};  // of ranks that divide the state
   std::array<C10dCommunicator*, 4> all() { return {&gradients, &weights, &updates, &control}; }
 };
 
@@ -55,6 +57,9 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
   try {
     groups_.reset(new Groups{store, timeout, clock, group("data/gradients"), group("data/weights"),
                              group("data/updates"), group("data/control")});
+    const std::string name = "data/checkpoint";
+    if (settings.zero > 0)
+      groups_->checkpoint.emplace(gloo_group(store, name, world.rank, ranks, timeout), name);
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     throw UserError("the " + std::to_string(world.size) + " ranks of this run did not all meet at " +
@@ -94,7 +99,11 @@ DataRanks Ranks::data() {
     if (groups_->checked.empty()) return groups_->all()[i];
     return &groups_->checked[i];
   };
-  return {.gradients = use(0), .weights = use(1), .updates = use(2), .control = use(3)};
+  return {.gradients = use(0),
+          .weights = use(1),
+          .updates = use(2),
+          .control = use(3),
+          .checkpoint = groups_->checkpoint ? &*groups_->checkpoint : &one_rank()};
 }
 
 void Ranks::require_same(const std::string& what, std::span<const int64_t> words) {

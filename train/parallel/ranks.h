@@ -50,8 +50,8 @@ class Ranks {
   // Throws SharedMistake unless all ranks give the same words for `what` ("settings").
   void require_same(const std::string& what, std::span<const int64_t> words);
 
-  // Ends all communication, so that no rank waits for this one. Later calls throw c10::Error. Call it when
-  // this rank cannot go on.
+  // Ends all communication, so that no rank waits for this one; only a save under way goes on. Later calls
+  // throw c10::Error. Call it when this rank cannot go on.
   void leave();
 
   // Sent by this rank so far, by axis and use ("data/gradients").

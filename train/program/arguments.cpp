@@ -125,7 +125,9 @@ class Parser {
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
     if (text.command == Command::train)
-      sub.add_option("--resume", result_.resume, "continue from a checkpoint")->type_name("latest|PATH");
+      sub.add_option("--resume", result_.resume,
+                     "continue from a checkpoint; auto: from the latest, if there is one")
+          ->type_name("latest|auto|PATH");
     if (text.command == Command::estimate)
       sub.add_option("--ranks", result_.ranks,
                      "also run what each of N ranks would hold and send under ZeRO stages 0 to 3")

@@ -51,7 +51,7 @@ void round_masters(Transformer& model, const PrecisionSettings& precision = {});
 // Of several data-parallel ranks, rank d of N takes micro-batch a * N + d of a step as its a-th. Every rank
 // adds the gradients, losses and routing of all of them in that order, so that all ranks have the bits of one
 // rank that takes N times as many micro-batches. With parallel.zero they divide the state among them, which
-// changes no bit. All ranks make the same calls, weights() and optimizer_state() among them.
+// changes no bit. All ranks make the same calls.
 class Trainer {
  public:
   Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks = {});
@@ -89,7 +89,8 @@ class Trainer {
   Optimizer& optimizer() { return optimizer_; }
 
   // Checkpoint entries: fp32 weights and buffers by name, as in model_state(); and the optimizer's state by
-  // name, without what the weights already hold (masters, corrections).
+  // name, without what the weights already hold (masters, corrections). Of ranks that divide the state each
+  // has its parts, and all buffers.
   std::vector<TensorEntry> weights() const;
   std::vector<TensorEntry> optimizer_state() const;
   // Takes entries of weights() after they were written to: rounds or splits them into the stored copies

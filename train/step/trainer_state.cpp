@@ -9,7 +9,8 @@ namespace moelab {
 
 std::vector<TensorEntry> Trainer::optimizer_state() const {
   std::vector<TensorEntry> entries;
-  for (const NamedState& state : optimizer_.state(false)) entries.push_back({state.name, state.tensor});
+  for (const NamedState& state : optimizer_.state(false))
+    entries.push_back({state.name, state.tensor, state.part});
   return entries;
 }
 
@@ -23,8 +24,8 @@ std::vector<TensorEntry> Trainer::weights() const {
   gathered_.all_arrive();
   std::vector<TensorEntry> entries;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    const auto whole = [&] { return optimizer_.weights(i); };
-    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, whole)});
+    const auto weights = [&] { return optimizer_.weights(i); };
+    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, weights), optimizer_.part(i)});
   }
   for (const auto& buffer : model_.buffers()) entries.push_back({buffer.name, buffer.tensor});
   return entries;

@@ -115,7 +115,7 @@ TEST(Restore, CopiesInPlaceIntoAnyStrides) {
   into[1].tensor.requires_grad_(true);
   std::vector<void*> before;
   for (const TensorEntry& entry : into) before.push_back(entry.tensor.data_ptr());
-  restore(SafetensorsFile(scratch.path() / "f"), into);
+  restore(CheckpointTensors(SafetensorsFile(scratch.path() / "f")), into);
   const std::vector<TensorEntry> expected = tensors_of(5);
   for (size_t i = 0; i < into.size(); ++i) {
     EXPECT_EQ(into[i].tensor.data_ptr(), before[i]) << into[i].name;
@@ -128,7 +128,7 @@ TEST(Restore, NamesWhatDiffersAndThenTouchesNothing) {
   const TemporaryFolder scratch;
   const std::vector<TensorEntry> saved{{"a", at::ones({2})}, {"b", at::ones({2, 3})}};
   write_safetensors(scratch.path() / "f", saved);
-  const SafetensorsFile file(scratch.path() / "f");
+  const CheckpointTensors file(SafetensorsFile(scratch.path() / "f"));
   const at::Tensor a = at::zeros({2}), b = at::zeros({2, 3});
   const auto message = [&](std::vector<TensorEntry> into) {
     return user_error([&] { restore(file, into); });

@@ -42,7 +42,7 @@ TEST(Manifest, RefusesForgeries) {
   EXPECT_NE(refused(head + R"({"a":{"size":-1}}})").find("m: "), std::string::npos);
   EXPECT_NE(refused(head + R"({"a":{"size":"x","xxh3_128":""}}})").find("m: "), std::string::npos);
   EXPECT_NE(refused(head + "[]").find("no JSON"), std::string::npos);
-  EXPECT_NE(refused(R"({"format":"moelab-checkpoint","version":2})").find("version"), std::string::npos);
+  EXPECT_NE(refused(R"({"format":"moelab-checkpoint","version":3})").find("version"), std::string::npos);
   EXPECT_NE(refused("[]").find("m: "), std::string::npos);
   EXPECT_NE(refused(std::string(200, '[') + std::string(200, ']')).find("deeper"), std::string::npos);
   EXPECT_NE(refused(std::string(1'000'000, '[')).find("m: "), std::string::npos);

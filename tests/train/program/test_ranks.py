@@ -43,9 +43,21 @@ def numbers(folder):
 
 
 def checkpoint(folder):
-    """Digests of the weights and of the optimizer's state."""
-    newest = max((folder / "checkpoints").glob("step-*"))
-    return [hashlib.sha256((newest / name).read_bytes()).hexdigest() for name in ("model.safetensors", "optimizer.safetensors")]
+    """Each whole tensor of the newest checkpoint, from the files of the ranks that wrote it."""
+    newest = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    pieces = {}
+    for name, file in json.loads((newest / "manifest.json").read_text())["body"]["files"].items():
+        if "tensors" not in file:
+            continue
+        written = (newest / name).read_bytes()
+        length = int.from_bytes(written[:8], "little")
+        header = json.loads(written[8:8 + length])
+        for tensor, entry in file["tensors"].items():
+            begin, end = (8 + length + at for at in header[tensor]["data_offsets"])
+            part = entry.get("part", {"shape": entry["shape"], "first": 0})
+            whole = name.split("-")[0].split(".")[0], tensor, entry["dtype"], *part["shape"]
+            pieces.setdefault(whole, []).append((part["first"], written[begin:end]))
+    return {whole: hashlib.sha256(b"".join(piece for _, piece in sorted(parts))).hexdigest() for whole, parts in pieces.items()}
 
 
 CASES = {"fp32": [], "bf16": ["precision.compute=bf16"], "sigmoid": ["model.router=sigmoid"], "dropless": ["model.dispatch=dropless"],

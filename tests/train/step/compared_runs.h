@@ -10,13 +10,20 @@
 // For comparing two trainers that must be in the same state.
 namespace moelab::test {
 
-// Expects the same names and bitwise the same tensors.
+// What a rank that has `part` of it holds of a whole tensor.
+inline at::Tensor own_part(const at::Tensor& whole, const TensorEntry& part) {
+  if (!part.part) return whole;
+  EXPECT_EQ(whole.sizes(), at::IntArrayRef(part.part->shape)) << part.name;
+  return whole.reshape(-1).narrow(0, part.part->first, part.tensor.numel()).view(part.tensor.sizes());
+}
+
+// Expects the same names and bitwise the same tensors; of `a`, which may be a rank's parts.
 inline void expect_equal(const std::vector<TensorEntry>& a, const std::vector<TensorEntry>& b,
                          const std::string& where) {
   ASSERT_EQ(a.size(), b.size()) << where;
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].name, b[i].name) << where;
-    EXPECT_TRUE(bitwise_equal(a[i].tensor, b[i].tensor)) << where << ": " << a[i].name;
+    EXPECT_TRUE(bitwise_equal(a[i].tensor, own_part(b[i].tensor, a[i]))) << where << ": " << a[i].name;
   }
 }
 

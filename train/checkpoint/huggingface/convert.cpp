@@ -111,15 +111,10 @@ Settings training_settings(const HfConfig& config) {
   return settings;
 }
 
-// Each tensor of a file, row-major and without a copy; valid as long as the file.
-std::vector<TensorEntry> mapped_tensors(const SafetensorsFile& file) {
+// Each tensor, row-major; valid as long as `saved`.
+std::vector<TensorEntry> whole_tensors(const CheckpointTensors& saved) {
   std::vector<TensorEntry> entries;
-  for (const SafetensorsInfo& info : file.header().tensors) {
-    // from_blob requires a mutable pointer; nothing writes through it.
-    auto* data = const_cast<std::byte*>(file.bytes(info).data());
-    entries.push_back(
-        {info.name, at::from_blob(data, info.shape, at::TensorOptions(to_scalar_type(info.type)))});
-  }
+  for (const auto& [name, tensor] : saved.tensors()) entries.push_back({name, saved.tensor(name)});
   return entries;
 }
 
@@ -188,7 +183,7 @@ void export_huggingface(const fs::path& from, const fs::path& to, int64_t max_sh
   const HfFamily family = family_of(settings.model, settings.attention);
   require_new_folder(to);
   fill_and_rename(to, [&](const fs::path& folder) {
-    write_hf_weights(folder, hf_views(mapped_tensors(checkpoint.model), family, settings.model),
+    write_hf_weights(folder, hf_views(whole_tensors(checkpoint.model), family, settings.model),
                      max_shard_bytes);
     write_text_file(folder / "config.json",
                     hf_config_text(family, settings.model, settings.attention, settings.train.sequence));

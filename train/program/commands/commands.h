@@ -13,7 +13,7 @@
 namespace moelab {
 
 struct TrainOptions {
-  std::string resume;  // "latest", the folder of a checkpoint, or empty
+  std::string resume;  // "latest", "auto", the folder of a checkpoint, or empty
   // Called before each attempt at a step with the number of steps taken so far. Tests change the budget here.
   std::function<void(int64_t steps)> before_step = {};
 };

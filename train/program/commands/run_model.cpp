@@ -1,5 +1,7 @@
 #include "train/program/commands/run_model.h"
 
+#include <ATen/ATen.h>
+
 #include <utility>
 
 #include "train/checkpoint/huggingface/convert.h"
@@ -30,7 +32,18 @@ void RunModel::open(int64_t update_bytes) {
 
 void RunModel::load_weights(const std::string& folder) {
   const std::vector<TensorEntry> weights = trainer_->weights();
-  load_initial_weights(folder, settings_.model, weights);
+  std::vector<TensorEntry> whole = weights;
+  for (TensorEntry& entry : whole) {
+    if (entry.part) entry.tensor = at::empty(entry.part->shape, entry.tensor.options());
+    entry.part.reset();
+  }
+  load_initial_weights(folder, settings_.model, whole);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const TensorEntry& own = weights[i];
+    if (own.part)
+      own.tensor.view(-1).copy_(whole[i].tensor.view(-1).narrow(0, own.part->first, own.tensor.numel()));
+  }
   trainer_->set_weights(weights);
 }
 

@@ -79,6 +79,33 @@ c10::Device device_of_rank(const Settings& settings, const World& world) {
   }
 }
 
+// The ranks that write checkpoints with this one: those that divide the state, or the first alone. Null:
+// none.
+Communicator* checkpoint_ranks(Ranks& ranks) {
+  Communicator* const dividing = ranks.data().checkpoint;
+  return dividing->size() > 1 || ranks.world().rank == 0 ? dividing : nullptr;
+}
+
+// What --resume asks for; none: auto, and there is no checkpoint yet.
+std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings) {
+  const std::filesystem::path folder = settings.checkpoint.dir;
+  if (resume == "auto" && list_checkpoints(folder).empty()) return std::nullopt;
+  return resume == "auto" || resume == "latest" ? load_latest(folder) : load_checkpoint_or_earlier(resume);
+}
+
+// The same on all ranks: the first chooses, verifies, and sets damaged ones aside.
+std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings,
+                                                Communicator& control) {
+  if (control.rank() > 0) {
+    const std::string path = of_first_rank(control, "");
+    if (path.empty()) return std::nullopt;
+    return load_checkpoint(path, true);
+  }
+  std::optional<LoadedCheckpoint> found = find_checkpoint(resume, settings);
+  of_first_rank(control, found ? found->path.string() : "");
+  return found;
+}
+
 int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
 
 // Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
@@ -110,7 +137,7 @@ class TrainRun : LoopObserver {
             settings, data_, device_, [this] { return asked_to_stop(); }, ranks.data()),
         loop_(
             settings, device_, data_,
-            {[this] { return asked_to_stop(); }, predict_peak, options.before_step, ranks.world().rank == 0},
+            {[this] { return asked_to_stop(); }, predict_peak, options.before_step, checkpoint_ranks(ranks)},
             model_, *this),
         progress_(settings) {
     ranks_.require_same("data in data.path", digest_of(data_));
@@ -147,10 +174,11 @@ class TrainRun : LoopObserver {
 
   void open() {
     model_.open(predicted_.update_bytes);
-    if (!options_.resume.empty()) {
-      const std::string& from = options_.resume;
-      loop_.resume(from == "latest" ? load_latest(settings_.checkpoint.dir)
-                                    : load_checkpoint_or_earlier(from));
+    std::optional<LoadedCheckpoint> checkpoint;
+    if (!options_.resume.empty())
+      checkpoint = find_checkpoint(options_.resume, settings_, *ranks_.data().control);
+    if (checkpoint) {
+      loop_.resume(*checkpoint);
     } else if (!settings_.train.init.empty()) {
       model_.load_weights(settings_.train.init);
     }
@@ -214,7 +242,10 @@ class TrainRun : LoopObserver {
 
   void save_last() {
     const bool out_of_memory = failure_.out_of_memory();
-    const bool worth_saving = out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_;
+    // Ranks that divide the state need not have failed after the same step.
+    const bool together = ranks_.data().checkpoint->size() == 1 || failure_.reason().empty();
+    const bool worth_saving =
+        together && (out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_);
     const std::string lost = failure_.attempt([&] { loop_.finish_saving(worth_saving); });
     if (!lost.empty() && out_of_memory) std::cerr << "moelab: " << lost << "\n";
     ending_.saves = loop_.save_costs();

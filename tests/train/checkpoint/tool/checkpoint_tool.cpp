@@ -9,7 +9,10 @@
 //                       "loaded STEP" or "error: …"
 //     loop DIR FIRST    forks a child that saves FIRST, FIRST + 1, … through a CheckpointWriter, printing
 //                       "saved STEP" for each, until it is killed
-//                       These three answer "child PID".
+//     rank_save DIR STEP RANK RANKS STORE, rank_loop DIR FIRST RANK RANKS STORE
+//                       as save and loop, by one of several ranks that write their parts together; they meet
+//                       through the file STORE, and each says "ready" when it has met the others
+//                       All these answer "child PID".
 //     go                lets the child begin
 //     wait              answers "ended STATUS" when the child has ended
 //     check DIR         loads the newest checkpoint and answers "loaded STEP" or "error: MESSAGE"
@@ -18,13 +21,18 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include <csignal>
 #include <iostream>
+#include <numeric>
+#include <optional>
 #include <sstream>
 
 #include "kernels/memory/ledger.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/parallel/c10d_communicator.h"
+#include "train/parallel/gloo_group.h"
 
 namespace moelab {
 namespace {
@@ -48,6 +56,20 @@ CheckpointContent content_of(int64_t step) {
   return content;
 }
 
+// Its parts of content_of(step).
+CheckpointContent content_of(int64_t step, const Communicator& ranks) {
+  CheckpointContent content = content_of(step);
+  for (std::vector<TensorEntry>* entries : {&content.model, &content.optimizer}) {
+    for (TensorEntry& entry : *entries) {
+      const int64_t count = entry.tensor.numel(), first = count * ranks.rank() / ranks.size(),
+                    end = count * (ranks.rank() + 1) / ranks.size();
+      entry.part = {entry.tensor.sizes().vec(), first};
+      entry.tensor = entry.tensor.view(-1).narrow(0, first, end - first);
+    }
+  }
+  return content;
+}
+
 // Returns "loaded STEP"; all content must be of that step.
 std::string load(const std::string& folder) {
   try {
@@ -64,22 +86,36 @@ std::string load(const std::string& folder) {
   }
 }
 
-std::string save(const std::string& folder, int64_t step) {
-  try {
+std::string save(const std::string& folder, int64_t step, Communicator* ranks) {
+  if (ranks)
+    write_checkpoint(folder, content_of(step, *ranks), kKeep, *ranks);
+  else
     write_checkpoint(folder, content_of(step), kKeep);
-    return "saved " + std::to_string(step);
-  } catch (const UserError& error) {
-    return std::string("error: ") + error.what();
-  }
+  return "saved " + std::to_string(step);
 }
 
-[[noreturn]] void loop(const std::string& folder, int64_t first) {
-  CheckpointWriter writer(folder, kKeep);
+[[noreturn]] void loop(const std::string& folder, int64_t first, Communicator* ranks) {
+  CheckpointWriter writer(folder, kKeep, ranks ? *ranks : one_rank());
   for (int64_t step = first;; ++step) {
-    writer.save(content_of(step));
+    writer.save(ranks ? content_of(step, *ranks) : content_of(step));
     writer.wait();
     say("saved " + std::to_string(step));
   }
+}
+
+// Of several ranks: which, and where they meet.
+struct Place {
+  int64_t rank = 0, ranks = 1;
+  std::string store;
+};
+
+std::optional<C10dCommunicator> meet(const Place& place) {
+  if (place.ranks == 1) return std::nullopt;
+  std::vector<int64_t> all(place.ranks);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  const auto store = c10::make_intrusive<c10d::FileStore>(place.store, static_cast<int>(place.ranks));
+  return std::optional<C10dCommunicator>(
+      std::in_place, gloo_group(store, "all", place.rank, all, std::chrono::seconds(20)), "checkpoint");
 }
 
 class Server {
@@ -97,17 +133,18 @@ class Server {
     std::istringstream words(line);
     std::string command, folder;
     int64_t step = 0;
-    words >> command >> folder >> step;
-    if (command == "save") start([=] { say(save(folder, step)); });
-    if (command == "load") start([=] { say(load(folder)); });
-    if (command == "loop") start([=] { loop(folder, step); });
+    Place place;
+    words >> command >> folder >> step >> place.rank >> place.ranks >> place.store;
+    if (command.ends_with("save")) start(place, [=](Communicator* ranks) { say(save(folder, step, ranks)); });
+    if (command == "load") start(place, [=](Communicator*) { say(load(folder)); });
+    if (command.ends_with("loop")) start(place, [=](Communicator* ranks) { loop(folder, step, ranks); });
     if (command == "check") say(load(folder));
     if (command == "go") ::kill(child_, SIGUSR1);
     if (command == "wait") wait();
   }
 
   template <class Work>
-  void start(const Work& work) {
+  void start(const Place& place, const Work& work) {
     sigset_t go;
     sigemptyset(&go);
     sigaddset(&go, SIGUSR1);
@@ -116,9 +153,16 @@ class Server {
     if (child_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends the child if the test fails
     say("child " + std::to_string(::getpid()));
+    std::optional<C10dCommunicator> ranks = meet(place);
+    if (ranks) say("ready");
     int signal = 0;
     sigwait(&go, &signal);
-    work();
+    try {
+      work(ranks ? &*ranks : nullptr);
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      say("error: " + text.substr(0, text.find('\n')));
+    }
     ::_exit(0);
   }
 

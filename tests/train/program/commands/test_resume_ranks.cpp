@@ -1,0 +1,122 @@
+// A run of N ranks stops, and M ranks with another stage of ZeRO go on from its checkpoint: the bits of one
+// rank that was never stopped.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tests/temporary_folder.h"
+#include "tests/train/step/compared_runs.h"
+#include "tests/train/step/data_ranks.h"
+#include "tests/train/step/random_run.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/program/commands/run_state.h"
+#include "train/settings/load.h"
+
+namespace moelab {
+namespace {
+
+constexpr int64_t kMicroBatches = 12;  // of a step, over all ranks
+
+using Overrides = std::vector<std::string>;
+
+Settings settings_of(int64_t ranks, int64_t stage, const Overrides& more) {
+  Overrides all = {"model.vocab=61",
+                   "model.d_model=32",
+                   "model.layers=2",
+                   "model.heads=4",
+                   "model.d_expert=48",
+                   "model.router=sigmoid",
+                   "train.micro_batch=1",
+                   "train.sequence=16",
+                   "train.steps=8",
+                   "optim.warmup=1",
+                   "optim.clip=0.5",
+                   "parallel.data=" + std::to_string(ranks),
+                   "parallel.zero=" + std::to_string(ranks == 1 ? 0 : stage),
+                   "train.accumulation=" + std::to_string(kMicroBatches / ranks)};
+  all.insert(all.end(), more.begin(), more.end());
+  return load_settings({.config = "moe-pico", .overrides = all});
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<TensorEntry> weights, state;
+};
+
+std::vector<TensorEntry> copies(std::vector<TensorEntry> entries) {
+  for (TensorEntry& entry : entries) entry.tensor = entry.tensor.clone();
+  return entries;
+}
+
+// Steps from `from` to `to`, resumed from what is in `folder` unless `from` is 0, saved there if `saves`.
+Outcome train(const Settings& s, DataRanks ranks, int64_t from, int64_t to,
+              const std::filesystem::path& folder, bool saves) {
+  Trainer trainer(s, at::kCPU, test::random_batches(settings_of(1, 0, {})), ranks);
+  MemoryManager manager(s, [](const Settings&) { return int64_t{0}; });
+  if (from > 0) {
+    const LoadedCheckpoint loaded = load_latest(folder);
+    EXPECT_EQ(loaded.state.step, from);
+    restore_run(loaded, s, trainer, manager);
+  }
+  Outcome outcome;
+  for (int64_t step = from; step < to; ++step) outcome.losses.push_back(trainer.step(step).loss);
+  const bool writes = ranks.rank() == 0 || s.parallel.zero > 0;
+  if (saves && writes)
+    write_checkpoint(folder, run_state(trainer, manager, s, {}, to, 0), 1,
+                     s.parallel.zero > 0 ? *ranks.checkpoint : one_rank());
+  outcome.weights = copies(trainer.weights());
+  outcome.state = copies(trainer.optimizer_state());
+  return outcome;
+}
+
+Outcome straight(const Overrides& more) { return train(settings_of(1, 0, more), {}, 0, 4, "", false); }
+
+void expect_resumed(const Outcome& want, int64_t from_ranks, int64_t from_stage, int64_t to_ranks,
+                    int64_t to_stage, const Overrides& more) {
+  const std::string where = std::to_string(from_ranks) + " ranks, stage " + std::to_string(from_stage) +
+                            " to " + std::to_string(to_ranks) + ", stage " + std::to_string(to_stage);
+  const TemporaryFolder folder;
+  const Settings before = settings_of(from_ranks, from_stage, more),
+                 after = settings_of(to_ranks, to_stage, more);
+  test::run_data_ranks(from_ranks, [&](DataRanks ranks) { train(before, ranks, 0, 2, folder.path(), true); });
+  test::run_data_ranks(to_ranks, [&](DataRanks ranks) {
+    const Outcome got = train(after, ranks, 2, 4, folder.path(), false);
+    EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + 2, want.losses.end())) << where;
+    test::expect_equal(got.weights, want.weights, where);
+    test::expect_equal(got.state, want.state, where);
+  });
+}
+
+// Over the 16 pairs, each stage is written and read by several numbers of ranks.
+void expect_all_resumed(const Overrides& more) {
+  const Outcome want = straight(more);
+  for (const double loss : want.losses) ASSERT_TRUE(std::isfinite(loss));
+  for (int64_t from = 1; from <= 4; ++from)
+    for (int64_t to = 1; to <= 4; ++to)
+      expect_resumed(want, from, (from + to) % 4, to, (from + 2 * to + 1) % 4, more);
+}
+
+TEST(ResumeRanks, AnyNumberAndStageGoesOnFromAnyOther) { expect_all_resumed({"precision.compute=bf16"}); }
+
+TEST(ResumeRanks, StateInBlocksAndInMatricesIsDividedAnew) {
+  const TemporaryFolder drive;
+  const std::vector<Overrides> cases = {
+      {"optim.name=adam8bit", "precision.compute=bf16", "precision.master=none"},
+      {"optim.name=adafactor"},
+      {"optim.name=muon", "precision.compute=bf16", "placement.optimizer=host"},
+      {"optim.name=adam_mini", "precision.compute=bf16", "precision.store=int8"},
+      {"precision.compute=bf16", "placement.parameters=nvme", "placement.optimizer=nvme",
+       "placement.nvme_path=" + drive.string()}};
+  for (const Overrides& more : cases) {
+    SCOPED_TRACE(more.front());
+    const Outcome want = straight(more);
+    expect_resumed(want, 3, 3, 4, 1, more);
+    expect_resumed(want, 1, 0, 2, 3, more);
+    expect_resumed(want, 4, 2, 1, 0, more);
+  }
+}
+
+}  // namespace
+}  // namespace moelab
