@@ -9,7 +9,7 @@ readonly CORPUS=$ROOT/data/python-stdlib  # read where no data.path is given
 
 # What the calling script's head says, and what holds for all of them.
 train_usage() {
-  echo "usage: $0 [--device auto|cpu|cuda] [--scale SHARE] [--resume latest|PATH] [option …] [key=value …]"
+  echo "usage: $0 [--device auto|cpu|cuda] [--scale SHARE] [--resume latest|auto|PATH] [option …] [key=value …]"
   echo
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
   cat <<TEXT

@@ -5,7 +5,7 @@
 #   --config NAME|FILE     the model (moe-nano)
 #   --batch_size N         sequences a forward pass (8)
 #   --grad_accum N         forward passes a step (2)
-#   --resume latest|PATH   go on from a checkpoint
+#   --resume latest|auto|PATH   go on from a checkpoint
 #   --monitor_memory       a line of memory use every 10 steps, not every 50
 source "$(dirname "${BASH_SOURCE[0]}")/train_lib.sh"
 

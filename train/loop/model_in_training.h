@@ -20,6 +20,8 @@ class ModelInTraining {
   virtual StepReport step(int64_t steps) = 0;
   // After step() threw: drops what the step left behind. False if its update may be half written.
   virtual bool abandon_step() = 0;
+  // After the ranks have abandoned a step and met again.
+  virtual void met_again() = 0;
   // Splits the rows of later steps into other micro-batches.
   virtual void set_split(const Split& split) = 0;
 

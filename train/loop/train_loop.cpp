@@ -2,12 +2,14 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "kernels/memory/device_memory.h"
 #include "train/checkpoint/folder.h"
+#include "train/parallel/data_ranks.h"
 
 namespace moelab {
 namespace {
@@ -16,6 +18,12 @@ using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// An evaluation that one rank makes smaller alone would not fit those of the others.
+Settings of_evaluation(Settings settings, const LoopHooks& hooks) {
+  settings.memory.recover = settings.memory.recover && hooks.control->size() == 1;
+  return settings;
 }
 
 }  // namespace
@@ -30,7 +38,8 @@ TrainLoop::TrainLoop(const Settings& settings, c10::Device device, const Dataset
       memory_{MemoryMonitor(settings.memory, settings.monitor, device),
               MemoryManager(settings, hooks.predict_peak), Inspector(settings, device), LeakWatch()},
       recovery_(settings, device, memory_),
-      held_out_(settings, data, device, [this](int64_t from, int64_t to) { evaluation_reduced(from, to); }) {}
+      held_out_(of_evaluation(settings, hooks), data, device,
+                [this](int64_t from, int64_t to) { evaluation_reduced(from, to); }) {}
 
 void TrainLoop::open_checkpoints() {
   if (settings_.checkpoint.keep > 0 && hooks_.checkpoint)
@@ -74,11 +83,32 @@ TrainLoop::Outcome TrainLoop::try_step() {
     return {model_.step(steps_), nullptr};
   } catch (const c10::OutOfMemoryError&) {
     abandon_step();
+    if (several() && !meet_again(true)) throw;
     return {{}, std::current_exception()};
-  } catch (const std::exception&) {  // a failing drive, or a defect
+  } catch (const std::exception&) {  // a failing drive, a defect, or another rank has left
     abandon_step();
-    throw;
+    if (!several() || !meet_again(false)) throw;
+    return {{}, std::current_exception()};
   }
+}
+
+bool TrainLoop::meet_again(bool asks) {
+  if (!settings_.memory.recover || !hooks_.meet_again || !hooks_.meet_again(asks)) return false;
+  model_.met_again();
+  return true;
+}
+
+// What the ranks decide from. A step that some had taken already is half written.
+RefusedStep TrainLoop::on_all_ranks(RefusedStep refused) {
+  struct Words {
+    int64_t steps, half_written, limit;
+  };
+  const Words own = {refused.steps, refused.half_written, refused.limit};
+  for (const Words& one : of_all_ranks(*hooks_.control, own)) {
+    if (one.half_written != 0 || one.steps != refused.steps) refused.half_written = true;
+    refused.limit = std::min(refused.limit, one.limit);
+  }
+  return refused;
 }
 
 void TrainLoop::abandon_step() {
@@ -86,14 +116,14 @@ void TrainLoop::abandon_step() {
   state_consistent_ = model_.abandon_step();
 }
 
-// The plan depends only on the step's outcome. Ranks that share a step will have to agree on the outcome
-// before this.
+// The plan depends only on what all ranks know of the step, so that all have the same.
 void TrainLoop::recover(const std::exception_ptr& refused) {
   const Reading reading = recovery_.note_refusal(steps_, steps_ + 1);
-  const std::optional<RecoveryPlan> plan =
-      recovery_.after({.steps = steps_, .half_written = !state_consistent_, .limit = reading.limit});
+  const std::optional<RecoveryPlan> plan = recovery_.after(
+      on_all_ranks({.steps = steps_, .half_written = !state_consistent_, .limit = reading.limit}));
   if (!plan) std::rethrow_exception(refused);
   if (plan->checkpoint && writer_) writer_->wait();
+  on_any_rank(*hooks_.control, false);  // the one that writes checkpoints has waited
   apply(plan->action);
   say_refusal(reading, plan->checkpoint ? "going back to the last checkpoint" : action_text(plan->action));
   if (plan->checkpoint) go_back(*plan->checkpoint);
@@ -123,13 +153,32 @@ void TrainLoop::finish_step(const StepReport& report, double milliseconds) {
 }
 
 void TrainLoop::watch_memory(const Reading& reading) {
-  const MemoryAction action = memory_.manager.after_step(reading);
+  const MemoryAction action = memory_.manager.after_step(tightest(reading));
   last_status_ = reading.status;
   apply(action);
   if (memory_.manager.cache_is_due(steps_)) release_cached(device_);
   say(memory_.monitor.message(reading, action_text(action)));
   const bool saving = writer_ && writer_->saving();
   for (const std::string& line : memory_.leaks.after_step(steps_, reading.allocated, saving)) say(line);
+}
+
+// The reading that all ranks act on: that of the one with the least room.
+Reading TrainLoop::tightest(const Reading& own) {
+  if (!several() || !settings_.memory.recover) return own;
+  struct Words {
+    double share;
+    int64_t peak, limit, status;
+  };
+  const std::vector<Words> all =
+      of_all_ranks(*hooks_.control, Words{own.share, own.peak, own.limit, static_cast<int64_t>(own.status)});
+  const auto less = [](const Words& a, const Words& b) { return a.share < b.share; };
+  const Words& most = *std::max_element(all.begin(), all.end(), less);
+  Reading tightest = own;
+  tightest.share = most.share;
+  tightest.peak = most.peak;
+  tightest.limit = most.limit;
+  tightest.status = static_cast<MemoryStatus>(most.status);
+  return tightest;
 }
 
 void TrainLoop::apply(const MemoryAction& action) {
@@ -178,7 +227,7 @@ bool TrainLoop::try_samples() {
   } catch (const c10::OutOfMemoryError&) {
     const Reading reading = recovery_.note_refusal(steps_, steps_);
     const std::string from = std::to_string(model_.samples_at_a_time());
-    if (!settings_.memory.recover || !model_.halve_samples()) throw;
+    if (several() || !settings_.memory.recover || !model_.halve_samples()) throw;
     recovery_.went_on();
     const std::string to = std::to_string(model_.samples_at_a_time());
     say_refusal(reading, "reducing samples at a time (" + from + " to " + to + ")");
@@ -187,9 +236,11 @@ bool TrainLoop::try_samples() {
 }
 
 void TrainLoop::save() {
-  if (saved() || !writer_) return;
-  writer_->save(model_.content(steps_, tokens_, memory_.manager));
-  observer_.saving();
+  if (saved() || settings_.checkpoint.keep == 0) return;
+  if (writer_) {
+    writer_->save(model_.content(steps_, tokens_, memory_.manager));
+    observer_.saving();
+  }
   recovery_.has_checkpoint(std::filesystem::path(settings_.checkpoint.dir) / step_name(steps_));
   saved_step_ = steps_;
 }

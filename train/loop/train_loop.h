@@ -23,6 +23,10 @@ struct LoopHooks {
   // Called before each attempt at a step with the number of steps taken so far; may be empty.
   std::function<void(int64_t steps)> before_step = {};
   Communicator* checkpoint = &one_rank();  // the ranks that write checkpoints; null: without this one
+  Communicator* control = &one_rank();     // all ranks
+  // Of several ranks, after a step that failed on this one and was abandoned (`asks`: for want of memory):
+  // whether all of them have met again, to go on together.
+  std::function<bool(bool asks)> meet_again = {};
 };
 
 // Trains a model from its current step to train.steps: takes steps, runs evaluations, samples and checkpoints
@@ -68,9 +72,13 @@ class TrainLoop {
  private:
   struct Outcome {
     StepReport report;
-    std::exception_ptr refused;  // c10::OutOfMemoryError; null: the step completed
+    std::exception_ptr refused;  // for want of memory, on this rank or another; null: the step completed
   };
+  bool several() const { return hooks_.control->size() > 1; }
   Outcome try_step();
+  bool meet_again(bool asks);
+  RefusedStep on_all_ranks(RefusedStep refused);
+  Reading tightest(const Reading& own);
   void recover(const std::exception_ptr& refused);
   void abandon_step();
   void take(const LoadedCheckpoint& checkpoint);

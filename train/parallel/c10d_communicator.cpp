@@ -103,6 +103,14 @@ C10dCommunicator::C10dCommunicator(RankGroup group, std::string name, std::share
       sent_to_(size_),
       received_from_(size_) {}
 
+void C10dCommunicator::join(RankGroup group) {
+  TORCH_CHECK(!group_ && group->getRank() == rank_ && group->getSize() == size_, name_,
+              ": not this rank's next group");
+  group_ = std::move(group);
+  sent_to_.assign(size_, 0);
+  received_from_.assign(size_, 0);
+}
+
 // For messages of tensors like this one.
 std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin(const at::Tensor& like) {
   TORCH_CHECK(group_, name_, ": this rank has left the others");

@@ -39,6 +39,8 @@ class C10dCommunicator : public Communicator {
     group_.reset();
     cuda_group_.reset();
   }
+  // After leave(): goes on in a new group of the same ranks.
+  void join(RankGroup group);
 
  private:
   class Pending;

@@ -117,6 +117,30 @@ void Ranks::require_same(const std::string& what, std::span<const int64_t> words
   }
 }
 
+// A rank that asks leaves word in the store before it leaves the groups, which is how the others learn of its
+// failure. A rank that died has left no word.
+bool Ranks::meet_again(bool asks) {
+  if (!groups_ || groups_->gpus) return false;
+  const std::string meeting = "meeting-" + std::to_string(meetings_ + 1);
+  try {
+    if (asks) {
+      groups_->store->set(meeting, std::vector<uint8_t>{1});
+    } else if (!groups_->store->check({meeting})) {
+      return false;
+    }
+  } catch (const std::exception&) {  // the rank that serves the store is gone
+    return false;
+  }
+  ++meetings_;
+  const std::vector<int64_t> ranks = ranks_along(layout_, Axis::data, world_.rank);
+  for (C10dCommunicator* one : groups_->all()) one->leave();
+  for (C10dCommunicator* one : groups_->all()) {
+    const std::string name = meeting + "/" + one->name();
+    one->join(gloo_group(groups_->store, name, world_.rank, ranks, groups_->timeout));
+  }
+  return true;
+}
+
 void Ranks::leave() {
   if (!groups_) return;
   for (C10dCommunicator* one : groups_->all()) one->leave();

@@ -50,6 +50,11 @@ class Ranks {
   // Throws SharedMistake unless all ranks give the same words for `what` ("settings").
   void require_same(const std::string& what, std::span<const int64_t> words);
 
+  // After a step that failed here, and that was abandoned: has all ranks leave their groups and meet in new
+  // ones, to go on together. `asks`: this rank can go on, and wants it; ranks that do not ask come when one
+  // does. False: none has asked, or these ranks cannot (on GPUs it is not built). Throws c10::Error when not
+  // all come within parallel.timeout.
+  bool meet_again(bool asks);
   // Ends all communication, so that no rank waits for this one; only a save under way goes on. Later calls
   // throw c10::Error. Call it when this rank cannot go on.
   void leave();
@@ -63,6 +68,7 @@ class Ranks {
   struct Groups;
   World world_;
   RankLayout layout_;
+  int64_t meetings_ = 0;            // after the first
   std::unique_ptr<Groups> groups_;  // null: alone
 };
 

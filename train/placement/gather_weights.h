@@ -82,6 +82,8 @@ class GatheredWeights {
   // c10::Error when another rank is gone.
   void arrive(int64_t layer);
   void all_arrive() { arrive(std::numeric_limits<int64_t>::max()); }
+  // Expects no values any more: those under way may have come, or not.
+  void expect_none() { coming_.clear(); }
 
   // Runs `step` with the value and master of the parameter at `index` on the device, and writes the results
   // back to their home. If there is an fp32 master, `step` must write all of `value`.

@@ -43,6 +43,8 @@ class GradientStore {
   // Takes the gradient that autograd has accumulated for the parameter at `index`; call once per micro-batch.
   // Throws IoError. Between ranks, a later call adds it.
   void take(size_t index);
+  // Adds what is still on its way between the ranks.
+  void finish_exchanges();
   // The sum of squares of all gradients, once all are taken. Bitwise the same in every home and however ranks
   // divide them, except that a CUDA device and its host sum in different orders. 0 on meta. Ranks that divide
   // the gradients add their parts over `control`.
@@ -75,7 +77,6 @@ class GradientStore {
   void prepare();
   void start_exchange(size_t index, const at::Tensor& gradient);
   void finish_exchange();
-  void finish_exchanges();
   ExactSum own_squares(size_t index) const;
   // Adds R gradients, each of the N elements that are held of a parameter, in their order.
   void add(size_t index, const at::Tensor& rows_RN);

@@ -253,11 +253,12 @@ void Trainer::update(StepReport& report) {
   const bool in_backward = settings_.optim.in_backward;
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
+  gradients_.finish_exchanges();
+  reserve();  // no rank passes the norm's exchange, and writes, unless all have room
   const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares(*ranks_.control);
   const StepDecision decision = decide_step(squares, report.loss, report.loss_scale, settings_.optim.clip);
   report.take(decision);
   if (!decision.skipped) {
-    reserve();
     const std::vector<at::Tensor> router_biases = model_.next_router_biases();
     written_ = true;
     if (!in_backward) step_all(decision.gradient_scale);
@@ -331,10 +332,16 @@ bool Trainer::abandon_step() {
   if (device_.is_cpu()) finish_backward();
   if (graph_) graph_->graph.forget();
   gradients_.drop();
-  gathered_.all_arrive();
+  gathered_.expect_none();
   gathered_.release_all();
   if (reference_) reference_->release();
   return !written_;
+}
+
+void Trainer::met_again() {
+  if (!optimizer_.divided() || gathered_.active()) return;  // else updates come before a step ends
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) optimizer_.gather_value(i)->wait();
 }
 
 // Numbers of routes are integers, so that their sums are exact.

@@ -66,8 +66,10 @@ class Trainer {
   void set_split(int64_t micro_batch, int64_t accumulation);
 
   // After step() threw: drops what the step left behind. True when nothing had been written yet: model and
-  // optimizer are as before the step, and it may be repeated.
+  // optimizer are as before the step, and it may be repeated, by several ranks after met_again().
   bool abandon_step();
+  // After the ranks have abandoned a step and met again: brings what updates of other ranks were under way.
+  void met_again();
 
   // Bytes that the last update took at its peak beyond what was held when it began.
   int64_t update_bytes() const { return update_bytes_; }

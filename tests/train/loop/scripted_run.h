@@ -75,6 +75,7 @@ struct Script : ModelInTraining {
     if (cannot_abandon) refuse();
     return !half_written;
   }
+  void met_again() override { note("met again"); }
   void set_split(const Split& to) override {
     note("split " + split_text(to));
     split = to;

@@ -3,9 +3,12 @@ import hashlib
 import json
 import os
 import pathlib
+import random
+import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -189,10 +192,10 @@ def test_a_rank_that_never_comes_is_named_by_the_wait(tmp_path, corpus):
     assert "the 2 ranks of this run did not all meet at 127.0.0.1:29617 within parallel.timeout (2 s)" in done.stderr
 
 
-def start(tmp_path, corpus, **how):
+def start(tmp_path, corpus, *more, **how):
     """Two ranks that have taken a step of a long run: scripts/ranks.sh, and the process of rank 1."""
     folder = tmp_path / "run"
-    command = [RANKS, 2, *settings(folder, corpus, 1, "train.steps=100000", "eval.batches=0", "eval.every=0")]
+    command = [RANKS, 2, *settings(folder, corpus, 1, "train.steps=100000", "eval.batches=0", "eval.every=0", *more)]
     started = start_and_take_a_step([str(word) for word in command], folder / "ranks/1", text=True, **how)
     for process in subprocess.run(["pgrep", "-P", str(started.pid)], capture_output=True, text=True).stdout.split():
         if b"\0RANK=1\0" in pathlib.Path(f"/proc/{process}/environ").read_bytes():
@@ -210,6 +213,120 @@ def test_when_a_rank_dies_all_end(tmp_path, corpus):
     assert summary["status"] == "error" and "rank 0 of 2" in summary["reason"]
 
 
+def with_little_memory_on_rank_1(tmp_path, corpus, share, *more):
+    """Runs as two ranks with micro-batches of 4 rows and of 2; the first with a memory.limit on rank 1 alone, at that share of
+    the way from the peak of 2 rows to that of 4. Returns what they printed, and their folders."""
+    def given(folder, micro_batch):
+        return settings(folder, corpus, 8 // micro_batch, f"train.micro_batch={micro_batch}", "train.sequence=256", "precision.compute=bf16",
+                        "eval.batches=0", "eval.every=0", *more)
+
+    def peak(micro_batch):
+        command = [moelab(), "estimate", "--json", *given(tmp_path, micro_batch)[2:], "parallel.data=2"]
+        return json.loads(subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout)["peak_bytes"]
+
+    limit = round(peak(2) + share * (peak(4) - peak(2)))
+    script = tmp_path / "rank.sh"
+    script.write_text(f'#!/bin/sh\n[ "$RANK" = 0 ] || set -- "$@" memory.limit={limit}B\nexec "$@"\n')
+    script.chmod(0o755)
+    folders = tmp_path / "reduced", tmp_path / "small"
+    printed = []
+    for folder, micro_batch, wrapper in [(folders[0], 4, [script]), (folders[1], 2, [])]:
+        command = [RANKS, 2, *wrapper, *given(folder, micro_batch)]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    losses = [[(step["loss"], step["micro_batch"]) for step in numbers(folder)] for folder in (folders[0], folders[0] / "ranks/1")]
+    assert losses[0] == losses[1]
+    return printed[0], *folders
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_when_one_rank_has_too_little_memory_all_repeat_the_step_in_smaller_micro_batches(tmp_path, corpus, zero):
+    printed, reduced, small = with_little_memory_on_rank_1(tmp_path, corpus, 0.5, f"parallel.zero={zero}", "memory.critical=0.99",
+                                                           "memory.emergency=1")
+    assert "reducing batch size (4 x 2 to 2 x 4)" in printed, printed
+    assert numbers(reduced) == numbers(small)
+    assert checkpoint(reduced) == checkpoint(small)
+    for folder in (reduced, reduced / "ranks/1"):
+        assert json.loads((folder / "memory.json").read_text())["monitor"]["recoveries"] == 1
+
+
+def test_when_one_rank_is_nearly_full_all_take_smaller_micro_batches(tmp_path, corpus):
+    printed, reduced, _ = with_little_memory_on_rank_1(tmp_path, corpus, 1.1, "parallel.zero=2")
+    assert "reducing batch size (4 x 2 to 2 x 4)" in printed, printed
+    assert [step["micro_batch"] for step in numbers(reduced)] == [4, 2, 2, 2]
+
+
+def kill_often(command, folder, kills, seed):
+    """Runs the command, which restarts its ranks, and kills a random one of them every now and then. Returns its exit code."""
+    rng = random.Random(seed)
+    started = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while kills > 0 and started.poll() is None:
+        time.sleep(rng.uniform(1, 4))
+        ranks = [int(one) for one in subprocess.run(["pgrep", "-P", str(started.pid)], capture_output=True, text=True).stdout.split()
+                 if b"\0RANK=" in pathlib.Path(f"/proc/{one}/environ").read_bytes()]
+        if ranks:
+            os.kill(rng.choice(ranks), signal.SIGKILL)
+            kills -= 1
+    return started.wait(timeout=300)
+
+
+def torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    if subprocess.run([*command, "--help"], capture_output=True).returncode != 0:
+        pytest.skip("torchrun cannot be imported beside this installation of LibTorch")
+    return [*command, "--standalone", "--no-python", "--nproc-per-node=2"]
+
+
+@pytest.mark.parametrize("launcher, zero", [("ranks.sh", 0), ("ranks.sh", 2), ("torchrun", 3)])
+def test_ranks_that_are_killed_start_again_and_end_with_the_same_bits(tmp_path, corpus, launcher, zero):
+    given = [corpus, 1, "train.steps=60", "checkpoint.every=3", f"parallel.zero={zero}"]
+    start = [*torchrun(), "--max-restarts=9"] if launcher == "torchrun" else [RANKS, "--restarts", 9, 2]
+    assert run(2, tmp_path / "whole", *given).returncode == 0
+    command = [*start, *settings(tmp_path / "killed", *given), "--resume", "auto"]
+    assert kill_often(command, tmp_path / "killed", 3, seed=zero) == 0
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    assert checkpoint(tmp_path / "killed") == checkpoint(tmp_path / "whole")
+
+
+def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path, corpus):
+    started, rank_1 = start(tmp_path, corpus, "parallel.timeout=3", stderr=subprocess.PIPE)
+    os.kill(rank_1, signal.SIGSTOP)
+    errors = started.communicate(timeout=60)[1]  # scripts/ranks.sh kills the one that does not end
+    assert started.returncode == 1
+    assert re.search(r"data/\w+, communication \d+, rank 0 of 2: .*[Tt]imed out waiting 3000ms", errors), errors
+
+
+def test_when_one_rank_cannot_write_no_checkpoint_is_complete(tmp_path, corpus):
+    script = tmp_path / "rank.sh"
+    script.write_text('#!/bin/sh\n[ "$RANK" = 0 ] || ulimit -f 500\nexec "$@"\n')
+    script.chmod(0o755)
+    command = [RANKS, 2, script, *settings(tmp_path / "run", corpus, 1, "parallel.zero=2", "checkpoint.every=1")]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "-1.safetensors: File too large (EFBIG)" in done.stderr
+    assert "step-1: not saved, because rank 1 could not write its part" in done.stderr
+    assert list((tmp_path / "run/checkpoints").iterdir()) == []
+    for folder in (tmp_path / "run", tmp_path / "run/ranks/1"):
+        assert json.loads((folder / "summary.json").read_text())["status"] == "error"
+
+
+def test_commands_take_the_checkpoint_of_several_ranks_as_it_is(tmp_path, corpus):
+    one, several = tmp_path / "one", tmp_path / "several"
+    said = {}
+    for folder, ranks, stage in [(one, 1, 0), (several, 2, 3)]:
+        assert run(ranks, folder, corpus, 2 // ranks, f"parallel.zero={stage}").returncode == 0
+        newest = folder / "checkpoints/step-4"
+        evaluated = subprocess.run([moelab(), "eval", "--config", folder / "config.yaml", "parallel.zero=0", "parallel.data=0"],
+                                   capture_output=True, text=True, check=True)
+        exported = subprocess.run([moelab(), "export", newest, tmp_path / f"hf-{ranks}"], capture_output=True, text=True, check=True)
+        assert exported.returncode == 0
+        said[folder] = evaluated.stdout.split(": ", 1)[1]
+    assert said[one] == said[several]
+    exports = [(tmp_path / f"hf-{ranks}/model.safetensors").read_bytes() for ranks in (1, 2)]
+    assert exports[0] == exports[1]
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_to_one_rank_stops_and_saves_all(tmp_path, corpus, name):
     started, rank_1 = start(tmp_path, corpus)
@@ -222,12 +339,9 @@ def test_a_signal_to_one_rank_stops_and_saves_all(tmp_path, corpus, name):
 
 
 def test_torchrun_starts_the_same_ranks(tmp_path, corpus):
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    if subprocess.run([*torchrun, "--help"], capture_output=True).returncode != 0:
-        pytest.skip("torchrun cannot be imported beside this installation of LibTorch")
     one, several = tmp_path / "one", tmp_path / "several"
     assert run(1, one, corpus, 2).returncode == 0
-    command = [*torchrun, "--standalone", "--no-python", "--nproc-per-node=2", *settings(several, corpus, 1)]
+    command = [*torchrun(), *settings(several, corpus, 1)]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert numbers(several) == numbers(one) and checkpoint(several) == checkpoint(one)

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <string>
@@ -204,6 +205,41 @@ TEST(Zero, GradientsAddedOnceAStepAreCloseAndTravelOnce) {
       EXPECT_LE(std::sqrt(difference / size), precision == "fp32" ? 5e-6 : 5e-4) << precision;
       EXPECT_GT(difference, 0);
     }
+  }
+}
+
+// One micro-batch alone reads an infinite weight: no rank takes the step.
+TEST(Zero, ALossThatIsNotFiniteOnOneRankIsSkippedByAll) {
+  for (const std::string stage : {"0", "2", "3"}) {
+    Overrides overrides = overrides_of(Levels(factors().size()), "");
+    for (const std::string& one : {"parallel.zero=" + stage, std::string("parallel.data=3")})
+      overrides.push_back(one);
+    const Settings s = load_settings({.config = "moe-pico", .overrides = overrides});
+    const BatchSource random = test::random_batches(s);
+    const BatchSource batches = [&](int64_t step, int64_t first, int64_t count) {
+      Batch batch = random(step, first, count);
+      batch.tokens.clamp_(1);
+      if (step == 0 && first == 2) batch.tokens.view(-1)[5] = 0;  // of rank 1
+      return batch;
+    };
+    test::run_data_ranks(3, [&](DataRanks ranks) {
+      Trainer trainer(s, at::kCPU, batches, ranks);
+      std::vector<TensorEntry> weights = trainer.weights();
+      TensorEntry& embedding = weights.front();
+      ASSERT_EQ(embedding.name, "embedding");
+      if (!embedding.part || embedding.part->first == 0)
+        embedding.tensor.view(-1).narrow(0, 0, s.model.d_model).fill_(std::numeric_limits<float>::infinity());
+      trainer.set_weights(weights);
+      std::vector<at::Tensor> before;
+      for (const TensorEntry& entry : trainer.weights()) before.push_back(entry.tensor.clone());
+      EXPECT_TRUE(trainer.step(0).skipped) << "stage " << stage << " rank " << ranks.rank();
+      const std::vector<TensorEntry> after = trainer.weights();
+      for (size_t i = 0; i < after.size(); ++i)
+        EXPECT_TRUE(test::bitwise_equal(after[i].tensor, before[i])) << after[i].name;
+      const StepReport next = trainer.step(1);
+      EXPECT_FALSE(next.skipped);
+      EXPECT_TRUE(std::isfinite(next.loss));
+    });
   }
 }
 

@@ -28,6 +28,7 @@ class RunModel : public ModelInTraining {
 
   StepReport step(int64_t steps) override { return trainer_->step(steps, stop_); }
   bool abandon_step() override { return trainer_->abandon_step(); }
+  void met_again() override { trainer_->met_again(); }
   void set_split(const Split& split) override { trainer_->set_split(split.micro_batch, split.accumulation); }
   double evaluate(const ValidationBatches& batches, int64_t count) override {
     return trainer_->evaluate(batches, count, stop_);

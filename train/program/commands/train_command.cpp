@@ -34,8 +34,10 @@ bool stopped() { return StopSignal::received() != nullptr; }
 
 constexpr int64_t kSampledTokens = 4096;
 
-// What all ranks must have alike: their settings, and the data at both ends of each source.
-std::vector<int64_t> digest_of(const Settings& settings) {
+// What all ranks must have alike: their settings, but for the memory that each may use, and the data at both
+// ends of each source.
+std::vector<int64_t> digest_of(Settings settings) {
+  settings.memory.limit = {};
   return {static_cast<int64_t>(name_hash(print_settings(settings)))};
 }
 std::vector<int64_t> digest_of(const Dataset& data) {
@@ -53,13 +55,12 @@ std::vector<int64_t> digest_of(const Dataset& data) {
 }
 
 // Rank 0 speaks, saves checkpoints and leaves its files in run.dir; each other rank leaves its own in
-// run.dir/ranks/RANK. Ranks do not yet agree on smaller batches, so that none makes its own smaller.
+// run.dir/ranks/RANK.
 Settings settings_of_rank(Settings settings, const Ranks& ranks) {
   const World& world = ranks.world();
   if (ranks.alone()) return settings;
   settings.parallel.data = ranks.layout().data;
   validate(settings);
-  settings.memory.recover = false;
   if (settings.run.threads == 0)
     settings.run.threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / world.local_size);
   if (world.rank > 0) {
@@ -135,10 +136,10 @@ class TrainRun : LoopObserver {
         ranks_(ranks),
         model_(
             settings, data_, device_, [this] { return asked_to_stop(); }, ranks.data()),
-        loop_(
-            settings, device_, data_,
-            {[this] { return asked_to_stop(); }, predict_peak, options.before_step, checkpoint_ranks(ranks)},
-            model_, *this),
+        loop_(settings, device_, data_,
+              {[this] { return asked_to_stop(); }, predict_peak, options.before_step, checkpoint_ranks(ranks),
+               ranks.data().control, [&ranks](bool asks) { return ranks.meet_again(asks); }},
+              model_, *this),
         progress_(settings) {
     ranks_.require_same("data in data.path", digest_of(data_));
     print_start(settings, device_, predicted);
