@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
-"""Prints what bench/ranks/ranks.py and one_rank.py recorded as Markdown tables.
+"""Prints what the programs in bench/ranks/ recorded as Markdown tables, and draws the picture beside them.
 
-example: scripts/report_ranks.py results/my-machine/ranks.jsonl > results/my-machine/ranks.md
+example: scripts/report_ranks.py results/my-machine/ranks.jsonl > results/my-machine/ranks.md  # and ranks.png
 """
 import argparse
 import pathlib
 
+from report.document import Picture
 from report.peer_tables import read
+from report.plots.images import png
 from report.rank_tables import report
 from report.rendering import to_markdown
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=pathlib.Path, help="JSON lines, as --out of the two programs appends")
+    parser.add_argument("records", type=pathlib.Path, help="JSON lines, as --out of those programs appends")
     file = parser.parse_args().records
     try:
-        print(to_markdown(report(read(file))), end="")
+        blocks = report(read(file))
+        for picture in (block for block in blocks if isinstance(block, Picture)):
+            (file.parent / picture.file).write_bytes(png(picture.drawing))
+        print(to_markdown(blocks), end="")
     except (OSError, ValueError, IndexError) as error:
         parser.error(f"{file}: {error}")
 

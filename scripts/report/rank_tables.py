@@ -1,8 +1,10 @@
-"""What bench/ranks/ranks.py recorded, as blocks of a document: layouts of ranks over links of different rates."""
+"""What the programs in bench/ranks/ recorded, as blocks of a document: layouts of ranks over links of different rates, what a
+rank holds, and what guides claim of it."""
 import statistics
 
-from .document import Table, Text
+from .document import Heading, Picture, Table, Text
 from .peer_tables import short_commit, source
+from .plots.ranks import draw
 
 MB = 1e6
 WORTH_HIDING = 0.1  # of a step: what takes less is within the spread of a step's time
@@ -61,12 +63,124 @@ def one_rank(record):
                 f"{record['ratio']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}).")
 
 
+def state(one):
+    return sum(one["state_bytes"].values())
+
+
+def held(record):
+    """A row for each number of ranks: what the fullest rank holds under each stage, and the share that its state is smaller."""
+    by_place = {(one["ranks"], one["zero"]): one for one in record["measured"]}
+    whole = by_place[1, 0]
+
+    def cell(ranks, zero):
+        one = by_place.get((ranks, zero), whole)
+        return f"{one['peak_bytes'] / MB:,.1f} ({state(one) / whole['parameters']:.2f})"
+
+    rows = [[f"{ranks}", *(cell(ranks, zero) for zero in range(4))] for ranks in sorted({ranks for ranks, _ in by_place})]
+    predicted = {(one["ranks"], one["zero"]): one["peak_bytes"] for one in record["predicted"]}
+    rows += [[f"{ranks}, predicted", *(f"{predicted[ranks, zero] / MB:,.1f}" for zero in range(4))]
+             for ranks in sorted({ranks for ranks, _ in predicted})]
+    worst = max(abs(one["peak_bytes"] - one["estimated_peak_bytes"]) for one in record["measured"])
+    about = (f"{record['model']} ({' '.join(record['settings'])}): peak of the fullest rank in MB, and in brackets the bytes of weights, "
+             f"masters, gradients and optimizer state a parameter. Each rank takes the same micro-batch. The dry run missed no peak by "
+             f"more than {worst} bytes. Gradients of several micro-batches are summed in fp32, and ZeRO-1 divides them too.")
+    return [Table("", ["ranks", *(f"parallel.zero={zero}" for zero in range(4))], rows), Text(about)]
+
+
+# Ava MoE++: what each stage is said to save, and to cost in tokens a second.
+AVA = {1: (33, 0), 2: (50, -5), 3: (75, -15)}
+# VIBEE: GB a rank of 7B parameters on 8 ranks: weights, gradients, optimizer.
+VIBEE = {0: (14, 14, 28), 1: (14, 14, 3.5), 2: (14, 1.75, 3.5), 3: (1.75, 1.75, 3.5)}
+
+
+def same(one, other):
+    return abs(one - other) <= 0.005 * other
+
+
+def vibee(record):
+    """The guide's table for 7B parameters, beside dry runs with the state that it counts."""
+    scale = 7e9 / record["guide_7b"]["parameters"] / 1e9
+    rows = []
+    for stage in record["guide_7b"]["by_stage"]:
+        claimed = VIBEE[stage["zero"]]
+        ours = [scale * stage[kind] for kind in ("parameters", "gradients", "optimizer")]
+        differ = [f"{name} {one:.3g} GB" for name, one, other in zip(("weights", "gradients", "optimizer"), ours, claimed)
+                  if not same(one, other)]
+        verdict = "**as claimed**" if not differ else f"**but for** {' and '.join(differ)}"
+        rows.append([f"vibee.zero_{stage['zero']}", *(f"{a:.4g} / {b:.4g}" for a, b in zip(ours, claimed)),
+                     f"{sum(ours):.4g} / {sum(claimed):.4g}", verdict])
+    about = (f"VIBEE's 7B parameters on 8 ranks, GB a rank: by a dry run / claimed. `moelab estimate {' '.join(record['guide_7b']['command'])} "
+             "--ranks 8`, scaled to 7e9 parameters: 4 bytes of optimizer state a parameter are what the guide counts. Its gradients stay in "
+             "bf16; ours of several ranks are summed in fp32, and divided from ZeRO-1 on.")
+    return [Table("", ["claim", "weights", "gradients", "optimizer", "together", "verdict"], rows, ("verdict",)), Text(about)]
+
+
+def saved(record, ranks, zero):
+    """Percent of the state of one rank, and of its peak, that ZeRO leaves to others."""
+    by_place = {(one["ranks"], one["zero"]): one for one in record["measured"]}
+    one, whole = by_place[ranks, zero], by_place[ranks, 0]
+    return 100 * (1 - state(one) / state(whole)), 100 * (1 - one["peak_bytes"] / whole["peak_bytes"])
+
+
+def speed_changes(record, zero):
+    """Percent of tokens a second gained (lost: below 0) beside ZeRO-0 over the same link; ZeRO-1 is ZeRO-2 here."""
+    step = {(one["zero"], one["link"]): one["step_ms"] for one in record["layouts"]}
+    return {link: 100 * (step[0, link] / step[max(2, zero), link] - 1) for _, link in step if (0, link) in step}
+
+
+def ava(record, ranks):
+    """The guide's savings and costs, beside what a few ranks did."""
+    counts = sorted({one["ranks"] for one in record["measured"]} - {1})
+    rows = []
+    for zero, (claimed, cost) in AVA.items():
+        shares = {count: saved(record, count, zero) for count in counts}
+        changes = speed_changes(ranks, zero)
+        enough = [f"{count}" for count in counts if shares[count][0] >= claimed - 0.5]
+        holds = [link for link, change in changes.items() if change >= cost - 1]
+        verdict = (f"**saves that** of the state on {' and '.join(enough)} ranks" if enough else "**saves less**") + ", " + (
+            f"**costs no more** over {', '.join(holds)}" if holds else "**costs more** over each link")
+        rows.append([f"ava.zero_{zero}", f"{claimed} %", *(f"{shares[count][0]:.0f} % ({shares[count][1]:.0f} %)" for count in counts),
+                     f"{cost} %", *(f"{change:+.0f} %" for change in changes.values()), verdict])
+    heads = ["claim", "saves", *(f"on {count} ranks" for count in counts), "speed", *(f"over {link}" for link in speed_changes(ranks, 1)),
+             "verdict"]
+    about = ("Ava names neither a number of ranks nor of what a share is saved: measured of the state, and in brackets of the peak, beside "
+             f"ZeRO-0 with as many ranks. Speed: tokens a second beside ZeRO-0, on {ranks['ranks']} ranks over the links of the first table, "
+             f"in one session; within 1 % counts as equal.")
+    return [Table("", heads, rows, ("verdict",)), Text(about)]
+
+
+def fitting(record):
+    """Models on the cards that guides name."""
+    def row(one):
+        peak = one["peak_bytes"] / 1e9
+        verdict = "**fits**" if peak <= one["device_gb"] else "**does not fit**"
+        host = f"{one['host_bytes'] / 1e9:,.0f}" if one["host_bytes"] > 1e9 else "–"
+        return [one["claim"], f"`{' '.join(one['settings'])}`", f"{one['ranks']} of {one['device_gb']} GB", f"{peak:,.1f}", host, verdict]
+
+    heads = ["claim", "settings", "cards", "peak, GB", "host, GB", "verdict"]
+    return [Table("", heads, [row(one) for one in record["fits"]], ("settings", "cards", "verdict")),
+            Text("By a dry run of the fullest rank; one sequence a rank, of the model's own length. Tensor and pipeline ranks, which "
+                 "vibee.fits_405b_on_128_h100 takes besides, are not built: data-parallel ranks alone.")]
+
+
+def picture(stages, ranks):
+    return Picture("ranks", "Peak memory of a rank and speed against the number of ranks, for each stage of ZeRO",
+                   f"{stages['model']}: what the fullest rank holds, and tokens a second beside one rank of one thread; each rank takes "
+                   f"the rows of one rank. Filled: measured; hollow: dry runs.", lambda theme: draw(theme, stages, ranks))
+
+
 def report(records):
     """Blocks of the latest record of each kind."""
     latest = {record["kind"]: record for record in records}
     blocks = []
+    if "stages" in latest and "ranks" in latest:
+        blocks.append(picture(latest["stages"], latest["ranks"]))
     if "ranks" in latest:
         blocks += [*layouts(latest["ranks"]), *exchanges(latest["ranks"]), Text(source(latest["ranks"]))]
+    if "stages" in latest:
+        blocks += [Heading(2, "What a rank holds, and what guides claim of it"), *held(latest["stages"]), *vibee(latest["stages"]),
+                   *(ava(latest["stages"], latest["ranks"]) if "ranks" in latest else []), *fitting(latest["stages"]),
+                   Text(source(latest["stages"]))]
     if "one_rank" in latest:
         blocks += [one_rank(latest["one_rank"]), Text(source(latest["one_rank"]))]
     return blocks

@@ -212,7 +212,8 @@ TEST(Zero, GradientsAddedOnceAStepAreCloseAndTravelOnce) {
 TEST(Zero, ALossThatIsNotFiniteOnOneRankIsSkippedByAll) {
   for (const std::string stage : {"0", "2", "3"}) {
     Overrides overrides = overrides_of(Levels(factors().size()), "");
-    for (const std::string& one : {"parallel.zero=" + stage, std::string("parallel.data=3")})
+    for (const std::string& one : {"parallel.zero=" + stage, std::string("parallel.data=3"),
+                                   std::string("model.tie_embeddings=false")})
       overrides.push_back(one);
     const Settings s = load_settings({.config = "moe-pico", .overrides = overrides});
     const BatchSource random = test::random_batches(s);
