@@ -8,7 +8,8 @@ usage: scripts/ranks.sh [--restarts N] RANKS PROGRAM [ARGUMENT…]
 
 Starts PROGRAM RANKS times, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free
 port, unless it is set). Passes SIGTERM and SIGINT on to all. When a rank fails, the others have 10 seconds to end by
-themselves. Ends with the exit code of the first that failed, or 0.
+themselves. Ends with 0, or the exit code of the first that failed: of those with 2 (a mistake) or 3 (out of memory)
+if there are any.
 
   --restarts N   start all ranks again when one has failed or was killed, up to N times; not after a mistake (exit
                  code 2), out of memory (3) or a signal to this script. Give moelab train --resume auto with it.
@@ -59,7 +60,7 @@ pass_on() {
 trap 'pass_on TERM' TERM
 trap 'pass_on INT' INT
 
-# Runs all ranks; returns the exit code of the first that failed, or 0.
+# Runs all ranks; returns the exit code.
 run_ranks() {
   local rank process ended killer="" code=0
   export MASTER_PORT=${PORT:-$(free_port)}
@@ -73,8 +74,10 @@ run_ranks() {
     # A signal to this script ends the wait as well, without a process.
     [[ -n ${process-} ]] || continue
     unset "running[$process]"
-    if ((ended != 0 && code == 0)); then
-      code=$ended
+    # A rank's reason counts more than that the others have lost it.
+    if ((ended == 2 || ended == 3)) && ((code != 2)); then code=$ended; fi
+    if ((ended != 0 && code == 0)); then code=$ended; fi
+    if ((ended != 0)) && [[ -z $killer ]]; then
       (sleep 10 && kill -KILL "${!running[@]}") >/dev/null 2>&1 &  # holds no pipe of the caller's open
       killer=$!
     fi

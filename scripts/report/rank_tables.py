@@ -140,7 +140,7 @@ def ava(record, ranks):
         verdict = (f"**saves that** of the state on {' and '.join(enough)} ranks" if enough else "**saves less**") + ", " + (
             f"**costs no more** over {', '.join(holds)}" if holds else "**costs more** over each link")
         rows.append([f"ava.zero_{zero}", f"{claimed} %", *(f"{shares[count][0]:.0f} % ({shares[count][1]:.0f} %)" for count in counts),
-                     f"{cost} %", *(f"{change:+.0f} %" for change in changes.values()), verdict])
+                     f"{cost} %", *(f"{round(change):+d} %" for change in changes.values()), verdict])
     heads = ["claim", "saves", *(f"on {count} ranks" for count in counts), "speed", *(f"over {link}" for link in speed_changes(ranks, 1)),
              "verdict"]
     about = ("Ava names neither a number of ranks nor of what a share is saved: measured of the state, and in brackets of the peak, beside "

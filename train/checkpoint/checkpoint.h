@@ -47,8 +47,9 @@ struct CheckpointContent {
 // step-N.superseded. Returns the bytes written. Throws UserError (disk full and the like: the message names
 // file and errno) and leaves older checkpoints as they were.
 //
-// `ranks` that divide the state call it together, with a folder that all of them see. When one of them fails,
-// all throw. Throws c10::Error when one is gone.
+// `ranks` that divide the state call it together, with a folder that all of them see. When one of them cannot
+// write its part, all throw; what follows, such as deleting old checkpoints, is the first one's alone. Throws
+// c10::Error when one is gone.
 int64_t write_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content, int64_t keep,
                          Communicator& ranks = one_rank());
 

@@ -20,6 +20,11 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+std::exception_ptr refusal_of_another_rank() {
+  return std::make_exception_ptr(c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                                       "another rank ran out of memory"));
+}
+
 // An evaluation that one rank makes smaller alone would not fit those of the others.
 Settings of_evaluation(Settings settings, const LoopHooks& hooks) {
   settings.memory.recover = settings.memory.recover && hooks.control->size() == 1;
@@ -83,12 +88,13 @@ TrainLoop::Outcome TrainLoop::try_step() {
     return {model_.step(steps_), nullptr};
   } catch (const c10::OutOfMemoryError&) {
     abandon_step();
-    if (several() && !meet_again(true)) throw;
+    // once its update has begun, other ranks may have ended the step, and be elsewhere
+    if (several() && !(state_consistent_ && meet_again(true))) throw;
     return {{}, std::current_exception()};
   } catch (const std::exception&) {  // a failing drive, a defect, or another rank has left
     abandon_step();
     if (!several() || !meet_again(false)) throw;
-    return {{}, std::current_exception()};
+    return {{}, refusal_of_another_rank()};
   }
 }
 

@@ -134,9 +134,13 @@ bool Ranks::meet_again(bool asks) {
   ++meetings_;
   const std::vector<int64_t> ranks = ranks_along(layout_, Axis::data, world_.rank);
   for (C10dCommunicator* one : groups_->all()) one->leave();
-  for (C10dCommunicator* one : groups_->all()) {
-    const std::string name = meeting + "/" + one->name();
-    one->join(gloo_group(groups_->store, name, world_.rank, ranks, groups_->timeout));
+  try {
+    for (C10dCommunicator* one : groups_->all()) {
+      const std::string name = meeting + "/" + one->name();
+      one->join(gloo_group(groups_->store, name, world_.rank, ranks, groups_->timeout));
+    }
+  } catch (const std::exception&) {  // another rank is gone
+    return false;
   }
   return true;
 }

@@ -52,8 +52,8 @@ class Ranks {
 
   // After a step that failed here, and that was abandoned: has all ranks leave their groups and meet in new
   // ones, to go on together. `asks`: this rank can go on, and wants it; ranks that do not ask come when one
-  // does. False: none has asked, or these ranks cannot (on GPUs it is not built). Throws c10::Error when not
-  // all come within parallel.timeout.
+  // does. False: none has asked, not all have come within parallel.timeout, or these ranks cannot (on GPUs it
+  // is not built).
   bool meet_again(bool asks);
   // Ends all communication, so that no rank waits for this one; only a save under way goes on. Later calls
   // throw c10::Error. Call it when this rank cannot go on.

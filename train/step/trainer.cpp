@@ -246,6 +246,13 @@ void Trainer::reserve() const {
   at::empty({reserved_bytes_}, at::TensorOptions().device(device_).dtype(at::kByte));
 }
 
+// Returns once all ranks have room for the update: none writes before.
+void Trainer::reserve_on_all_ranks() {
+  gradients_.finish_exchanges();
+  reserve();
+  on_any_rank(*ranks_.control, false);
+}
+
 void Trainer::update(StepReport& report) {
   enter(Phase::step);
   const int64_t held = device_memory(device_).allocated;
@@ -253,12 +260,12 @@ void Trainer::update(StepReport& report) {
   const bool in_backward = settings_.optim.in_backward;
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
-  gradients_.finish_exchanges();
-  reserve();  // no rank passes the norm's exchange, and writes, unless all have room
+  if (ranks_.size() > 1) reserve_on_all_ranks();
   const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares(*ranks_.control);
   const StepDecision decision = decide_step(squares, report.loss, report.loss_scale, settings_.optim.clip);
   report.take(decision);
   if (!decision.skipped) {
+    if (ranks_.size() == 1) reserve();
     const std::vector<at::Tensor> router_biases = model_.next_router_biases();
     written_ = true;
     if (!in_backward) step_all(decision.gradient_scale);

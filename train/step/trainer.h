@@ -132,6 +132,7 @@ class Trainer {
   static void finish_backward();
   double consumed_squares() const;
   void reserve() const;
+  void reserve_on_all_ranks();
   void step_all(double gradient_scale);
   void hook_gradients();
 

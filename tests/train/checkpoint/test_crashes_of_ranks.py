@@ -73,7 +73,7 @@ def test_a_rank_is_killed_at_every_file_call(servers, prepared, strace, victim):
         ends.add(assert_unharmed(servers[0], folder, at_least=2))
         shutil.rmtree(folder)
     assert reached > 0.8 * len(calls)  # communication makes a few more of them, or fewer
-    assert ends == ({2, 3} if victim == 0 else {2})
+    assert 2 in ends and (victim > 0 or 3 in ends)
     print(f"rank {victim} killed at {reached} of {len(calls)} file calls")
 
 

@@ -251,6 +251,19 @@ def test_when_one_rank_has_too_little_memory_all_repeat_the_step_in_smaller_micr
         assert json.loads((folder / "memory.json").read_text())["monitor"]["recoveries"] == 1
 
 
+def test_when_no_micro_batch_is_small_enough_the_rank_says_so_and_all_end(tmp_path, corpus):
+    script = tmp_path / "rank.sh"
+    script.write_text('#!/bin/sh\n[ "$RANK" = 0 ] || set -- "$@" memory.limit=24MiB\nexec "$@"\n')
+    script.chmod(0o755)
+    command = [RANKS, 2, script, *settings(tmp_path / "run", corpus, 1, "train.micro_batch=4", "train.sequence=256", "parallel.zero=2")]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3
+    assert "the memory budget of 24.0 MiB cannot be met after step 0" in done.stderr, done.stderr
+    assert "moelab: another rank has no more memory after step 0" in done.stderr
+    for folder in (tmp_path / "run", tmp_path / "run/ranks/1"):
+        assert json.loads((folder / "summary.json").read_text())["status"] == "oom"
+
+
 def test_when_one_rank_is_nearly_full_all_take_smaller_micro_batches(tmp_path, corpus):
     printed, reduced, _ = with_little_memory_on_rank_1(tmp_path, corpus, 1.1, "parallel.zero=2")
     assert "reducing batch size (4 x 2 to 2 x 4)" in printed, printed

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/memory/ledger.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/commands/run_state.h"
@@ -33,6 +34,7 @@ void RunModel::open(int64_t update_bytes) {
 void RunModel::load_weights(const std::string& folder) {
   const std::vector<TensorEntry> weights = trainer_->weights();
   std::vector<TensorEntry> whole = weights;
+  const HomeScope outside(Home::host);
   for (TensorEntry& entry : whole) {
     if (entry.part) entry.tensor = at::empty(entry.part->shape, entry.tensor.options());
     entry.part.reset();

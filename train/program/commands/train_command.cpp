@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <future>
 #include <iostream>
 #include <optional>
 #include <span>
@@ -87,23 +90,41 @@ Communicator* checkpoint_ranks(Ranks& ranks) {
   return dividing->size() > 1 || ranks.world().rank == 0 ? dividing : nullptr;
 }
 
+// A run is not begun anew, unasked, because its checkpoints were damaged.
+void refuse_damaged(const std::filesystem::path& folder) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(".damaged") != std::string::npos)
+      throw UserError("--resume auto: " + folder.string() + " has no checkpoint left, and " + name +
+                      "; move that away to begin anew");
+  }
+}
+
 // What --resume asks for; none: auto, and there is no checkpoint yet.
 std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings) {
   const std::filesystem::path folder = settings.checkpoint.dir;
-  if (resume == "auto" && list_checkpoints(folder).empty()) return std::nullopt;
+  if (resume == "auto" && list_checkpoints(folder).empty()) {
+    refuse_damaged(folder);
+    return std::nullopt;
+  }
   return resume == "auto" || resume == "latest" ? load_latest(folder) : load_checkpoint_or_earlier(resume);
 }
 
 // The same on all ranks: the first chooses, verifies, and sets damaged ones aside.
 std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings,
                                                 Communicator& control) {
-  if (control.rank() > 0) {
-    const std::string path = of_first_rank(control, "");
-    if (path.empty()) return std::nullopt;
-    return load_checkpoint(path, true);
+  if (control.size() == 1) return find_checkpoint(resume, settings);
+  std::future<std::optional<LoadedCheckpoint>> search;
+  if (control.rank() == 0)
+    search = std::async(std::launch::async, [&] { return find_checkpoint(resume, settings); });
+  // verifying may take longer than parallel.timeout
+  while (!on_any_rank(control, search.valid() && search.wait_for(std::chrono::milliseconds(200)) ==
+                                                     std::future_status::ready)) {
   }
-  std::optional<LoadedCheckpoint> found = find_checkpoint(resume, settings);
-  of_first_rank(control, found ? found->path.string() : "");
+  std::optional<LoadedCheckpoint> found = search.valid() ? search.get() : std::nullopt;
+  const std::string path = of_first_rank(control, found ? found->path.string() : "");
+  if (!found && !path.empty()) found = load_checkpoint(path, true);
   return found;
 }
 
@@ -222,7 +243,7 @@ class TrainRun : LoopObserver {
     const bool out_of_memory = failure_.out_of_memory();
     if (out_of_memory || loop_.memory_status() != MemoryStatus::normal)
       failure_.attempt([&] { seek_advice(); });
-    if (out_of_memory) failure_.attempt([&] { explain_refusal(); });
+    if (out_of_memory && refused_here()) failure_.attempt([&] { explain_refusal(); });
     save_last();
     failure_.attempt([&] { loop_.memory().inspector.finish(); });
     failure_.attempt([&] { describe_end(); });
@@ -287,6 +308,8 @@ class TrainRun : LoopObserver {
                                  likely_cause(loop_.settings_now(), refusal, loop_.recovery().symptom()));
   }
 
+  // Of several ranks one may have run out of memory for all.
+  bool refused_here() const { return ranks_.alone() || loop_.recovery().refusal() || device_.is_cuda(); }
   Refusal last_refusal() const {
     return loop_.recovery().refusal().value_or(Refusal{.limit = settings_.memory.limit.count});
   }
@@ -299,8 +322,9 @@ class TrainRun : LoopObserver {
     const char* saved = loop_.saved() ? "; --resume latest goes on from there" : "";
     const int64_t limit = last_refusal().limit;
     const std::string cause =
-        limit > 0 ? "the memory budget of " + human_bytes(limit) + " cannot be met"
-                  : std::string(device_.is_cuda() ? "the GPU" : "the machine") + " has no more memory";
+        !refused_here() ? "another rank has no more memory"
+        : limit > 0     ? "the memory budget of " + human_bytes(limit) + " cannot be met"
+                        : std::string(device_.is_cuda() ? "the GPU" : "the machine") + " has no more memory";
     std::cerr << "moelab: " << cause << " after step " << loop_.steps() << saved << "; summary in "
               << settings_.run.dir << "\n";
   }
