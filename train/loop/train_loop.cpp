@@ -124,7 +124,7 @@ void TrainLoop::abandon_step() {
 
 // The plan depends only on what all ranks know of the step, so that all have the same.
 void TrainLoop::recover(const std::exception_ptr& refused) {
-  const Reading reading = recovery_.note_refusal(steps_, steps_ + 1);
+  const Reading reading = tightest(recovery_.note_refusal(steps_, steps_ + 1));
   const std::optional<RecoveryPlan> plan = recovery_.after(
       on_all_ranks({.steps = steps_, .half_written = !state_consistent_, .limit = reading.limit}));
   if (!plan) std::rethrow_exception(refused);
