@@ -133,8 +133,8 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
 }
 
-// One implementation for all devices: CPU, CUDA and Meta differ only in the library's call. Blocked attention
-// has precedence where it is supported: the library's bf16 kernels leave a CPU's matrix unit mostly idle.
+// One implementation for all devices: CPU, CUDA and Meta differ only in LibTorch's call. Our own blocked
+// attention comes first where it is supported: LibTorch's bf16 kernels leave a CPU's matrix unit mostly idle.
 std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t block,
                                          int64_t blocks, const OptionalTensor& documents) {
   const KindScope kind(Kind::attention);

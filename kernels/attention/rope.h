@@ -14,7 +14,7 @@ at::Tensor rope_table(int64_t sequence, int64_t head_dim, double theta, c10::Dev
 // convention. table: rope_table(S, hd, …), or B * S rows, one per token. Returns qkv. Only the table is kept
 // for backward, which rotates the gradient back, into a new tensor.
 //
-// qkv should not be a view to autograd (use at::_unsafe_view of the projection), or autograd copies the
+// Autograd should not know that qkv is a view (use at::_unsafe_view of the projection), or it copies the
 // gradient once more. A leaf that requires a gradient is refused.
 at::Tensor rope_(at::Tensor qkv, int64_t rotated_heads, const at::Tensor& table);
 

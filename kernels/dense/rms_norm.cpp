@@ -46,7 +46,7 @@ float normalise_row(const T* x, const float* weight, T* y, int64_t D, double eps
   return rstd;
 }
 
-// dx = rstd * (g*w - x * rstd^2 * mean(g*w*x)); adds g * x * rstd to the row's partial sum.
+// dx = rstd * (g*w - x * rstd^2 * mean(g*w*x)); adds g * x * rstd to a partial sum of dw.
 template <class T>
 void backward_row(const T* g, const T* x, const float* weight, float rstd, T* dx, float* partial, int64_t D) {
   Vec dot(0);

@@ -20,7 +20,7 @@ struct ReferenceHead {
 //   the result is 0.
 //
 // Gradients are computed in forward, a chunk of tokens at a time, as in Liger Kernel (arXiv 2410.10989). The
-// weight's gradient is summed over the chunks in fp32; the upper halves of these sums share its memory and
+// weight's gradient is summed over the chunks in fp32; the upper 16 bits of each sum lie in its memory and
 // are rounded there. The first backward gives the gradients away, so a second one through the same result
 // throws. Softmax is in fp32; in 16 bits the logits and their gradients are rounded to 16 bits, as separate
 // operators would. With the same number of threads every bit repeats.

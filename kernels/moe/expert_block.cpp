@@ -116,9 +116,9 @@ struct ExpertRows {
   int64_t n() const { return pre.size(0); }
 };
 
-// Gathers x's rows in lane.rows_MD (rounded with fp8) and computes their pre-activation; with blocked
-// products the activation too, in lane.act_MF. `how`: whether the pre-activation is stored through the
-// caches.
+// Gathers x's rows into lane.rows_MD (rounded to fp8 where products are) and computes their pre-activation;
+// with blocked products the activation too, into lane.act_MF. `how`: whether the pre-activation is stored
+// through the caches or past them.
 void pre_activation(const ExpertRows& rows, Store how) {
   const Scratch::Lane& lane = rows.lane;
   const int64_t n = rows.n();

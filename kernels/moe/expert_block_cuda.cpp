@@ -11,7 +11,7 @@
 #include "kernels/moe/grouped_products.h"
 
 // The CUDA side of the operators of kernels/moe/expert_block.h. If all experts have equally many rows (by
-// capacity, unless the capacity is all tokens and each goes to all experts), the host does not wait for the
+// capacity, unless that is T and R = E T, which ragged groups can have too), the host does not wait for the
 // device. Otherwise, in bf16 on Hopper with D and F multiples of 8 and fewer than 1024 experts, products over
 // experts are LibTorch's grouped ones, which do not wait either. In all other cases, and in fp8, there is one
 // product per expert, and the host waits once, for the offsets.

@@ -131,7 +131,7 @@ void with_experts_a_lane(int64_t E, const F& f) {
   f(std::integral_constant<int, kMine>());
 }
 
-// Sums a chunk of sequence b's tokens; a thread takes one expert at a time.
+// Sums routes, scores and z-loss of a chunk of sequence b's tokens; a thread takes one expert at a time.
 __device__ void sum_chunk(const RouterScores& s, const RouterShape& shape, const float* lse,
                           const int32_t* ids, const Sums& sums, int64_t chunk, int64_t b) {
   __shared__ int32_t routes[kMostExperts];
@@ -226,8 +226,8 @@ __device__ bool comes_last(unsigned* done, int64_t count) {
   return last;
 }
 
-// One block of threads per chunk. The last one of a sequence also sums the sequence, the last of all
-// everything.
+// One block of threads per chunk. The last one to finish of a sequence also sums the chunks of the sequence,
+// and the last of all sums the sequences.
 __global__ void __launch_bounds__(kThreads, 4)
     balance_kernel(RouterScores s, RouterShape shape, Sums sums, RouterOutputs out) {
   for (int64_t chunk = blockIdx.x; chunk < sums.sequences * sums.chunks; chunk += gridDim.x) {

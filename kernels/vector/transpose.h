@@ -47,7 +47,7 @@ C10_ALWAYS_INLINE void transpose_registers(__m512i (&row)[16]) {
   }
 }
 
-// to (16, rows) = from (rows, 16) transposed, as floats; rows <= 16.
+// `to` (16, rows) = `from` (rows, 16) transposed, as floats; rows <= 16.
 template <class T>
 void transpose_word_block(const T* from, int64_t stride, int64_t rows, float* to, int64_t to_stride) {
   __m512i row[16];

@@ -11,7 +11,7 @@
 #endif
 #endif
 // GCC 12 takes the undefined operand of its own AVX-512 intrinsics for an uninitialised variable (its bug
-// 105593), and reports it where they are inlined: to the end of the file that includes this one.
+// 105593), and warns where they are inlined, so the warning is off to the end of the including file.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"

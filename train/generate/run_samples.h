@@ -30,7 +30,7 @@ class RunSamples {
   // the logits are not finite. Writes nothing once `stop` returns true.
   void write(int64_t step, Transformer& model, BlockRunner& runner, const std::function<bool()>& stop);
 
-  // Halves the number of texts at a time, and the tokens per pass; false when it was one text.
+  // Writes half as many texts at a time, with half the tokens per pass; false if it was one already.
   bool halve();
   int64_t texts_at_a_time() const { return limits_.sequences; }
 

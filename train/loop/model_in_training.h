@@ -9,7 +9,7 @@
 
 namespace moelab {
 
-// The model that a TrainLoop trains: a Trainer with its data, or a test's script. Everything that computes
+// The model that a TrainLoop trains: a Trainer with its data, or a stand-in of a test. All that computes
 // throws c10::OutOfMemoryError when it exceeds the memory budget.
 class ModelInTraining {
  public:

@@ -7,7 +7,7 @@
 
 namespace moelab {
 
-// Reports once when a series of readings in bytes has grown for good: when the mean of the last ten exceeds
+// Reports once when a series of readings in bytes stays larger: when the mean of the last ten exceeds
 // 1.5 times the mean of the first ten.
 class LeakDetector {
  public:

@@ -13,7 +13,7 @@ class HostCopy {
  public:
   explicit HostCopy(c10::Device device) : copies_(device) {}
 
-  // Lasting host memory for a tensor like this; dense, row-major.
+  // New host memory of this tensor's shape, to be kept; dense, row-major, not yet filled.
   at::Tensor like(const at::Tensor& tensor, c10::ScalarType type) const;
   // As like(), for temporary use: LibTorch caches and reuses pinned memory.
   at::Tensor passing(const at::Tensor& tensor, c10::ScalarType type) const;

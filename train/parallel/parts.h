@@ -20,8 +20,8 @@ struct Parts {
   std::vector<int64_t> elements() const;  // of each rank
 };
 
-// `row`: elements of the weight's last axis. `index`: the weight's place in the model: weights that cannot be
-// cut go to a different rank each time.
+// `row`: elements of the weight's last axis. `index`: the weight's place in the model; weights that cannot be
+// cut go to the ranks in turn.
 Parts parts_of(const Cut& cut, int64_t row, int64_t ranks, int64_t index);
 
 }  // namespace moelab

@@ -56,7 +56,7 @@ class GatheredWeights {
   // Takes over the model's next parameter, in the model's order, and moves its memory to its home. Throws
   // IoError.
   void adopt(const Parameter& parameter);
-  // As above for a parameter of which the optimizer steps the part `stepped`, this rank's of `parts`.
+  // As above; but the optimizer updates only `stepped`, which is this rank's part among `parts`.
   void adopt(const Parameter& parameter, const Parameter& stepped, const Parts& parts);
 
   // Where embedding and head are, among the layers.

@@ -92,7 +92,7 @@ std::string smaller_micro_batch(Settings& s) {
   return fmt::format("train.micro_batch={} train.accumulation={}", next->micro_batch, next->accumulation);
 }
 
-// Shorter packed rows, more of them: the step keeps its tokens.
+// Shorter packed rows, but more of them: a step has as many tokens.
 std::string shorter_rows(Settings& s) {
   if (s.train.tokens_per_device < 2 * kShortestSequence || s.optim.in_backward) return "";
   s.train.tokens_per_device /= 2;

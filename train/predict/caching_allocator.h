@@ -11,7 +11,7 @@
 
 namespace moelab {
 
-// The options of CUDA's caching allocator that the model knows, as in PYTORCH_CUDA_ALLOC_CONF.
+// The options of CUDA's caching allocator that are simulated, as in PYTORCH_CUDA_ALLOC_CONF.
 struct CachingOptions {
   int64_t max_split = 0;             // bytes; larger blocks are not split. 0: no limit
   bool expandable_segments = false;  // one growing segment per pool

@@ -25,7 +25,7 @@ Assignment parse_override(const std::string& text);
 // if the value has the wrong type or is outside its interval (the message says what is expected).
 void assign(Settings& settings, const Assignment& assignment);
 
-// Throws the UserError for an unknown key; for checks that come before the value matters.
+// Throws the UserError for an unknown key; to check a key before its value is read.
 [[noreturn]] void throw_unknown_key(const std::string& where, const std::string& key);
 
 // The candidate with the smallest edit distance to `name`, the first among equals; empty without candidates.

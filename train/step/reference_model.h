@@ -8,8 +8,8 @@
 namespace moelab {
 
 // A frozen model of the same shape that training stays close to. Its weights are those of reference.path, in
-// the run's compute type and coded as precision.store says, charged to Kind::reference. The blocks' weights
-// are in the home of reference.placement and come to the device a block at a time.
+// the run's compute type and stored as precision.store says, charged to Kind::reference. The blocks' weights
+// lie where reference.placement says and come to the device a block at a time.
 class ReferenceModel {
  public:
   // Reads the weights; on meta they have no values. Throws UserError for a folder without a model, or with

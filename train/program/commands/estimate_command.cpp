@@ -21,7 +21,7 @@
 namespace moelab {
 namespace {
 
-// The dry run's bytes for what a formula predicts. Activations are those of all blocks at the peak of
+// The dry run's count of what a formula predicts. Activations are those of all blocks at the peak of
 // forward: by the peak of the step, backward may have freed some.
 int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
   const auto& state = run.state;

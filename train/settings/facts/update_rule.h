@@ -78,7 +78,7 @@ class UpdateRuleFacts {
   double bytes_per_parameter(bool hidden) const;
 };
 
-// The rule for optim.name and optim.state. If the name does not have that state, the one with fp32 state.
+// The rule for optim.name and optim.state. If that optimizer lacks the state: its rule with fp32 state.
 const UpdateRuleFacts& update_rule_facts(const OptimSettings& settings);
 
 // Every rule, in the order of optim.name.
