@@ -150,7 +150,12 @@ void TrainLoop::finish_step(const StepReport& report, double milliseconds) {
   done.report = report;
   done.milliseconds = milliseconds;
   done.memory = memory_.monitor.observe(steps_);
-  if (evaluation_is_due()) done.held_out_loss = evaluate();
+  try {
+    if (evaluation_is_due()) done.held_out_loss = evaluate();
+  } catch (...) {
+    observer_.step_taken(done);
+    throw;
+  }
   observer_.step_taken(done);
   memory_.inspector.after_step(done.memory);
   watch_memory(done.memory);

@@ -264,10 +264,11 @@ class TrainRun : LoopObserver {
 
   void save_last() {
     const bool out_of_memory = failure_.out_of_memory();
-    // Ranks that divide the state need not have failed after the same step.
-    const bool together = ranks_.data().checkpoint->size() == 1 || failure_.reason().empty();
+    // When a rank has failed, others may have been interrupted anywhere; they go on from the last checkpoint.
+    const bool whole = failure_.reason().empty() || ranks_.alone() ||
+                       (out_of_memory && ranks_.data().checkpoint->size() == 1);
     const bool worth_saving =
-        together && (out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_);
+        whole && (out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_);
     const std::string lost = failure_.attempt([&] { loop_.finish_saving(worth_saving); });
     if (!lost.empty() && out_of_memory) std::cerr << "moelab: " << lost << "\n";
     ending_.saves = loop_.save_costs();
