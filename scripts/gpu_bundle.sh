@@ -19,10 +19,11 @@ TEXT
 
 readonly NAME=moelab-gpu MOST=$((50 << 20))  # bytes of an archive
 
-# What is built to run: no programs of the emulated GPU, which are for machines without one.
+# What scripts/gpu_check.sh runs: of the tests those that are programs, without the tools of Python's tests and without the
+# emulated GPU, which is for machines without one.
 programs_of() {
-  find "$1/bin" "$1/tests" -type f -executable -not -path '*/CMakeFiles/*' -not -path "$1/tests/emulator/*" \
-    -not -name '*.py'
+  find "$1/bin" "$1/tests" -type f -executable \( -path "$1/bin/*" -o -name 'test_*' \) -not -path '*/CMakeFiles/*' \
+    -not -path "$1/tests/emulator/*" -not -name '*.py'
 }
 
 # Programs stripped, and without the paths of this machine's libraries.
