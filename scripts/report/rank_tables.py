@@ -2,6 +2,8 @@
 rank holds, and what guides claim of it."""
 import statistics
 
+from .claims.page import CLAIMS
+from .claims.stated import read_guides
 from .document import Heading, Picture, Table, Text
 from .peer_tables import short_commit, source
 from .plots.ranks import draw
@@ -67,9 +69,14 @@ def state(one):
     return sum(one["state_bytes"].values())
 
 
+def places(record):
+    """What was measured, by number of ranks and stage."""
+    return {(one["ranks"], one["zero"]): one for one in record["measured"]}
+
+
 def held(record):
-    """A row for each number of ranks: what the fullest rank holds under each stage, and the share that its state is smaller."""
-    by_place = {(one["ranks"], one["zero"]): one for one in record["measured"]}
+    """A row for each number of ranks: the fullest rank's peak under each stage, and its bytes of state a parameter."""
+    by_place = places(record)
     whole = by_place[1, 0]
 
     def cell(ranks, zero):
@@ -87,10 +94,14 @@ def held(record):
     return [Table("", ["ranks", *(f"parallel.zero={zero}" for zero in range(4))], rows), Text(about)]
 
 
-# Ava MoE++: what each stage is said to save, and to cost in tokens a second.
-AVA = {1: (33, 0), 2: (50, -5), 3: (75, -15)}
-# VIBEE: GB a rank of 7B parameters on 8 ranks: weights, gradients, optimizer.
-VIBEE = {0: (14, 14, 28), 1: (14, 14, 3.5), 2: (14, 1.75, 3.5), 3: (1.75, 1.75, 3.5)}
+KINDS = ("parameters", "gradients", "optimizer")  # of state, as records and claims name them
+
+
+def claimed_of_zero(guide):
+    """The figures of a guide's claims of ZeRO, by stage."""
+    prefix = f"{guide}.zero_"
+    return {int(entry["id"].removeprefix(prefix)): entry["figures"] for entry in read_guides(CLAIMS).entries
+            if entry["id"].startswith(prefix)}
 
 
 def same(one, other):
@@ -100,11 +111,11 @@ def same(one, other):
 def vibee(record):
     """The guide's table for 7B parameters, beside dry runs with the state that it counts."""
     scale = 7e9 / record["guide_7b"]["parameters"] / 1e9
-    rows = []
+    guide, rows = claimed_of_zero("vibee"), []
     for stage in record["guide_7b"]["by_stage"]:
-        claimed = VIBEE[stage["zero"]]
-        ours = [scale * stage[kind] for kind in ("parameters", "gradients", "optimizer")]
-        differ = [f"{name} {one:.3g} GB" for name, one, other in zip(("weights", "gradients", "optimizer"), ours, claimed)
+        claimed = [guide[stage["zero"]][f"{kind}_gb"] for kind in KINDS]
+        ours = [scale * stage[kind] for kind in KINDS]
+        differ = [f"{name} {one:.3g} GB" for name, one, other in zip(("weights", *KINDS[1:]), ours, claimed)
                   if not same(one, other)]
         verdict = "**as claimed**" if not differ else f"**but for** {' and '.join(differ)}"
         rows.append([f"vibee.zero_{stage['zero']}", *(f"{a:.4g} / {b:.4g}" for a, b in zip(ours, claimed)),
@@ -117,7 +128,7 @@ def vibee(record):
 
 def saved(record, ranks, zero):
     """Percent of the state of one rank, and of its peak, that ZeRO leaves to others."""
-    by_place = {(one["ranks"], one["zero"]): one for one in record["measured"]}
+    by_place = places(record)
     one, whole = by_place[ranks, zero], by_place[ranks, 0]
     return 100 * (1 - state(one) / state(whole)), 100 * (1 - one["peak_bytes"] / whole["peak_bytes"])
 
@@ -132,7 +143,8 @@ def ava(record, ranks):
     """The guide's savings and costs, beside what a few ranks did."""
     counts = sorted({one["ranks"] for one in record["measured"]} - {1})
     rows = []
-    for zero, (claimed, cost) in AVA.items():
+    for zero, figures in claimed_of_zero("ava").items():
+        claimed, cost = figures["memory_saved_percent"], figures["speed_percent"]
         shares = {count: saved(record, count, zero) for count in counts}
         changes = speed_changes(ranks, zero)
         enough = [f"{count}" for count in counts if shares[count][0] >= claimed - 0.5]
@@ -145,7 +157,7 @@ def ava(record, ranks):
              "verdict"]
     about = ("Ava names neither a number of ranks nor of what a share is saved: measured of the state, and in brackets of the peak, beside "
              f"ZeRO-0 with as many ranks. Speed: tokens a second beside ZeRO-0, on {ranks['ranks']} ranks over the links of the first table, "
-             f"in one session; within 1 % counts as equal.")
+             "in one session; within 1 % counts as equal.")
     return [Table("", heads, rows, ("verdict",)), Text(about)]
 
 

@@ -17,8 +17,8 @@
 //   BODY = {"format":"moelab-checkpoint","version":1,"commit":"…",
 //           "files":{"NAME":{"size":…,"xxh3_128":"…","tensors":{"NAME":{"dtype","shape","xxh3_128"}}}}}
 //
-// Version 2 has tensors of which several files hold a part: there, "part":{"shape":[…],"first":…} says which
-// elements of the whole tensor they are, from `first` on in row-major order. Manifests without parts are
+// In version 2 a file may hold a part of a tensor. Such a tensor has "part":{"shape":[…],"first":…} besides:
+// the shape of the whole, and the part's first element in row-major order. Manifests without parts are
 // written as version 1.
 //
 // The text around BODY is fixed, so no bit of the manifest itself can change unnoticed either.

@@ -25,7 +25,7 @@ std::exception_ptr refusal_of_another_rank() {
                                                        "another rank ran out of memory"));
 }
 
-// An evaluation that one rank makes smaller alone would not fit those of the others.
+// Of several ranks, none may evaluate in smaller batches alone: the others would wait for it.
 Settings of_evaluation(Settings settings, const LoopHooks& hooks) {
   settings.memory.recover = settings.memory.recover && hooks.control->size() == 1;
   return settings;
@@ -129,7 +129,7 @@ void TrainLoop::recover(const std::exception_ptr& refused) {
       on_all_ranks({.steps = steps_, .half_written = !state_consistent_, .limit = reading.limit}));
   if (!plan) std::rethrow_exception(refused);
   if (plan->checkpoint && writer_) writer_->wait();
-  on_any_rank(*hooks_.control, false);  // the one that writes checkpoints has waited
+  wait_for_all(*hooks_.control);  // the one that writes checkpoints has waited
   apply(plan->action);
   say_refusal(reading, plan->checkpoint ? "going back to the last checkpoint" : action_text(plan->action));
   if (plan->checkpoint) go_back(*plan->checkpoint);
@@ -173,7 +173,7 @@ void TrainLoop::watch_memory(const Reading& reading) {
   for (const std::string& line : memory_.leaks.after_step(steps_, reading.allocated, saving)) say(line);
 }
 
-// The reading that all ranks act on: that of the one with the least room.
+// The reading of the rank with the least room. All ranks act on it.
 Reading TrainLoop::tightest(const Reading& own) {
   if (!several() || !settings_.memory.recover) return own;
   struct Words {

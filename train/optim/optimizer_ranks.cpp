@@ -28,7 +28,7 @@ std::optional<TensorPart> Optimizer::part(size_t index) const {
   return TensorPart{leaf(index).sizes().vec(), held_.at(index).first};
 }
 
-// Of the tensors of tensors_of(). Those of the rule need not have the weight's shape.
+// The part that each tensor of tensors_of() is. The rule's tensors may have other shapes than the weight.
 std::vector<std::optional<TensorPart>> Optimizer::parts_of_tensors(size_t index) const {
   const Held& held = held_[index];
   if (!divided()) return std::vector<std::optional<TensorPart>>(held.layout.size() + 1);

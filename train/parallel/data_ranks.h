@@ -50,6 +50,9 @@ inline bool on_any_rank(Communicator& ranks, bool holds) {
   return false;
 }
 
+// Returns once all ranks have called it.
+inline void wait_for_all(Communicator& ranks) { of_all_ranks<int64_t>(ranks, 0); }
+
 // The first rank's text.
 inline std::string of_first_rank(Communicator& ranks, const std::string& text) {
   const auto length = static_cast<size_t>(of_all_ranks<int64_t>(ranks, static_cast<int64_t>(text.size()))[0]);

@@ -250,7 +250,7 @@ void Trainer::reserve() const {
 void Trainer::reserve_on_all_ranks() {
   gradients_.finish_exchanges();
   reserve();
-  on_any_rank(*ranks_.control, false);
+  wait_for_all(*ranks_.control);
 }
 
 void Trainer::update(StepReport& report) {

@@ -21,8 +21,8 @@
 namespace moelab {
 namespace {
 
-// The dry run's count of what a formula predicts. Activations are those of all blocks at the peak of
-// forward: by the peak of the step, backward may have freed some.
+// What the dry run counted, to stand beside a formula. Activations are counted at the peak of forward, when
+// those of all blocks exist: by the peak of the step, backward may have freed some.
 int64_t dry_bytes(const DryRun& run, KnownFormula::Of of) {
   const auto& state = run.state;
   if (of == KnownFormula::Of::peak) return run.peak;
