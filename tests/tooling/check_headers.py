@@ -2,8 +2,8 @@
 
 usage: check_headers.py BUILD/compile_commands.json
 
-LibTorch's headers take seconds each. Headers that include exactly the same ones of LibTorch, themselves or
-through headers of this project, therefore share a precompiled header made of just those: it hides nothing.
+LibTorch's headers take seconds each. A header that includes one of the heavy ones, itself or through headers of this
+project, is compiled with that one precompiled: it hides nothing.
 """
 import concurrent.futures
 import json
@@ -17,7 +17,9 @@ import tempfile
 
 FOLDERS = ("kernels", "moe", "train", "bench", "tests")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-LIBTORCH = re.compile(r"(ATen|c10|torch|caffe2)/")
+HEAVY = ("ATen/ATen.h", "ATen/core/Tensor.h", "c10/core/Device.h")  # the heaviest first
+# Whether a header compiles does not depend on these, and a precompiled header has one value of each.
+INDIFFERENT = re.compile(r"-(O|fPI[CE]|fvisibility|U_FORTIFY|DNDEBUG)")
 CUDA = re.compile(r"(cuda|cub|thrust|nccl|cudnn)[\w/.]*\.(h|cuh|hpp)")
 
 
@@ -54,7 +56,7 @@ def compile_flags(commands: pathlib.Path) -> dict[pathlib.Path, list[str]]:
                 skip -= 1
             elif word in ("-o", "-include", "-MF", "-MT", "-MQ", "-c"):
                 skip = 1
-            elif word not in ("-MD", "-Winvalid-pch"):
+            elif word not in ("-MD", "-Winvalid-pch") and not INDIFFERENT.match(word):
                 kept.append(word)
         folder = source.parent.relative_to(root)
         if len(kept) > len(flags.get(folder, [])):  # the target that sees most
@@ -69,30 +71,22 @@ def flags_for(header: pathlib.Path, flags: dict[pathlib.Path, list[str]]) -> lis
     return max(flags.values(), key=len)
 
 
+def precompile(name: str, flags: list[str], folder: pathlib.Path) -> pathlib.Path:
+    """A header that includes LibTorch's header of that name, precompiled beside it: the compiler takes it where the flags
+    allow, and its text elsewhere or where it does not compile."""
+    header = folder / name.replace("/", "_")
+    header.write_text(f"#include <{name}>\n")
+    subprocess.run([*flags, "-x", "c++-header", header, "-o", f"{header}.gch"], capture_output=True)
+    return header
+
+
 def compile_alone(header: pathlib.Path, flags: list[str], precompiled: pathlib.Path | None) -> str:
     """The compiler's complaints; empty when there are none."""
-    forced = ["-include", str(precompiled)] if precompiled else []
+    forced = ["-include", precompiled] if precompiled else []
     unit = f'#include "{header}"\n#include "{header}"\n'
     done = subprocess.run([*flags, *forced, "-fsyntax-only", "-Werror", "-x", "c++", "-I.", "-"], input=unit,
                           capture_output=True, text=True)
     return f"{header} does not compile alone:\n{done.stderr}" if done.returncode else ""
-
-
-def check_group(libtorch: list[str], headers: list[pathlib.Path], flags: list[str],
-                scratch: pathlib.Path) -> list[str]:
-    """Complaints about headers that include the same ones of LibTorch. Leaves nothing in scratch."""
-    precompiled = None
-    if libtorch and len(headers) > 1:
-        precompiled = scratch / "libtorch.h"
-        precompiled.write_text("".join(f"#include <{name}>\n" for name in libtorch))
-        made = subprocess.run([*flags, "-x", "c++-header", str(precompiled), "-o", f"{precompiled}.gch"],
-                              capture_output=True, text=True)
-        if made.returncode:
-            precompiled = None  # a header that is missing: compiled one by one, the complaint names its place
-    complaints = [compile_alone(header, flags, precompiled) for header in headers]
-    for file in scratch.iterdir():  # hundreds of megabytes
-        file.unlink()
-    return [complaint for complaint in complaints if complaint]
 
 
 def project_headers() -> list[pathlib.Path]:
@@ -105,28 +99,21 @@ def project_headers() -> list[pathlib.Path]:
 def main() -> int:
     flags = compile_flags(pathlib.Path(sys.argv[1]))
     with_cuda = any("-DMOELAB_WITH_CUDA=1" in words for words in flags.values())
-    groups: dict[tuple, list[pathlib.Path]] = {}
+    headers: dict[pathlib.Path, str | None] = {}  # and the heaviest of LibTorch's that it includes
     for header in project_headers():
         outside = includes(header, set())
         if not with_cuda and any(CUDA.match(name) for name in outside):
             print(f"{header}: needs CUDA, which this build leaves out")
-            continue
-        # What the vector headers mean depends on macros that are set before them.
-        libtorch = sorted(name for name in outside if LIBTORCH.match(name) and "/cpu/vec/" not in name)
-        words = flags_for(header, flags)
-        # Sources of one folder differ from the next one's in flags that a precompiled header doesn't mind.
-        groups.setdefault((tuple(libtorch), tuple(words)), []).append(header)
-    complaints = []
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
-    with tempfile.TemporaryDirectory() as scratch, pool:
-        jobs = []
-        for number, ((libtorch, words), headers) in enumerate(groups.items()):
-            folder = pathlib.Path(scratch) / str(number)
-            folder.mkdir()
-            jobs.append(pool.submit(check_group, list(libtorch), headers, list(words), folder))
-        for job in jobs:
-            complaints += job.result()
-    print("\n".join(complaints) or f"{sum(map(len, groups.values()))} headers compile alone")
+        else:
+            headers[header] = next((name for name in HEAVY if name in outside), None)
+    used = set(headers.values()) - {None}
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = {name: pool.submit(precompile, name, max(flags.values(), key=len), pathlib.Path(scratch)) for name in used}
+        ready = {name: job.result() for name, job in made.items()}
+        jobs = [pool.submit(compile_alone, header, flags_for(header, flags), ready.get(heavy))
+                for header, heavy in headers.items()]
+        complaints = [complaint for complaint in (job.result() for job in jobs) if complaint]
+    print("\n".join(complaints) or f"{len(headers)} headers compile alone")
     return 1 if complaints else 0
 
 

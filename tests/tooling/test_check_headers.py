@@ -12,7 +12,7 @@ CHECK = pathlib.Path(__file__).with_name("check_headers.py")
 def run_check(tree: pathlib.Path, headers: dict[str, str]) -> subprocess.CompletedProcess:
     (tree / "moe").mkdir()
     (tree / "outside/ATen").mkdir(parents=True)
-    (tree / "outside/ATen/ops.h").write_text("#pragma once\nnamespace at { struct Tensor {}; }\n")
+    (tree / "outside/ATen/ATen.h").write_text("#pragma once\nnamespace at { struct Tensor {}; }\n")
     for name, text in headers.items():
         (tree / name).write_text(text)
     command = f"c++ -std=c++20 -I{tree} -isystem {tree}/outside -include gone.hxx -o a.o -c {tree}/moe/a.cpp"
@@ -21,7 +21,7 @@ def run_check(tree: pathlib.Path, headers: dict[str, str]) -> subprocess.Complet
 
 
 GOOD = {
-    "moe/a.h": "#pragma once\n#include <ATen/ops.h>\ninline at::Tensor a() { return {}; }\n",
+    "moe/a.h": "#pragma once\n#include <ATen/ATen.h>\ninline at::Tensor a() { return {}; }\n",
     "moe/b.h": '#pragma once\n#include "moe/a.h"\ninline at::Tensor b() { return a(); }\n',
     "moe/c.h": "#pragma once\n#include <vector>\ninline std::vector<int> c() { return {}; }\n",
 }
@@ -35,7 +35,7 @@ def test_headers_that_compile_alone_pass(tmp_path):
 
 @pytest.mark.parametrize("text", [
     "#pragma once\ninline at::Tensor d() { return {}; }\n",  # LibTorch not included
-    "#pragma once\n#include <ATen/ops.h>\ninline at::Tensor d() { return a(); }\n",  # a.h not included
+    "#pragma once\n#include <ATen/ATen.h>\ninline at::Tensor d() { return a(); }\n",  # a.h not included
     "#pragma once\ninline std::vector<int> d() { return {}; }\n",
     "#include <vector>\ninline int d() { return 1; }\n",  # no guard
     '#pragma once\n#include "moe/none.h"\n',
