@@ -17,16 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench/peers"))
-from peers import commit_of, summary_of, write_record  # noqa: E402
+from peers import commit_of, cpu_classes, summary_of, write_record  # noqa: E402
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-CLASSES = "source scripts/cpu_classes.sh; for class in ${CPU_CLASSES[@]}; do echo $class ${LOWERED[$class]}; done"
-
-
-def lowered():
-    """Arguments of env that keep the libraries to a class, by class."""
-    lines = subprocess.run(["bash", "-c", CLASSES], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    return {name: arguments for name, *arguments in map(str.split, lines)}
 
 
 def program_of(name):
@@ -73,7 +66,7 @@ def medians(runs):
 
 
 def main():
-    environments = lowered()
+    environments = {name: one.environment for name, one in cpu_classes().items()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("classes", nargs="*", metavar="class", help=f"default: {' '.join(environments)}")
     parser.add_argument("--model", default="moe-micro", help="default: moe-micro")

@@ -1,7 +1,10 @@
 # The classes of x86-64 CPUs that moelab is built for: `source scripts/cpu_classes.sh`.
 # shellcheck shell=bash disable=SC2034
 
-readonly CPU_CLASSES=(avx2 avx512 avx512_bf16 amx)
+readonly CPU_CLASSES=(avx2 avx512 avx512_bf16 amx)  # from the least to the best
+
+# Names in tables.
+declare -rA TITLE=([avx2]=AVX2 [avx512]=AVX-512 [avx512_bf16]=AVX512-BF16 [amx]=AMX)
 
 # -march of a class's build.
 declare -rA MARCH=([avx2]=x86-64-v3 [avx512]=x86-64-v4 [avx512_bf16]=cooperlake [amx]=sapphirerapids)

@@ -10,19 +10,19 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from report.cpu_classes import cpu_classes  # noqa: E402
+
 BACKENDS = ("eager", "grouped_mm")  # of transformers' experts
-CPU_CLASSES = {"AMX": "amx_bf16", "AVX512-BF16": "avx512_bf16", "AVX-512": "avx512f", "AVX2": "avx2"}  # best first
-# Variables by which a CPU plays a lesser one. Both sides inherit them.
-LOWERED_BY = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
-AVX2 = dict(zip(LOWERED_BY, ("avx2", "AVX2", "AVX2")))
+AVX2 = cpu_classes()["avx2"].limits  # variables by which a CPU plays this class; both sides inherit them
 
 
 def cpu_class():
     """The best class of CPU that this one belongs to, and what it was lowered to by the environment."""
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    flags = flags[1].split() if flags else []
-    own = next((name for name, flag in CPU_CLASSES.items() if flag in flags), "no AVX2")
-    limits = " ".join(f"{name}={os.environ[name]}" for name in LOWERED_BY if name in os.environ)
+    flags = set(flags[1].split()) if flags else set()
+    own = next((one.title for one in reversed(cpu_classes().values()) if flags.issuperset(one.flags)), "no AVX2")
+    limits = " ".join(f"{name}={os.environ[name]}" for name in AVX2 if name in os.environ)
     if plays_avx2() and own != "AVX2":
         return f"AVX2 (an {own} CPU with {limits})"
     return f"{own} (with {limits})" if limits else own

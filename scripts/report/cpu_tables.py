@@ -3,22 +3,20 @@ a machine can play, beside the fastest PyTorch model there, and on a busy machin
 import re
 import statistics
 
+from .cpu_classes import cpu_classes
 from .document import Table, Text
 from .peer_tables import source
 from .step_figures import product_ratios
 
-NAMES = {"avx2": "AVX2", "avx512": "AVX-512", "avx512_bf16": "AVX512-BF16", "amx": "AMX"}
-# Where a record of bench/peers was kept to a class, its machine says so by these limits of oneDNN.
-LIMITS = {"AVX2": "avx2", "AVX512_CORE": "avx512", "AVX512_CORE_BF16": "avx512_bf16"}
-
 
 def class_of(record):
-    """The class of CPU that a record of bench/peers was measured on."""
+    """The class of CPU that a record of bench/peers was measured on: its machine names it, or where it was kept to a
+    lesser one, the limit of oneDNN."""
     limit = re.search(r"ONEDNN_MAX_CPU_ISA=(\w+)", record["machine"])
-    if limit:
-        return LIMITS.get(limit[1])
     own = re.search(r"class ([\w-]+)", record["machine"])
-    return {name: key for key, name in NAMES.items()}.get(own[1]) if own else None
+    if limit:
+        return next((one.name for one in cpu_classes().values() if one.limits.get("ONEDNN_MAX_CPU_ISA") == limit[1]), None)
+    return next((one.name for one in cpu_classes().values() if own and one.title == own[1]), None)
 
 
 def latest(records, kind):
@@ -39,7 +37,7 @@ def classes(record, peers):
 
     def row(name, outcome):
         rates = record["tokens_per_second"].get(name, {})
-        return [NAMES[name], outcome, *(f"{rates[p]:,.0f}" if p in rates else "" for p in ("fp32", "bf16", "fp16")),
+        return [cpu_classes()[name].title, outcome, *(f"{rates[p]:,.0f}" if p in rates else "" for p in ("fp32", "bf16", "fp16")),
                 *peer_cells(of_class.get(name))]
 
     heads = ["class", "tests of the kernels", "fp32, tokens/s", "bf16, tokens/s", "fp16, tokens/s",
