@@ -1,0 +1,232 @@
+"""Records, figures and pictures of records made up here; what is expected is worked out by hand or known in closed form."""
+import itertools
+import json
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import sweep_records as made
+from matplotlib.text import Text
+from report_calls import refused, sweep_of
+
+from report import figures, pages, records
+from report.plots import pareto, run_curves, theme
+
+# Records.
+
+
+def test_torn_lines_are_left_out_with_a_note(tmp_path):
+    path = made.write(tmp_path / "r.jsonl", [made.record(), made.record(round=2)], torn='{"schema": 1, "case": "ba')
+    read, notes = records.read_records([path])
+    assert [record.round for record in read] == [1, 2]
+    assert len(notes) == 1 and f"{path}:3" in notes[0] and "torn" in notes[0]
+
+
+def test_a_damaged_line_before_the_end_is_refused(tmp_path):
+    path = made.write(tmp_path / "r.jsonl", [made.record()], torn='{"schema": 1, "ca\n' + json.dumps(made.record(round=2)) + "\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.md").write_text("as it was")
+    assert f"{path}:2: damaged" in refused(path, "--out", tmp_path / "out")
+    assert (tmp_path / "out" / "report.md").read_text() == "as it was"
+
+
+def test_a_whole_record_without_an_end_of_line_counts(tmp_path):
+    path = made.write(tmp_path / "r.jsonl", [made.record()], torn=json.dumps(made.record(round=2)))
+    assert [record.round for record in records.read_records([path])[0]] == [1, 2]
+
+
+def test_other_files_in_the_folder_are_no_records(tmp_path):
+    made.write(tmp_path / "records.jsonl", [made.record()])
+    for name in records.NO_RECORDS:
+        (tmp_path / name).write_text('{"schema": 7}\n')
+    assert len(records.read_records([tmp_path])[0]) == 1
+
+
+def test_folders_of_records(tmp_path):
+    made.write(tmp_path / "b.jsonl", [made.record(round=2)])
+    made.write(tmp_path / "a.jsonl", [made.record(round=1)])
+    assert [record.round for record in records.read_records([tmp_path])[0]] == [1, 2]
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"schema": 2}, ["schema 2", "reads schema 1"]),
+    ({"steps": [[1, 2]]}, ["not a record"]),
+    ({"round": "one"}, ["not a record", "one"]),
+])
+def test_what_is_no_record_is_refused_by_line(tmp_path, changes, words):
+    path = made.write(tmp_path / "r.jsonl", [made.record(), made.record(**changes)])
+    message = refused(path, "--out", tmp_path / "out")
+    assert f"{path}:2" in message and all(word in message for word in words), message
+
+
+def test_missing_field_is_named(tmp_path):
+    row = made.record()
+    del row["command"]
+    assert "'command' is missing" in refused(made.write(tmp_path / "r.jsonl", [row]), "--out", tmp_path)
+
+
+def test_no_records_and_no_file_are_refused(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert "no records" in refused(tmp_path / "empty.jsonl", "--out", tmp_path / "out")
+    assert "No such file" in refused(tmp_path / "none.jsonl", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_warm_up_is_three_steps_or_a_third(tmp_path):
+    """Steps 1 to 3 take ten times as long: they would show."""
+    for count, kept in ((9, 6), (12, 9), (7, 5), (2, 2), (1, 1)):
+        rows = [made.record(steps=made.steps(1000, count))]
+        (record,), _ = records.read_records([made.write(tmp_path / "r.jsonl", rows)])
+        assert len(record.rates) == kept
+        if count >= 9:
+            assert np.allclose(record.rates, made.TOKENS)  # a step is 2048 tokens in a second
+
+
+# Figures.
+
+
+def test_medians_spread_and_exact_ratios(tmp_path):
+    base = [made.record(round=number, milliseconds=ms) for number, ms in enumerate((1000, 1250, 2000), 1)]
+    lean = [made.record("lean", round=number, milliseconds=ms / 2, activations=200)
+            for number, ms in enumerate((1000, 1250, 2000), 1)]
+    sweep = sweep_of(tmp_path, base + lean)
+    baseline, case = sweep.case("baseline"), sweep.case("lean")
+    assert [baseline.speed.value, baseline.speed.low, baseline.speed.high] == pytest.approx([1638.4, 1024, 2048])
+    assert case.speed.value == pytest.approx(2 * 1638.4) and case.peak.value == 600 * made.MIB
+    assert (case.step_ms.value, case.step_ms.low, case.step_ms.high) == pytest.approx((625, 500, 1000))
+    assert case.predicted.value == pytest.approx(0.992 * 600 * made.MIB)
+    # Each round is twice as fast as its own baseline, although rounds differ by half.
+    assert [case.speed_ratio.value, case.speed_ratio.low, case.speed_ratio.high] == pytest.approx([2, 2, 2])
+    assert case.peak_ratio == figures.Interval(0.5, 0.5, 0.5)
+    assert baseline.speed_ratio is None and case.loss_change == 0
+
+
+def test_slower_and_larger_stays_slower_and_larger(tmp_path):
+    bad = made.record("bad", milliseconds=1250, activations=1400, loss_change=0.5)
+    case = sweep_of(tmp_path, [made.record(), bad]).case("bad")
+    assert case.speed_ratio.value == pytest.approx(0.8) and case.peak_ratio.value == 1.5
+    assert case.loss_change == pytest.approx(0.5)
+
+
+def test_same_bits_are_those_of_losses_and_gradient_norms(tmp_path):
+    norms = [1 / 3 + step for step in range(9)]
+    cases = {"moved": norms, "rounded": norms[:-1] + [norms[-1] * (1 + 2**-52)], "unknown": []}
+    records = [made.record(gradient_norms=norms)] + [made.record(n, gradient_norms=g) for n, g in cases.items()]
+    sweep = sweep_of(tmp_path, records)
+    assert {name: pages.loss_change(sweep.case(name)) for name in cases} == {
+        "moved": "same bits", "rounded": "0", "unknown": "0"}
+    other_loss = made.record("other", gradient_norms=norms, loss_change=0.5)
+    assert not sweep_of(tmp_path, [records[0], other_loss]).case("other").same_bits
+
+
+def test_bootstrap_interval_holds_what_it_should():
+    """Rates drawn around a true ratio of 1.5, often: near 95 of 100 intervals hold it, and repeating gives the same."""
+    generator = np.random.default_rng(7)
+
+    def rounds(count: int) -> list:
+        return [(generator.normal(1500, 60, 12), generator.normal(1000, 40, 12)) for _ in range(count)]
+
+    held = 0
+    for _ in range(40):
+        interval = figures.ratio_of_rates(rounds(6))
+        held += interval.low <= 1.5 <= interval.high
+        assert interval.low <= interval.value <= interval.high
+    assert held >= 33  # 38 are expected; fewer than 33 come once in 1,400 times
+    sample = rounds(4)
+    assert figures.ratio_of_rates(sample) == figures.ratio_of_rates(sample)
+
+
+def test_bootstrap_interval_of_rounds_that_differ_spans_them():
+    """Constant steps: all of the spread is between the rounds, and a resample's median of three is one of them."""
+    pairs = [(np.full(5, ratio), np.ones(5)) for ratio in (1.0, 2.0, 4.0)]
+    assert figures.ratio_of_rates(pairs) == figures.Interval(2, 1, 4)
+
+
+def test_rounds_whose_baseline_failed_leave_no_ratio(tmp_path):
+    rows = [made.record(round=1), made.failed("baseline", 2, "crash", "signal 9"), made.record("lean", 1, 500),
+            made.record("lean", 2, 100), made.record("other", 2)]
+    sweep = sweep_of(tmp_path, rows)
+    assert sweep.case("lean").speed_ratio.value == pytest.approx(2)  # of round 1 alone; round 2 would say 10
+    assert sweep.case("lean").speed.value == pytest.approx((4096 + 20480) / 2)
+    assert sweep.case("other").speed_ratio is None
+    assert any("other" in note and "no ratios" in note for note in sweep.notes)
+
+
+def test_runs_of_different_length_are_not_compared(tmp_path):
+    assert sweep_of(tmp_path, [made.record(), made.record("lean", steps=made.steps(500, 8))]).case("lean").pairs == []
+
+
+def test_repeated_runs_and_earlier_settings_do_not_count(tmp_path):
+    rows = [made.record(milliseconds=4000, settings_hash="old", started="2025-01-01T00:00:00Z"),
+            made.failed("baseline", 1, "error", started="2025-06-01T00:00:00Z"), made.record(milliseconds=1000)]
+    baseline = sweep_of(tmp_path, rows).case("baseline")
+    assert baseline.speed.value == pytest.approx(2048) and not baseline.failures
+
+
+def test_machines_commits_and_models_are_not_mixed(tmp_path):
+    rows = [made.record(), made.record(commit="def"), made.record(dirty=True), made.record(model="moe-nano"),
+            made.record(machine={"cpu": "another"}), made.record("lean"), made.record(sweep="another part")]
+    found = figures.sweeps(records.read_records([made.write(tmp_path / "r.jsonl", rows)])[0])
+    assert [len(sweep.cases) for sweep in found] == [2, 1, 1, 1, 1, 1]
+
+
+def beaten(point, points) -> bool:
+    return any(other != point and other[0] <= point[0] and other[1] >= point[1] for other in points)
+
+
+def test_pareto_front_against_its_definition():
+    generator = np.random.default_rng(3)
+    for _ in range(200):
+        points = [tuple(point) for point in generator.integers(0, 8, (12, 2)).tolist()]
+        front = figures.pareto_front(points)
+        assert set(front) == {i for i, point in enumerate(points) if not beaten(point, points)}, points
+        assert [points[i][0] for i in front] == sorted(points[i][0] for i in front)
+    assert figures.pareto_front([]) == []
+
+
+# Pictures.
+
+
+def test_only_some_of_many_points_are_named(tmp_path):
+    sweep = sweep_of(tmp_path, made.sweep())
+    cases, front = figures.measured(sweep), figures.on_front(sweep)
+    assert pareto.named(cases, front, 12) == cases
+    some = pareto.named(cases, front, 3)
+    assert len(some) == 3 and some[0].name == "baseline" and front[0] in some and front[-1] in some
+
+
+@pytest.mark.parametrize("look", [theme.WIDE, theme.NARROW])
+def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
+    """Long names on the front, among bars from the slowest to the fastest of three rounds."""
+    cases = {"baseline": (1200, (1200, 1300, 1600)), "left": (225, (2700, 3000, 4900)), "recompute + compact": (352, (4100,)),
+             "recommended without accumulation": (530, (2600, 4700, 5400)), "beaten": (600, (2700, 3800, 4800))}
+    sweep = sweep_of(tmp_path, [made.record(name, number, 1000 * made.TOKENS / rate, mib - 100, 100)
+                                for name, (mib, rates) in cases.items() for number, rate in enumerate(rates)])
+    figure = pareto.pareto(sweep, look)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    (x, y) = zip(*(axes.transData.transform(label.xy) for label in axes.texts))
+    boxes = [Text.get_window_extent(label) for label in axes.texts]
+    for label, box in zip(axes.texts, boxes):
+        assert not any(box.x0 < at < box.x1 and box.y0 < height < box.y1 for at, height in zip(x, y)), label.get_text()
+        assert math.hypot(*label.xyann) < 40, label.get_text()
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    plt.close(figure)
+
+
+def test_losses_after_other_tokens_have_no_colour(tmp_path):
+    rows = [made.record(), made.record("lean"), made.record("short", steps=made.steps(500, 8))]
+    losses = pareto.final_losses(sweep_of(tmp_path, rows).cases)
+    assert losses[0] == losses[1] == pytest.approx(5.5 / 9**0.3) and math.isnan(losses[2])
+
+
+def test_curves_of_the_cases_that_end_farthest(tmp_path):
+    rows = [made.record()] + [made.record(f"case {index}", loss_change=0.01 * index * (-1)**index) for index in range(20)]
+    names = [case.name for case in run_curves.with_curves(sweep_of(tmp_path, rows))]
+    assert names == ["baseline", *(f"case {index}" for index in range(9, 20))]
+
+
+def test_every_case_has_its_panel_of_memory(tmp_path):
+    rows = [made.record(), *(made.record(f"case {index}") for index in range(50))]
+    assert len(run_curves.with_memory(sweep_of(tmp_path, rows))) == 51
