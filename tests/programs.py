@@ -28,12 +28,14 @@ def moelab() -> str:
     return built("MOELAB_PROGRAM", "bin/moelab")
 
 
-def train_command(settings: dict, *arguments) -> list[str]:
-    """moelab train of moe-pico. Arguments with a '=' are settings, in place of the given; the others are options."""
-    settings = settings | dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    options = [argument for argument in arguments if "=" not in argument]
+def train_command(settings: dict, *arguments, command: str = "train") -> list[str]:
+    """moelab train, or another command, of moe-pico. Arguments with a '=' are settings, in place of the given; the others
+    are options."""
+    words = [str(argument) for argument in arguments]
+    settings = settings | dict(word.split("=", 1) for word in words if "=" in word)
+    options = [word for word in words if "=" not in word]
     pairs = [f"{key}={value}" for key, value in settings.items()]
-    return [moelab(), "train", "--config", "moe-pico", *options, *pairs]
+    return [moelab(), command, "--config", "moe-pico", *options, *pairs]
 
 
 def run(command: list, **how) -> subprocess.CompletedProcess:

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 
+import programs
 import pytest
+from programs import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAM = os.path.abspath(os.environ.get("MOELAB_PROGRAM", ROOT / "build/dev/bin/moelab"))
+PROGRAM = os.path.abspath(programs.moelab())
 SENTENCE = "the fox – quick and brown – jumps over the dög; "
 STATISTICS = re.compile(
     r"(\d+) tokens \((.*?)\)(?:, ([\d.]+) tokens/s after the first)?; prompt of (\d+) tokens in [\d.]+ s; "

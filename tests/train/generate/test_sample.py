@@ -3,13 +3,11 @@
 import json
 import pathlib
 import subprocess
-import sys
 
+import programs
 import pytest
+from programs import expect_mistake
 
-from tests.programs import ROOT, moelab
-
-PROGRAM = moelab()
 SENTENCE = "the fox, quick and brown, jumps over the dog; "
 PROMPTS = ["the fox", "jumps", "q", "the dog; the fox, quick and brown, jumps over", "ov", "dog"]
 
@@ -18,24 +16,19 @@ PROMPTS = ["the fox", "jumps", "q", "the dog; the fox, quick and brown, jumps ov
 def data(tmp_path_factory) -> pathlib.Path:
     """Shards of one sentence told over and over, a token a byte, and prompts."""
     folder = tmp_path_factory.mktemp("data")
-    (folder / "text.txt").write_text(SENTENCE * 2000)
     (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n\n")
-    subprocess.run([sys.executable, ROOT / "scripts/prepare_data.py", "--bytes", "--out", folder / "shards",
-                    folder / "text.txt"], check=True, capture_output=True)  # fmt: skip
+    programs.prepare_bytes(folder, SENTENCE * 2000)
     return folder
 
 
 def run(data, folder, *settings, command="train") -> subprocess.CompletedProcess:
-    usual = [f"data.path={data}/shards", f"run.dir={folder}", "model.layers=2", "train.sequence=64",
-             "train.micro_batch=2", "train.steps=6", "eval.batches=2", "run.threads=1", "run.log_every=0"]  # fmt: skip
-    words = [PROGRAM, command, "--config", "moe-pico", *usual, *settings]
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
+    given = {"data.path": data / "shards", "run.dir": folder, "model.layers": 2, "train.sequence": 64,
+             "train.micro_batch": 2, "train.steps": 6, "eval.batches": 2, "run.threads": 1, "run.log_every": 0}  # fmt: skip
+    return programs.run(programs.train_command(given, *settings, command=command))
 
 
 def train(data, folder, *settings) -> dict:
-    done = run(data, folder, *settings)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "summary.json").read_text())
+    return programs.summary(run(data, folder, *settings), folder)
 
 
 def lines(file: pathlib.Path) -> list[dict]:
@@ -142,13 +135,6 @@ def test_running_out_of_memory_halves_them(data, tmp_path):
     train(data, tmp_path / "plain", "train.micro_batch=1")
     assert state(tmp_path / "run") == state(tmp_path / "plain")
     assert run(data, tmp_path / "fixed", *settings, "memory.recover=false").returncode == 3
-
-
-def expect_mistake(done, *expected):
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in expected:
-        assert text in done.stderr
 
 
 def test_a_share_that_holds_no_text_names_one_that_does(data, tmp_path):

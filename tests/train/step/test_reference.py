@@ -1,42 +1,26 @@
 """moelab train held close to a frozen model: what it leaves, and how it fails."""
 
-import json
 import pathlib
 import subprocess
 
-import numpy as np
+import programs
 import pytest
-
-from tests.programs import moelab
-
-PROGRAM = moelab()
+from programs import expect_mistake, metrics
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> pathlib.Path:
-    """Token ids below 256, without a header."""
-    folder = tmp_path_factory.mktemp("shards")
-    ids = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint16)
-    ids[:30_000].tofile(folder / "train.bin")
-    ids[30_000:].tofile(folder / "val.bin")
-    return folder
+def shards(make_shards) -> pathlib.Path:
+    return make_shards(30_000, 10_000)
 
 
-def run(shards, folder, *settings, command="train") -> subprocess.CompletedProcess:
-    words = [PROGRAM, command, "--config", "moe-pico", f"data.path={shards}", f"run.dir={folder}",
-             "train.sequence=32", "train.micro_batch=1", "train.steps=4", "eval.batches=2", "checkpoint.keep=9",
-             "run.threads=1", "run.log_every=0", *settings]  # fmt: skip
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
+def run(shards, folder, *settings) -> subprocess.CompletedProcess:
+    given = {"data.path": shards, "run.dir": folder, "train.sequence": 32, "train.micro_batch": 1, "train.steps": 4,
+             "eval.batches": 2, "checkpoint.keep": 9, "run.threads": 1, "run.log_every": 0}  # fmt: skip
+    return programs.run(programs.train_command(given, *settings))
 
 
 def train(shards, folder, *settings) -> dict:
-    done = run(shards, folder, *settings)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "summary.json").read_text())
-
-
-def lines(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return programs.summary(run(shards, folder, *settings), folder)
 
 
 def state(folder) -> bytes:
@@ -64,17 +48,17 @@ def test_a_reference_anywhere_trains_the_same_model(shards, model, tmp_path, com
         assert summary["peak_bytes"] <= got["device"]["peak_bytes"]
     assert got["device"]["peak_bytes_by_kind"]["reference"] > got["host"]["peak_bytes_by_kind"]["reference"]
     # from the reference itself the first step has no divergence, though tokens are dropped
-    divergences = [line["reference_kl"] for line in lines(tmp_path / "device")]
+    divergences = [line["reference_kl"] for line in metrics(tmp_path / "device")]
     assert divergences[0] == 0 and all(value > 0 for value in divergences[1:])
 
 
 def test_the_metric_is_there_when_it_is_on(shards, model, tmp_path):
     train(shards, tmp_path / "plain")
     train(shards, tmp_path / "measured", f"reference.path={model}", "reference.kl=0")
-    assert all("reference_kl" not in line for line in lines(tmp_path / "plain"))
-    assert all(line["reference_kl"] > 0 for line in lines(tmp_path / "measured"))
-    assert [line["loss"] for line in lines(tmp_path / "measured")] == [
-        line["loss"] for line in lines(tmp_path / "plain")]  # fmt: skip
+    assert all("reference_kl" not in line for line in metrics(tmp_path / "plain"))
+    assert all(line["reference_kl"] > 0 for line in metrics(tmp_path / "measured"))
+    assert [line["loss"] for line in metrics(tmp_path / "measured")] == [
+        line["loss"] for line in metrics(tmp_path / "plain")]  # fmt: skip
     assert state(tmp_path / "measured") == state(tmp_path / "plain")
 
 
@@ -87,15 +71,8 @@ def test_a_run_goes_on_bit_for_bit(shards, model, tmp_path, home):
     assert done.returncode == 0, done.stderr
     assert state(tmp_path / "parts") == state(tmp_path / "whole")
     kept = ["step", "loss", "reference_kl"]
-    assert [[line[key] for key in kept] for line in lines(tmp_path / "parts")] == [
-        [line[key] for key in kept] for line in lines(tmp_path / "whole")]  # fmt: skip
-
-
-def expect_mistake(done, *expected):
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("moelab: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in expected:
-        assert text in done.stderr
+    assert [[line[key] for key in kept] for line in metrics(tmp_path / "parts")] == [
+        [line[key] for key in kept] for line in metrics(tmp_path / "whole")]  # fmt: skip
 
 
 def test_mistakes_are_one_line(shards, model, tmp_path):
