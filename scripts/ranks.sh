@@ -75,8 +75,7 @@ run_ranks() {
     [[ -n ${process-} ]] || continue
     unset "running[$process]"
     # A rank's reason counts more than that the others have lost it.
-    if ((ended == 2 || ended == 3)) && ((code != 2)); then code=$ended; fi
-    if ((ended != 0 && code == 0)); then code=$ended; fi
+    if ((ended != 0 && (code == 0 || (code != 2 && (ended == 2 || ended == 3))))); then code=$ended; fi
     if ((ended != 0)) && [[ -z $killer ]]; then
       (sleep 10 && kill -KILL "${!running[@]}") >/dev/null 2>&1 &  # holds no pipe of the caller's open
       killer=$!
