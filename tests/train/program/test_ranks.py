@@ -27,7 +27,7 @@ def corpus(make_shards) -> pathlib.Path:
 def settings(folder, data, accumulation, *more):
     given = {"data.path": data, "run.dir": folder, "train.steps": 4, "train.micro_batch": 2, "train.sequence": 32, "model.vocab": 256,
              "train.accumulation": accumulation, "eval.batches": 5, "eval.every": 2, "run.log_every": 1,
-             "parallel.timeout": 20} | dict(one.split("=", 1) for one in more)
+             "parallel.timeout": 20, "run.threads": 1} | dict(one.split("=", 1) for one in more)
     return [moelab(), "train", "--config", "moe-pico", *(f"{key}={value}" for key, value in given.items())]
 
 
@@ -75,18 +75,26 @@ CASES = {"fp32": [], "bf16": ["precision.compute=bf16"], "sigmoid": ["model.rout
          "zero_3_host": ["parallel.zero=3", "placement.parameters=host", "precision.compute=bf16", "precision.store=int8"]}
 
 
+@pytest.fixture(scope="module", params=CASES)
+def case_alone(request, tmp_path_factory, corpus):
+    """A case's settings, and what one rank left that took them but for those about ranks."""
+    given = CASES[request.param]
+    folder = tmp_path_factory.mktemp("one")
+    alone = [setting for setting in given if not setting.startswith(("parallel.", "placement.reshard"))]
+    assert run(1, folder, corpus, MICRO_BATCHES, *alone).returncode == 0
+    return given, numbers(folder), checkpoint(folder)
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("case", CASES)
-def test_ranks_have_the_bits_of_one(tmp_path, corpus, case, ranks):
-    one, several = tmp_path / "one", tmp_path / "several"
-    alone = [setting for setting in CASES[case] if not setting.startswith(("parallel.", "placement.reshard"))]
-    assert run(1, one, corpus, MICRO_BATCHES, *alone).returncode == 0
-    done = run(ranks, several, corpus, MICRO_BATCHES // ranks, "parallel.check=true", *CASES[case])
+def test_ranks_have_the_bits_of_one(tmp_path, corpus, case_alone, ranks):
+    given, numbers_alone, checkpoint_alone = case_alone
+    several = tmp_path / "several"
+    done = run(ranks, several, corpus, MICRO_BATCHES // ranks, "parallel.check=true", *given)
     assert done.returncode == 0, done.stderr
-    assert numbers(several) == numbers(one)
-    assert checkpoint(several) == checkpoint(one)
+    assert numbers(several) == numbers_alone
+    assert checkpoint(several) == checkpoint_alone
     for rank in range(1, ranks):  # all ranks know the same
-        assert numbers(several / f"ranks/{rank}") == numbers(one)
+        assert numbers(several / f"ranks/{rank}") == numbers_alone
 
 
 def test_rank_0_alone_speaks(tmp_path, corpus):
