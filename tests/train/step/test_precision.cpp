@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
-#include <iostream>
 #include <limits>
 #include <string>
 
@@ -11,79 +10,15 @@
 #include "moe/settings/error.h"
 #include "tests/kernels/reference.h"
 #include "tests/train/step/compared_runs.h"
-#include "tests/train/step/random_run.h"
+#include "tests/train/step/precision_runs.h"
 #include "train/predict/dry_run.h"
-#include "train/settings/convert.h"
 #include "train/settings/load.h"
-#include "train/settings/options.h"
 
-// fp16 with its loss scale, bf16 weights without masters, and products in fp8, in the trainer.
+// fp16 with its loss scale, and bf16 weights without masters, in the trainer.
 namespace moelab {
 namespace {
 
-using test::carry_over;
-using test::random_batches;
-using test::small_settings;
-
-Settings fp16_settings() {
-  Settings s = small_settings();
-  s.precision.compute = ComputePrecision::fp16;
-  return s;
-}
-
-Settings bare_settings(OptimizerName optimizer = OptimizerName::adamw) {
-  Settings s = small_settings();
-  s.precision.compute = ComputePrecision::bf16;
-  s.precision.master = MasterWeights::none;
-  s.optim.name = optimizer;
-  return s;
-}
-
-Settings fp8_settings() {
-  Settings s = small_settings();
-  s.precision.compute = ComputePrecision::fp8;
-  return s;
-}
-
-std::vector<OptimizerName> rules_with_masters() {
-  std::vector<OptimizerName> rules;
-  for (size_t i = 0; i < enum_names(OptimizerName{}).size(); ++i) {
-    const auto name = static_cast<OptimizerName>(i);
-    if (update_rule_facts({.name = name}).keeps_masters()) rules.push_back(name);
-  }
-  return rules;
-}
-
-std::string name_of(const Settings& s) {
-  return value_text(s.optim.name) + " compute " + value_text(s.precision.compute) + " master " +
-         value_text(s.precision.master) + " accumulation " + value_text(s.train.accumulation) + " dispatch " +
-         value_text(s.model.dispatch) + " attention " + value_text(s.attention.kernel);
-}
-
-// All gradients of one micro-batch, divided by the scale, as float64.
-std::vector<at::Tensor> gradients(const Settings& s, at::ScalarType compute, double scale, bool fp8 = false) {
-  TransformerOptions options;
-  options.compute = compute;
-  options.fp8 = fp8;
-  Transformer model(s.model, s.attention, options);
-  DirectRunner direct;
-  const Batch batch = test::random_batch(s, 0, 0, s.train.micro_batch);
-  const LossParts parts = model.forward(batch.tokens, batch.targets, true, direct,
-                                        {.loss_scale = at::full({}, scale, at::kDouble)});
-  (model.objective(parts) * scale).backward();
-  std::vector<at::Tensor> all;
-  for (const Parameter& p : model.parameters()) all.push_back(p.value.grad().to(at::kDouble) / scale);
-  return all;
-}
-
-double off(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& want) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    error += (got[i] - want[i]).square().sum().item<double>();
-    norm += want[i].square().sum().item<double>();
-  }
-  return std::sqrt(error / norm);
-}
+using namespace test;
 
 // fp16 has three more significant bits than bf16, which shows in every operator of the model.
 TEST(Fp16, GradientsAreCloserToFp32sThanBf16s) {
@@ -244,107 +179,10 @@ TEST(Fp16, StepsAndClipsByUnscaledGradients) {
   }
 }
 
-// The largest loss of the last five steps on a repeated batch.
-double learned_loss(Settings s) {
-  s.train.steps = 40;
-  s.optim.lr = 5e-3;
-  Trainer trainer(s, at::kCPU, [s](int64_t, int64_t, int64_t) { return test::random_batch(s, 0, 0, 4); });
-  double last = 0;
-  for (int64_t step = 0; step < 40; ++step) {
-    const StepReport report = trainer.step(step);
-    EXPECT_FALSE(report.skipped) << name_of(s);
-    if (step >= 35) last = std::max(last, report.loss);
-  }
-  return last;
-}
-
 TEST(Fp16, LearnsAsFp32Does) {
   const double want = learned_loss(small_settings());
   EXPECT_LT(want, 3);  // from 4.1
   EXPECT_NEAR(learned_loss(fp16_settings()) / want, 1, 0.02);
-}
-
-TEST(Fp8, LearnsAsFp32Does) {
-  EXPECT_NEAR(learned_loss(fp8_settings()) / learned_loss(small_settings()), 1, 0.05);
-}
-
-TEST(Fp8, GradientsAreWithinItsRoundingOfFp32s) {
-  for (const auto dispatch : {Dispatch::capacity, Dispatch::dropless}) {
-    for (const int64_t experts : {4, 0}) {
-      Settings s = small_settings();
-      s.model.dispatch = dispatch;
-      s.model.experts = experts;
-      s.model.shared_experts = experts > 0 ? 1 : 0;
-      s.model.experts_per_token = 4;
-      s.model.capacity_factor = 4;
-      const auto want = gradients(s, at::kFloat, 1), fp8 = gradients(s, at::kBFloat16, 1, true),
-                 bf16 = gradients(s, at::kBFloat16, 1);
-      // a gradient rounds by up to 2^-3 of its value, an e4m3 factor by 2^-4, in each of four layers
-      EXPECT_LT(off(fp8, want), 0.2) << name_of(s);
-      EXPECT_GT(off(fp8, want), 2 * off(bf16, want)) << name_of(s);
-    }
-  }
-}
-
-// A text that the program contains (its settings help), by rows from `first` on.
-Batch text_batch(const Settings& s, int64_t first) {
-  const std::string text = settings_help();
-  const int64_t rows = s.train.micro_batch, length = s.train.sequence;
-  const at::Tensor ids = at::empty({rows, length + 1}, at::kLong);
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const int64_t row = i / (length + 1), column = i % (length + 1);
-    ids.data_ptr<int64_t>()[i] = static_cast<uint8_t>(text.at((first + row) * length + column));
-  }
-  return {ids.narrow(1, 0, length).contiguous(), ids.narrow(1, 1, length).contiguous()};
-}
-
-// On text, after 20 steps in fp32: the gradient error of 8-bit products, compared with that of 16 bits.
-TEST(Fp8, GradientErrorOnARealBatch) {
-  Settings s = small_settings();
-  s.model.vocab = 256;
-  s.train.sequence = 64;
-  s.train.steps = 20;
-  Trainer trainer(s, at::kCPU, [&](int64_t step, int64_t, int64_t) { return text_batch(s, 4 * step); });
-  for (int64_t step = 0; step < 20; ++step) trainer.step(step);
-  const auto at_weights = [&](at::ScalarType compute, bool fp8) {
-    TransformerOptions options;
-    options.compute = compute;
-    options.fp8 = fp8;
-    Transformer model(s.model, s.attention, options);
-    test::copy(trainer.weights(), model_state(model));
-    round_masters(model);
-    DirectRunner direct;
-    const Batch batch = text_batch(s, 80);
-    model.objective(model.forward(batch.tokens, batch.targets, true, direct)).backward();
-    std::vector<at::Tensor> all;
-    for (const Parameter& p : model.parameters()) {
-      // the embedding's gradient comes from the head, which is not in fp8, and is larger than all others
-      if (p.name.starts_with("blocks.")) all.push_back(p.value.grad().to(at::kDouble).flatten());
-    }
-    return std::vector<at::Tensor>{at::cat(all)};
-  };
-  const auto want = at_weights(at::kFloat, false), bf16 = at_weights(at::kBFloat16, false),
-             fp8 = at_weights(at::kBFloat16, true);
-  const auto cosine = [&](const std::vector<at::Tensor>& got) {
-    return (got[0].dot(want[0]) / got[0].norm() / want[0].norm()).item<double>();
-  };
-  std::cout << "gradient on a real batch against fp32: fp8 off by " << off(fp8, want) << ", cosine "
-            << cosine(fp8) << "; bf16 off by " << off(bf16, want) << ", cosine " << cosine(bf16) << "\n";
-  EXPECT_GT(cosine(fp8), 0.98);
-  EXPECT_GT(cosine(bf16), cosine(fp8));
-}
-
-TEST(Fp8, GoesOnBitwiseAndRecomputesBitwise) {
-  for (const auto mode : {CheckpointMode::none, CheckpointMode::full}) {
-    Settings s = fp8_settings();
-    s.activations.checkpoint = mode;
-    Trainer first(s, at::kCPU, random_batches(s)), second(s, at::kCPU, random_batches(s)),
-        kept(fp8_settings(), at::kCPU, random_batches(s));
-    for (int64_t step = 0; step < 3; ++step) EXPECT_EQ(first.step(step).loss, kept.step(step).loss);
-    carry_over(first, second);
-    for (int64_t step = 3; step < 5; ++step) EXPECT_EQ(first.step(step).loss, second.step(step).loss);
-    test::expect_equal(first.weights(), second.weights(), name_of(s));
-  }
 }
 
 TEST(Bf16WithoutMasters, LearnsAsWithThem) {
