@@ -8,10 +8,13 @@
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 #include "moe/transformer.h"
+#include "tests/moe/enlarge.h"
 #include "tests/moe/logits_tolerance.h"
 
 namespace moelab {
 namespace {
+
+using test::enlarge;
 
 constexpr int64_t kBatch = 2, kPositions = 24;
 
@@ -23,15 +26,6 @@ ModelSettings base() {
   m.heads = 4;
   m.d_expert = 40;
   return m;
-}
-
-// Weights ten times the usual size: attention and routing are then far from uniform, and a position that is
-// off by one shows.
-void enlarge(Transformer& model) {
-  at::NoGradGuard no_grad;
-  for (Parameter& p : model.parameters()) {
-    if (p.value.dim() > 1) p.value.mul_(10);
-  }
 }
 
 at::Tensor made_up_tokens(const ModelSettings& m) {

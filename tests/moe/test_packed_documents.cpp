@@ -8,6 +8,7 @@
 
 #include "moe/transformer.h"
 #include "tests/kernels/reference.h"
+#include "tests/moe/enlarge.h"
 #include "tests/moe/small_model.h"
 #include "tests/moe/transformer_reference.h"
 
@@ -15,6 +16,7 @@ namespace moelab {
 namespace {
 
 using at::Tensor;
+using test::enlarge;
 
 // Balance is counted over a row, so it is not each document's own.
 ModelSettings base() {
@@ -47,16 +49,6 @@ Packed make_packed(const ModelSettings& m) {
     packed.filled += start;
   }
   return packed;
-}
-
-// Weights ten times the usual size, so that routing and attention are far from uniform.
-void enlarge(Transformer& model) {
-  at::NoGradGuard no_grad;
-  for (Parameter& p : model.parameters()) {
-    if (p.value.dim() > 1) p.value.mul_(10);
-  }
-  at::manual_seed(12);
-  for (const auto& buffer : model.buffers()) buffer.tensor.normal_(0, 0.2);
 }
 
 // The mean over all tokens of each document's objective, one model of plain float64 a document.

@@ -6,30 +6,20 @@
 #include <functional>
 
 #include "tests/kernels/reference.h"
+#include "tests/moe/enlarge.h"
 #include "tests/moe/small_model.h"
 #include "tests/moe/transformer_reference.h"
 
 namespace moelab {
 namespace {
 
-using test::small_model;
+using test::enlarge, test::small_model;
 
 struct ModelCase {
   const char* name;
   std::function<void(ModelSettings&)> change;
   AttentionKernel attention = AttentionKernel::flash;
 };
-
-// Weights ten times the usual size, so that routing and attention are far from uniform and a wrong term
-// shows.
-void enlarge(Transformer& model) {
-  at::NoGradGuard no_grad;
-  for (Parameter& p : model.parameters()) {
-    if (p.value.dim() > 1) p.value.mul_(10);
-  }
-  at::manual_seed(12);
-  for (const auto& buffer : model.buffers()) buffer.tensor.normal_(0, 0.2);
-}
 
 struct Batch {
   at::Tensor tokens, targets;

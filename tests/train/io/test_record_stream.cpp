@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/temporary_folder.h"
+#include "tests/train/io/lazy_queue.h"
 #include "tests/user_error.h"
 #include "train/io/record_stream.h"
 
@@ -46,23 +47,10 @@ struct Records {
   std::span<std::byte> span;
 };
 
-// Holds requests back and completes the newest first, as a queue may.
-struct LazyQueue : FileQueue {
-  void submit(const FileRequest& request) override { requests.push_back(request); }
-  FileResult wait() override {
-    const FileRequest request = requests.back();
-    requests.pop_back();
-    inner->submit(request);
-    return inner->wait();
-  }
-  std::unique_ptr<FileQueue> inner = make_thread_queue();
-  std::vector<FileRequest> requests;
-};
-
 std::unique_ptr<FileQueue> queue_of(int kind) {
   if (kind == 0) return nullptr;
   if (kind == 1) return make_thread_queue();
-  return std::make_unique<LazyQueue>();
+  return std::make_unique<test::LazyQueue>();
 }
 
 // In every byte, each visit finds what the previous run left there; at first 0.

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/temporary_folder.h"
+#include "tests/train/io/lazy_queue.h"
 #include "train/io/tile_file.h"
 
 namespace moelab {
@@ -121,23 +122,10 @@ TEST(TileFile, AFullDiskAndAShortReadAreSaid) {
   EXPECT_NE(read_with(-EIO).find("(EIO)"), std::string::npos);
 }
 
-// Holds requests back and completes the newest first, as a queue may.
-struct LazyQueue : FileQueue {
-  void submit(const FileRequest& request) override { requests.push_back(request); }
-  FileResult wait() override {
-    const FileRequest request = requests.back();
-    requests.pop_back();
-    inner->submit(request);
-    return inner->wait();
-  }
-  std::unique_ptr<FileQueue> inner = make_thread_queue();
-  std::vector<FileRequest> requests;
-};
-
 TEST(TileFile, OfTwoWritesToOnePlaceTheSecondStays) {
   const TemporaryFolder folder;
   const Memory memory(4);
-  TileFile file(folder.path(), memory.span(), kTile, std::make_unique<LazyQueue>());
+  TileFile file(folder.path(), memory.span(), kTile, std::make_unique<test::LazyQueue>());
   const std::vector<char> old = random_bytes(kTile, 1), fresh = random_bytes(kTile, 2);
   file.write(0, old.data(), kTile);
   file.write(0, fresh.data(), kTile);
