@@ -19,10 +19,7 @@ namespace {
 using test::carry_over, test::expect_equal, test::text_of, test::Overrides, test::operator+;
 
 Settings settings_with(const Overrides& overrides) {
-  const Overrides small = {"model.vocab=61", "model.d_model=32",  "model.layers=4",
-                           "model.heads=4",  "model.d_expert=48", "train.sequence=24",
-                           "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
-  return test::pico_settings(small + overrides);
+  return test::pico_settings(test::kSmallRun + overrides);
 }
 
 Overrides away(const std::string& home, const TemporaryFolder& drive) {

@@ -21,11 +21,8 @@ namespace {
 using test::carry_over, test::expect_equal, test::text_of, test::Overrides, test::operator+;
 
 Settings settings_with(const Overrides& overrides) {
-  const Overrides small = {
-      "model.vocab=61",      "model.d_model=32",          "model.layers=3", "model.heads=4",
-      "model.d_expert=48",   "train.sequence=24",         "train.steps=8",  "optim.warmup=1",
-      "train.micro_batch=4", "placement.nvme_block=16KiB"};
-  return test::pico_settings(small + overrides);
+  const Overrides own = {"model.layers=3", "placement.nvme_block=16KiB"};
+  return test::pico_settings(test::kSmallRun + own + overrides);
 }
 
 // Every rule, with masters, without, and in fp32; every way that gradients are produced.

@@ -18,6 +18,14 @@ inline Settings pico_settings(const Overrides& overrides) {
   return load_settings({.config = "moe-pico", .overrides = overrides});
 }
 
+// Sizes at which a step takes milliseconds; on a GPU every row of a product is a multiple of 16 bytes.
+inline const Overrides kSmallRun = {"model.vocab=61", "model.d_model=32",  "model.layers=4",
+                                    "model.heads=4",  "model.d_expert=48", "train.sequence=24",
+                                    "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
+inline const Overrides kSmallGpuRun = {"model.vocab=64", "model.d_model=64",  "model.layers=3",
+                                       "model.heads=4",  "model.d_expert=64", "train.sequence=32",
+                                       "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
+
 inline std::string text_of(const Overrides& overrides) {
   std::string text;
   for (const std::string& one : overrides) text += one + " ";

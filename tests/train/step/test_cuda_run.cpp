@@ -4,26 +4,20 @@
 #include "tests/cuda_device.h"
 #include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
+#include "tests/train/settings/overrides.h"
 #include "tests/train/step/random_run.h"
 #include "train/program/commands/open_run.h"
-#include "train/settings/load.h"
 #include "train/step/trainer.h"
 
 // Whole training steps on a GPU, compared with the CPU's, and with memory moved off the device.
 namespace moelab {
 namespace {
 
-using Overrides = std::vector<std::string>;
+using test::Overrides, test::operator+;
 const c10::Device kGpu(c10::kCUDA, 0);
 
 Settings settings_with(const Overrides& overrides) {
-  Overrides all = {"model.vocab=64",      "model.d_model=64",
-                   "model.layers=3",      "model.heads=4",
-                   "model.d_expert=64",   "train.steps=8",
-                   "train.sequence=32",   "optim.warmup=1",
-                   "train.micro_batch=4", "placement.nvme_block=16KiB"};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return load_settings({.config = "moe-pico", .overrides = all});
+  return test::pico_settings(test::kSmallGpuRun + Overrides{"placement.nvme_block=16KiB"} + overrides);
 }
 
 struct Result {
@@ -38,11 +32,6 @@ Result run_on(c10::Device device, const Overrides& overrides) {
   for (int64_t step = 0; step < 4; ++step) result.losses.push_back(trainer.step(step).loss);
   result.weights = trainer.weights();
   return result;
-}
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 std::vector<Overrides> variants() {

@@ -6,10 +6,10 @@
 
 #include "kernels/memory/device_memory.h"
 #include "tests/cuda_device.h"
+#include "tests/train/settings/overrides.h"
 #include "tests/train/step/compared_runs.h"
 #include "tests/train/step/random_run.h"
 #include "train/predict/dry_run.h"
-#include "train/settings/load.h"
 #include "train/step/trainer.h"
 
 // Compares the step in a CUDA graph with the ordinary step. On a GPU it is captured and replayed; on the CPU
@@ -17,14 +17,11 @@
 namespace moelab {
 namespace {
 
-using Overrides = std::vector<std::string>;
+using test::Overrides, test::operator+;
 
 Settings settings_with(const Overrides& overrides, CudaGraphs graphs) {
-  Overrides all = {"model.vocab=64",      "model.d_model=64", "model.layers=3",         "model.heads=4",
-                   "model.d_expert=64",   "train.steps=10",   "train.sequence=32",      "optim.warmup=3",
-                   "train.micro_batch=4", "optim.lr=1e-2",    "model.dispatch=capacity"};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  Settings s = load_settings({.config = "moe-pico", .overrides = all});
+  const Overrides own = {"train.steps=10", "optim.warmup=3", "optim.lr=1e-2", "model.dispatch=capacity"};
+  Settings s = test::pico_settings(test::kSmallGpuRun + own + overrides);
   s.memory.cuda_graphs = graphs;  // refused on the CPU
   return s;
 }
