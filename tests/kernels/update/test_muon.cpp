@@ -136,6 +136,24 @@ TEST(Muon, PartsAreBitwiseTheWhole) {
   }
 }
 
+// Two groups, of two matrices and of one. In bf16 they are rounded stochastically, by their place in the
+// stack.
+TEST(Muon, GroupsAreBitwiseTheirMatrices) {
+  const std::vector<int64_t> shape = {3, 2, int64_t{3} << 20};
+  at::manual_seed(4);
+  const Tensor whole = (at::randn(shape) * 0.1).to(at::kBFloat16), each = whole.clone(),
+               gradient = at::randn(shape).to(at::kBFloat16), m = at::zeros(shape), m_each = m.clone();
+  OptimizerStep numbers = kNumbers;
+  numbers.stream = 9;
+  muon_(whole, gradient, m, {}, numbers);
+  for (int64_t i = 0; i < shape[0]; ++i) {
+    numbers.first_element = i * shape[1] * shape[2];
+    muon_(each[i], gradient[i], m_each[i], {}, numbers);
+  }
+  EXPECT_TRUE(test::bitwise_equal(whole, each));
+  EXPECT_TRUE(test::bitwise_equal(m, m_each));
+}
+
 TEST(Muon, ADryRunTakesTheSameScratch) {
   install_allocators();
   const Tensor first = at::zeros({32, 32});
