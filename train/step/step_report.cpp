@@ -1,10 +1,14 @@
 #include "train/step/step_report.h"
 
+#include <ATen/ATen.h>
+
 #include <cmath>
 
 #include "train/step/flops.h"
 
 namespace moelab {
+
+double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
 
 void MicroBatchReport::count(const Batch& batch, const AttentionSpan& span) {
   tokens = batch.documents.defined() ? batch.filled : batch.tokens.numel();

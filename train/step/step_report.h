@@ -8,6 +8,9 @@
 
 namespace moelab {
 
+// What a () tensor holds; 0 on the meta device. Waits for the device.
+double value_of(const at::Tensor& scalar);
+
 // The numbers of one micro-batch, which ranks send one another.
 struct MicroBatchReport {
   double cross_entropy = 0, balance_loss = 0, z_loss = 0, reference_kl = 0;  // as LossParts'

@@ -11,9 +11,10 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/update/capturable_step.h"
-#include "kernels/update/squared_norm.h"
 #include "train/optim/schedule.h"
 #include "train/step/compute_type.h"
+#include "train/step/routing_report.h"
+#include "train/step/step_form.h"
 
 namespace moelab {
 namespace {
@@ -50,8 +51,6 @@ bool steps_beside_backward(const Settings& s, c10::Device device) {
   return device.is_cuda() && s.optim.in_backward && s.placement.optimizer != Home::device &&
          s.placement.parameters == Home::device;
 }
-
-double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
 
 }  // namespace
 
@@ -154,16 +153,6 @@ double Trainer::share_of_step(const Batch& batch) const {
   return batch.documents.defined() ? batch.share : 1 / static_cast<double>(micro_batches());
 }
 
-MicroBatchReport Trainer::report_of(const LossParts& parts, const Batch& batch, double share) const {
-  MicroBatchReport report{.cross_entropy = value_of(parts.cross_entropy),
-                          .balance_loss = value_of(parts.balance_loss),
-                          .z_loss = value_of(parts.z_loss),
-                          .reference_kl = reference_ ? value_of(parts.reference_kl) : 0,
-                          .share = share};
-  report.count(batch, settings_.attention.span());
-  return report;
-}
-
 LossParts Trainer::forward(const Batch& batch) {
   enter(Phase::forward);
   std::optional<ReferenceHead> reference;
@@ -253,64 +242,49 @@ void Trainer::reserve_on_all_ranks() {
   wait_for_all(*ranks_.control);
 }
 
-void Trainer::update(StepReport& report) {
+// What is the same in a launched and in a captured step.
+void Trainer::run_step(StepForm& form) {
+  model_.reset_routing_stats();
+  for (int64_t i = ranks_.rank(); i < micro_batches(); i += ranks_.size()) {
+    if (form.stopped()) return gradients_.drop();
+    const LossParts parts = forward(form.batch(i));
+    backward(parts, form.share(i));
+    form.take_losses(i, parts);
+  }
+  check_budget();
+  form.take_routing();  // before the update: it allocates
+  update(form);
+}
+
+void Trainer::update(StepForm& form) {
   enter(Phase::step);
   const int64_t held = device_memory(device_).allocated;
-  at::NoGradGuard no_grad;
-  const bool in_backward = settings_.optim.in_backward;
-  report.lr = lr_;
-  report.loss_scale = loss_scale_.value();
-  if (ranks_.size() > 1) reserve_on_all_ranks();
-  const double squares = in_backward ? consumed_squares() : gradients_.sum_of_squares(*ranks_.control);
-  const StepDecision decision = decide_step(squares, report.loss, report.loss_scale, settings_.optim.clip);
-  report.take(decision);
-  if (!decision.skipped) {
-    if (ranks_.size() == 1) reserve();
-    const std::vector<at::Tensor> router_biases = model_.next_router_biases();
-    written_ = true;
-    if (!in_backward) step_all(decision.gradient_scale);
+  const at::NoGradGuard no_grad;
+  if (form.decide()) {
+    const std::vector<at::Tensor> router_biases = form.router_biases();
+    form.update_weights();
     model_.set_router_biases(router_biases);
   }
-  loss_scale_.update(decision.skipped);
   update_bytes_ = phase_peak(device_, Phase::step) - held;
   gradients_.drop();
 }
 
 StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
-  StepReport report;
   written_ = false;
   lr_ = learning_rate(settings_.optim, settings_.train.steps, step);
+  consumed_squares_.assign(optimizer_.parameters().size(), kNotConsumed);
   if (loss_scale_.used()) {
     device_loss_scale_ =
         graph_ ? capturable_loss_scale(graph_->live)
                : at::full({}, loss_scale_.value(), at::TensorOptions(device_).dtype(at::kDouble));
   }
-  if (graph_) {
-    report.interrupted = stop && stop();
-    return report.interrupted ? report : step_in_graph(step, report);
-  }
-  consumed_squares_.assign(optimizer_.parameters().size(), kNotConsumed);
-  model_.reset_routing_stats();
-  const int64_t rows = settings_.train.micro_batch;
-  report.micro_batch = rows;
+  StepReport report;
+  report.lr = lr_;
+  report.loss_scale = loss_scale_.value();
+  report.micro_batch = settings_.train.micro_batch;
   if (reference_) report.reference_kl = 0;
-  for (int64_t i = ranks_.rank(); i < micro_batches(); i += ranks_.size()) {
-    if (stop && stop()) {
-      gradients_.drop();
-      report.interrupted = true;
-      return report;
-    }
-    const Batch batch = batches_(step, i * rows, rows);
-    const double share = share_of_step(batch);
-    const LossParts parts = forward(batch_on(device_, batch));
-    backward(parts, at::scalar_tensor(share, at::kFloat));
-    for (const MicroBatchReport& one : of_all_ranks(*ranks_.control, report_of(parts, batch, share)))
-      report.add(one);
-  }
-  check_budget();
-  add_routing_of_ranks();
-  read_routing(report);  // before the update: it allocates
-  update(report);
+  graph_ ? CapturedStep(*this, step, stop, report).run() : LaunchedStep(*this, step, stop, report).run();
+  if (!report.interrupted) loss_scale_.update(report.skipped);
   return report;
 }
 
@@ -351,42 +325,10 @@ void Trainer::met_again() {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) optimizer_.gather_value(i)->wait();
 }
 
-// Numbers of routes are integers, so that their sums are exact.
-void Trainer::add_routing_of_ranks() {
-  if (ranks_.size() == 1 || device_.is_meta() || settings_.model.dense()) return;
-  const HomeScope outside(Home::host);
-  std::vector<at::Tensor> counts;
-  for (const RoutingStats& stats : model_.routing_stats()) {
-    counts.push_back(stats.load_E);
-    counts.push_back(stats.dropped.view(1));
-  }
-  const at::Tensor own = at::cat(counts).to(at::kCPU, at::kLong);
-  const int64_t size = own.numel();
-  const std::vector<int64_t> all =
-      ranks_.control->agree({own.const_data_ptr<int64_t>(), static_cast<size_t>(size)});
-  const at::Tensor sums = at::tensor(all).view({ranks_.size(), size}).sum(0);
-  int64_t first = 0;
-  for (at::Tensor& count : counts) {
-    count.copy_(sums.narrow(0, first, count.numel()));
-    first += count.numel();
-  }
-}
-
-void Trainer::read_routing(StepReport& report) const {
+void Trainer::report_routing(StepReport& report) {
   if (device_.is_meta() || settings_.model.dense()) return;
-  double dropped = 0, routes = 0;
-  report.load_max_over_mean = 0;
-  const auto layers = static_cast<double>(settings_.model.layers);
-  for (const RoutingStats& stats : model_.routing_stats()) {
-    const at::Tensor load = stats.load_E.to(at::kCPU, at::kDouble);
-    const double total = std::max(1.0, load.sum().item<double>());
-    const at::Tensor share = load / total;
-    report.load_max_over_mean += share.max().item<double>() * static_cast<double>(share.numel()) / layers;
-    report.load_entropy -= at::xlogy(share, share).sum().item<double>() / layers;
-    dropped += stats.dropped.item<double>();
-    routes += total;
-  }
-  report.dropped_fraction = dropped / routes;
+  add_routing_of_ranks(model_, *ranks_.control);
+  read_routing(model_, report);
 }
 
 double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {

@@ -117,12 +117,16 @@ class Trainer {
  private:
   LossParts forward(const Batch& batch);
   double share_of_step(const Batch& batch) const;
-  MicroBatchReport report_of(const LossParts& parts, const Batch& batch, double share) const;
   int64_t micro_batches() const { return settings_.train.accumulation * ranks_.size(); }
-  void add_routing_of_ranks();
   // `share`: () fp32, the batch's share of the step.
   void backward(const LossParts& parts, const at::Tensor& share);
-  void update(StepReport& report);
+  // step_form.h
+  class StepForm;
+  class LaunchedStep;
+  class CapturedStep;
+  void run_step(StepForm& form);
+  void update(StepForm& form);
+  void report_routing(StepReport& report);
   // With optim.in_backward: decides about this gradient alone, because neither the norm of all gradients nor
   // the loss is known yet. Steps the parameter unless it is to be skipped, and drops the gradient.
   void consume_gradient(size_t index);
@@ -136,7 +140,7 @@ class Trainer {
   void step_all(double gradient_scale);
   void hook_gradients();
 
-  // trainer_graph.cpp: the step as a CUDA graph, with memory.cuda_graphs=step.
+  // What captured steps keep, with memory.cuda_graphs=step.
   struct GraphStep {
     explicit GraphStep(c10::Device device);
     StepGraph graph;
@@ -147,13 +151,7 @@ class Trainer {
     at::Tensor live;                        // kernels/update/capturable_step.h
     std::vector<MicroBatchReport> reports;  // of the micro-batches, their losses left to be read
   };
-  StepReport step_in_graph(int64_t step, StepReport report);
-  void fill_places(int64_t step, StepReport& report);
-  void run_step();
-  void decide_and_update();
-  void read_outcome(StepReport& report);
 
-  void read_routing(StepReport& report) const;
   void enter(Phase phase) const;
   void check_budget() const;
 

@@ -1,0 +1,87 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "train/step/trainer.h"
+
+namespace moelab {
+
+// One step in one of its two forms: launched operator by operator, or as a CUDA graph captures it.
+// Trainer::run_step() is the step of both; a form answers what differs. Both give the same bits.
+class Trainer::StepForm {
+ public:
+  StepForm(Trainer& trainer, int64_t step, const std::function<bool()>& stop, StepReport& report)
+      : trainer_(trainer), step_(step), stop_(stop), report_(report) {}
+  virtual ~StepForm() = default;
+
+  // Whether the step is to end before its next micro-batch.
+  virtual bool stopped() = 0;
+  // Micro-batch i, on the device.
+  virtual Batch batch(int64_t i) = 0;
+  // Its share of the step, () fp32.
+  virtual at::Tensor share(int64_t i) = 0;
+  // Takes its losses, after its backward pass.
+  virtual void take_losses(int64_t i, const LossParts& parts) = 0;
+  // Takes the routing of all micro-batches, before the update.
+  virtual void take_routing() = 0;
+
+  // Decides about the update and makes sure of its memory. False: the step is skipped, which the form may
+  // leave to the device.
+  virtual bool decide() = 0;
+  virtual std::vector<at::Tensor> router_biases() = 0;
+  virtual void update_weights() = 0;
+
+ protected:
+  bool stop_asked();
+
+  Trainer& trainer_;
+  int64_t step_;
+  const std::function<bool()>& stop_;
+  StepReport& report_;
+};
+
+// The host queues each operator, reads each micro-batch's losses, and decides.
+class Trainer::LaunchedStep : public StepForm {
+ public:
+  using StepForm::StepForm;
+  void run() { trainer_.run_step(*this); }
+
+  bool stopped() override { return stop_asked(); }
+  Batch batch(int64_t i) override;
+  at::Tensor share(int64_t i) override;
+  void take_losses(int64_t i, const LossParts& parts) override;
+  void take_routing() override { trainer_.report_routing(report_); }
+  bool decide() override;
+  std::vector<at::Tensor> router_biases() override { return trainer_.model_.next_router_biases(); }
+  void update_weights() override;
+
+ private:
+  Batch batch_;       // the micro-batch at work, as it was read
+  double share_ = 0;  // of the step
+  StepDecision decision_;
+};
+
+// Whatever differs between steps is in tensors at fixed addresses (GraphStep), and the device itself decides.
+// Where there are no graphs the same code is launched directly.
+class Trainer::CapturedStep : public StepForm {
+ public:
+  using StepForm::StepForm;
+  void run();
+
+  bool stopped() override { return false; }  // asked before the step: a graph runs whole
+  Batch batch(int64_t i) override;
+  at::Tensor share(int64_t i) override { return graph().share_A[i]; }
+  void take_losses(int64_t i, const LossParts& parts) override;
+  void take_routing() override {}  // with the outcome: reading it would wait for the device
+  bool decide() override;
+  std::vector<at::Tensor> router_biases() override;
+  void update_weights() override;
+
+ private:
+  GraphStep& graph() { return *trainer_.graph_; }
+  void fill_places();
+  void read_outcome();
+};
+
+}  // namespace moelab
