@@ -3,12 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/memory/report.h"
 #include "train/memory/split.h"
+#include "train/predict/techniques/techniques.h"
+#include "train/settings/assign.h"
+#include "train/settings/print.h"
 
 namespace moelab {
 namespace {
+
+using Texts = std::map<std::string, std::string>;  // of settings, by key
+
+// What the settings are without any technique: in the first row of the table.
+Texts baseline_texts() {
+  Settings s;
+  for (const auto& [key, value] : techniques().front().settings)
+    assign(s, parse_override(fmt::format("{}={}", key, value)));
+  return setting_texts(s);
+}
 
 // A run with shorter sequences than this is not worth proposing.
 constexpr int64_t kShortestSequence = 32;
@@ -18,11 +32,16 @@ class Adviser {
   Adviser(const Settings& settings, const PredictPeak& predict, int64_t limit)
       : settings_(settings), predict_(predict), limit_(limit), peak_now_(peak_of(settings)) {}
 
-  template <class Change>
-  void try_change(const std::string& setting, Change change) {
+  // Proposes a row of the technique table that the run could have by changing one setting.
+  void try_technique(std::string_view name) {
     Settings changed = settings_;
-    change(changed);
-    keep(setting, peak_of(changed));
+    std::vector<std::string> changes;
+    for (const auto& [key, value] : find_technique(name)->settings) {
+      if (!is_open(std::string(key))) continue;
+      changes.push_back(fmt::format("{}={}", key, value));
+      assign(changed, parse_override(changes.back()));
+    }
+    if (changes.size() == 1) keep(changes.front(), peak_of(changed));
   }
 
   // Calls `shrink` until the settings fit. `shrink` returns what it has set, or an empty text when it can
@@ -50,6 +69,12 @@ class Adviser {
   std::vector<Advice> take() { return std::move(advice_); }
 
  private:
+  // Another value than the baseline's was chosen and stays; but if some blocks are recomputed, all may be.
+  bool is_open(const std::string& key) const {
+    if (key == "activations.checkpoint") return settings_.activations.checkpoint != CheckpointMode::full;
+    return texts_.at(key) == baseline_.at(key);
+  }
+
   // A failing prediction counts as unknown, so that advice never hides the failure that it is about.
   int64_t peak_of(const Settings& settings) const {
     try {
@@ -73,6 +98,7 @@ class Adviser {
   const PredictPeak& predict_;
   int64_t limit_;
   int64_t peak_now_;
+  Texts texts_ = setting_texts(settings_), baseline_ = baseline_texts();
   std::vector<Advice> advice_;
 };
 
@@ -137,56 +163,26 @@ std::string held_lines(const KindBytes& by_kind) {
   return text.empty() ? text : text + "\n";
 }
 
-// Largest state first. Gradients that backward consumes cannot be placed.
-void try_host_memory(Adviser& adviser, const Settings& settings) {
-  const auto try_home = [&](const char* key, Home PlacementSettings::*home) {
-    if (settings.placement.*home != Home::device) return;
-    adviser.try_change(fmt::format("placement.{}=host", key),
-                       [home](Settings& s) { s.placement.*home = Home::host; });
-  };
-  try_home("optimizer", &PlacementSettings::optimizer);
-  if (!settings.optim.in_backward) try_home("gradients", &PlacementSettings::gradients);
-  try_home("parameters", &PlacementSettings::parameters);
-}
-
 }  // namespace
 
 std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_peak, int64_t limit) {
   Adviser adviser(settings, predict_peak, limit > 0 ? limit : settings.memory.limit.count);
-  if (settings.attention.kernel == AttentionKernel::materialised) {
-    adviser.try_change("attention.kernel=flash",
-                       [](Settings& s) { s.attention.kernel = AttentionKernel::flash; });
-  }
-  if (settings.precision.compute == ComputePrecision::fp32) {
-    adviser.try_change("precision.compute=bf16",
-                       [](Settings& s) { s.precision.compute = ComputePrecision::bf16; });
-  }
-  const bool onehot = !settings.model.dense() && settings.model.dispatch == Dispatch::onehot;
-  const ActivationSettings& a = settings.activations;
-  if (a.checkpoint != CheckpointMode::full && a.pieces.empty() && !onehot) {
-    adviser.try_change("activations.pieces=[norms,expert_hidden]", [](Settings& s) {
-      s.activations.pieces = {Piece::norms, Piece::expert_hidden};
-    });
-  }
-  if (settings.activations.checkpoint != CheckpointMode::full) {
-    adviser.try_change("activations.checkpoint=full",
-                       [](Settings& s) { s.activations.checkpoint = CheckpointMode::full; });
-  }
+  adviser.try_technique("flash_attention");
+  adviser.try_technique("bf16");
+  if (settings.activations.checkpoint != CheckpointMode::full) adviser.try_technique("recompute_cheap");
+  adviser.try_technique("recompute_full");
   if (settings.eval.batches > 0 && settings.eval.micro_batch > settings.train.micro_batch)
     adviser.try_steps(smaller_evaluation);
   adviser.try_steps(smaller_micro_batch);
   adviser.try_steps(shorter_rows);
-  if (onehot) {
-    adviser.try_change("model.dispatch=capacity", [](Settings& s) { s.model.dispatch = Dispatch::capacity; });
-  }
+  if (!settings.model.dense()) adviser.try_technique("capacity");
   adviser.try_steps(shorter_sequence);
   adviser.try_steps(fewer_layers);
   adviser.try_steps(fewer_experts);
-  if (settings.activations.storage == ActivationStorage::keep) {
-    adviser.try_change("activations.storage=host",
-                       [](Settings& s) { s.activations.storage = ActivationStorage::host; });
-  }
-  try_host_memory(adviser, settings);
+  adviser.try_technique("host_activations");
+  adviser.try_technique("host_optimizer");  // the largest state first
+  if (!settings.optim.in_backward) adviser.try_technique("host_gradients");
+  adviser.try_technique("host_weights");
   adviser.try_limit();
   return adviser.take();
 }
