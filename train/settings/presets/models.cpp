@@ -48,7 +48,7 @@ Preset published(std::string_view name, std::string_view about, Preset::Pairs se
   return {name, about, std::move(settings), large_recipe};
 }
 
-std::vector<Preset> make_models() {
+std::vector<Preset> own_models() {
   return {
       moe("moe-pico", "bytes, for tests: trains in seconds on a CPU",
           {{"model.d_model", "128"},
@@ -93,6 +93,11 @@ std::vector<Preset> make_models() {
       eight_experts("moe-230m", "8 small experts, width 768, 16 layers", "768", "528", "16", "12"),
       eight_experts("moe-570m", "8 small experts, width 1024, 24 layers", "1024", "704", "24", "16"),
       eight_experts("moe-740m", "8 small experts, width 1024, 32 layers", "1024", "704", "32", "16"),
+  };
+}
+
+std::vector<Preset> published_models() {
+  return {
       published("olmoe-1b-7b", "OLMoE-1B-7B-0924: 64 experts, 8 a token",
                 {{"model.d_model", "2048"},
                  {"model.layers", "16"},
@@ -162,7 +167,11 @@ std::vector<Preset> make_models() {
 }  // namespace
 
 const std::vector<Preset>& model_presets() {
-  static const std::vector<Preset> models = make_models();
+  static const std::vector<Preset> models = [] {
+    std::vector<Preset> all = own_models(), published = published_models();
+    all.insert(all.end(), published.begin(), published.end());
+    return all;
+  }();
   return models;
 }
 
