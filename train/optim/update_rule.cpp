@@ -34,10 +34,9 @@ void adamw_compact(const Parameter& p, const Tensor& gradient, const State& s, c
   adamw_compact_(p.value, gradient, {s[0], s[1], s[2], s[3], correction}, numbers);
 }
 
-// A stack of experts' matrices has the rows of all of them; a vector is one row.
 void adam_mini(const Parameter& p, const Tensor& gradient, const State& s, const OptimizerStep& numbers) {
-  const int64_t rows = p.value.dim() > 1 ? p.value.numel() / p.value.size(-1) : 1;
-  adam_mini_(stepped(p), gradient, s[0], s[1], {rows, p.heads, p.head_rows}, compute_copy(p), numbers);
+  adam_mini_(stepped(p), gradient, s[0], s[1], {rows_of(shape_of(p)), p.heads, p.head_rows}, compute_copy(p),
+             numbers);
 }
 
 template <MomentumRule rule>

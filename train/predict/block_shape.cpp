@@ -32,8 +32,11 @@ BlockShape::BlockShape(const Settings& s) {
                 : capacity > 0 ? rows * experts * capacity
                                : tokens * static_cast<double>(m.experts_per_token);
   element = element_bytes(s);
-  const double expert = 3 * width * hidden;
-  expert_parameters = m.dense() ? expert : experts * expert + 3 * width * shared_hidden;
+  expert_parameters = 0;
+  for (const BlockMatrix& matrix : block_matrices(m)) {
+    const bool expert = matrix.part == MatrixPart::experts || matrix.part == MatrixPart::feed_forward;
+    if (expert) expert_parameters += matrix.elements();
+  }
   const double blocks = approximate_parameter_count(m) - outer_parameters(m);
   attention_parameters = blocks / static_cast<double>(m.layers) - expert_parameters;
 }

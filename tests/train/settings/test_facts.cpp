@@ -41,6 +41,19 @@ TEST(UpdateRuleFacts, BytesAParameterFollowFromTheLayout) {
   EXPECT_EQ(update_rule_facts({.state = OptimizerState::bf16}).bytes_per_parameter(true), 4);
 }
 
+TEST(UpdateRuleFacts, TextsSayTheLayoutsBytes) {
+  const auto formula = [](OptimizerName name) { return update_rule_facts({.name = name}).formula(); };
+  EXPECT_EQ(formula(OptimizerName::adamw), "8 P (m in fp32, v in fp32)");
+  EXPECT_EQ(formula(OptimizerName::adamw_compact),
+            "3.125 P (m in 8 bits, v in 8 bits, correction in 8 bits, and scales)");
+  EXPECT_EQ(formula(OptimizerName::adam_mini),
+            "4 P (m in fp32), and v in fp32 for each head, output neuron or expert row");
+  EXPECT_EQ(formula(OptimizerName::muon),
+            "4 P (m in fp32); of embedding, head, norms and routers 8 P (m in fp32, v in fp32)");
+  EXPECT_EQ(update_rule_facts({.name = OptimizerName::adam8bit}).row()->bytes,
+            "2.03125 P of moments for 8 P");
+}
+
 // 400 bytes are 100 elements of fp32 or 200 of bf16; in 8 bits, a byte each plus a 64th of that for scales.
 TEST(StorageFacts, BytesLieInOneHomeAndCrossTheBusTwice) {
   for (const auto storage : all_of<ActivationStorage>()) {

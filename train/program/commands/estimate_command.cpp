@@ -166,9 +166,9 @@ std::string sent_formula(const Settings& settings) {
 void print_state(const Settings& settings, const DryRun& run) {
   const bool wide = settings.precision.compute == ComputePrecision::fp32;
   const std::string stored = settings.precision.compute == ComputePrecision::fp16 ? "fp16" : "bf16";
-  const std::string coded = weight_code(settings.precision)
-                                ? "; the blocks' 1 + 4/256, " + value_text(settings.precision.store)
-                                : "";
+  const std::string coded = weight_code(settings.precision) ? "; the blocks' " + coded_bytes_text() + ", " +
+                                                                  value_text(settings.precision.store)
+                                                            : "";
   const int64_t ranks = std::max<int64_t>(1, settings.parallel.data), zero = settings.parallel.zero;
   const auto part = [&](const std::string& formula, int64_t from_stage) {
     return ranks > 1 && zero >= from_stage ? formula + " / N" : formula;

@@ -17,7 +17,6 @@ class Adam8bitFacts : public UpdateRuleFacts {
   Cut cut(const WeightShape& weight) const override {
     return {{elements_of({"", weight.shape})}, kQuantBlock};
   }
-  std::string formula() const override { return "2 (1 + 4/256) P (m and v in 8 bits, a scale for 256)"; }
   bool is_adamw() const override { return true; }
   std::string_view cost_term() const override { return "update_adam8bit"; }
   std::optional<Technique> row() const override {
@@ -25,7 +24,7 @@ class Adam8bitFacts : public UpdateRuleFacts {
                      "8-bit Adam",
                      {{"optim.name", "adam8bit"}},
                      "Moments are rounded to 256 values a block.",
-                     "2 (1 + 4/256) P of moments for 8 P",
+                     instead_of_moments("moments"),
                      {"vibee.adam8bit_bytes", "ava.optimizer_states", "vibee.fits_7b_on_24gb"}};
   }
 };

@@ -4,11 +4,6 @@
 namespace moelab {
 namespace {
 
-// A stack of experts' matrices has the rows of all of them; a vector is one row.
-int64_t rows_of(const WeightShape& weight) {
-  return weight.shape.size() > 1 ? elements_of({"", weight.shape}) / weight.shape.back() : 1;
-}
-
 class AdamMiniFacts : public UpdateRuleFacts {
  public:
   std::vector<StateSlot> layout(const WeightShape& weight) const override {
@@ -20,7 +15,7 @@ class AdamMiniFacts : public UpdateRuleFacts {
     return {{rows, elements_of({"", weight.shape}) / rows}, weight.heads > 0 ? weight.head_rows : 1};
   }
   std::string formula() const override {
-    return "4 P (m in fp32) + 4 for each head, output neuron or expert row";
+    return UpdateRuleFacts::formula() + ", and v in fp32 for each head, output neuron or expert row";
   }
   std::string_view cost_term() const override { return "update_adam_mini"; }
   std::optional<Technique> row() const override {
@@ -28,7 +23,7 @@ class AdamMiniFacts : public UpdateRuleFacts {
                      "Adam-mini",
                      {{"optim.name", "adam_mini"}},
                      "The weights of a head or output share one second moment.",
-                     "4 P of moments, and one number a head or output, for 8 P",
+                     instead_of_moments("moments") + ", and one number a head or output",
                      {"vibee.adam_mini_bytes"}};
   }
 };

@@ -11,9 +11,6 @@ class AdamWFacts : public UpdateRuleFacts {
   std::vector<StateSlot> layout(const WeightShape& weight) const override {
     return {{"m", weight.shape, moments_}, {"v", weight.shape, moments_}};
   }
-  std::string formula() const override {
-    return narrow() ? "4 P (m and v in bf16)" : "8 P (m and v in fp32)";
-  }
   bool is_adamw() const override { return true; }
   std::string_view cost_term() const override { return narrow() ? "update_bf16_moments" : "update_adamw"; }
   std::optional<Technique> row() const override {
@@ -22,7 +19,7 @@ class AdamWFacts : public UpdateRuleFacts {
                      "AdamW with bf16 moments",
                      {{"optim.state", "bf16"}},
                      "Moments are rounded stochastically.",
-                     "4 P of moments for 8 P",
+                     instead_of_moments("moments"),
                      {"vibee.adamw_bytes", "ava.optimizer_states"}};
   }
 

@@ -20,9 +20,6 @@ class AdamWCompactFacts : public UpdateRuleFacts {
   Cut cut(const WeightShape& weight) const override {
     return {{elements_of({"", weight.shape})}, kCompactGroup};
   }
-  std::string formula() const override {
-    return "(1 + 2 (1 + 2/32)) P (8-bit correction, m and v in 8 bits, a scale for 32)";
-  }
   bool keeps_masters() const override { return false; }
   bool is_adamw() const override { return true; }
   std::string_view cost_term() const override { return "update_adamw_compact"; }
@@ -38,12 +35,13 @@ class AdamWCompactFacts : public UpdateRuleFacts {
                                                  "replaces them; leave precision.master at fp32");
   }
   std::optional<Technique> row() const override {
-    return Technique{"adamw_compact",
-                     "compact AdamW: bf16 weights with an 8-bit correction, 8-bit moments",
-                     {{"precision.compute", "bf16"}, {"optim.name", "adamw_compact"}},
-                     "Weights have 16 significant bits between steps, moments 8.",
-                     "as bf16, with 3 P + 4/32 P for 4 P of masters and 8 P of moments",
-                     {"vibee.adamw_bytes", "ava.optimizer_states"}};
+    return Technique{
+        "adamw_compact",
+        "compact AdamW: bf16 weights with an 8-bit correction, 8-bit moments",
+        {{"precision.compute", "bf16"}, {"optim.name", "adamw_compact"}},
+        "Weights have 16 significant bits between steps, moments 8.",
+        "as bf16, with " + instead_of_moments("corrections and moments") + " of moments and 4 P of masters",
+        {"vibee.adamw_bytes", "ava.optimizer_states"}};
   }
 };
 

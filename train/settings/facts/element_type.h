@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "kernels/formats/quantize.h"
 
@@ -26,5 +27,6 @@ constexpr int64_t bytes_of(ElementType type) {
 // Bytes per element in 8 bits, including its share of the block's fp32 scale
 // (kernels/formats/packed_blocks.h).
 inline constexpr double kCodedBytes = 1 + 4.0 / kQuantBlock;
+inline std::string coded_bytes_text() { return "1 + 4/" + std::to_string(kQuantBlock); }
 
 }  // namespace moelab

@@ -7,7 +7,6 @@ namespace {
 class MomentumFacts : public UpdateRuleFacts {
  public:
   std::vector<StateSlot> layout(const WeightShape& weight) const override { return {{"m", weight.shape}}; }
-  std::string formula() const override { return "4 P (m in fp32)"; }
 };
 
 class LionFacts : public MomentumFacts {
@@ -18,7 +17,7 @@ class LionFacts : public MomentumFacts {
                      "Lion",
                      {{"optim.name", "lion"}},
                      "Steps follow the momentum's sign alone; another learning rate suits it.",
-                     "4 P of momentum for 8 P",
+                     instead_of_moments("momentum"),
                      {"vibee.lion_bytes"}};
   }
 };
@@ -31,7 +30,7 @@ class SgdFacts : public MomentumFacts {
                      "SGD with momentum",
                      {{"optim.name", "sgd"}},
                      "No second moment, so that every weight learns at the same rate.",
-                     "4 P of momentum for 8 P",
+                     instead_of_moments("momentum"),
                      {"ava.optimizer_states"}};
   }
 };

@@ -2,6 +2,7 @@
 
 #include "train/settings/facts/require.h"
 #include "train/settings/facts/update_rule.h"
+#include "train/settings/presets/parameter_count.h"
 
 // Muon (kernels/update/muon.h) for the blocks' matrices, AdamW for embedding, head, norms and routers.
 namespace moelab {
@@ -14,18 +15,13 @@ double orthogonalisation_flops(double R, double C) {
   return 5 * (2 * M * M * N + 2 * M * M * M + 2 * M * M * N);
 }
 
-double block_flops(const ModelSettings& m) {
-  const auto D = static_cast<double>(m.d_model), F = static_cast<double>(m.d_expert),
-             head = static_cast<double>(m.head()), heads = static_cast<double>(m.heads),
-             kv = static_cast<double>(m.kv());
-  const auto feed_forward = [&](double width) {
-    return orthogonalisation_flops(2 * width, D) + orthogonalisation_flops(D, width);
-  };
-  const double attention =
-      orthogonalisation_flops((heads + 2 * kv) * head, D) + orthogonalisation_flops(D, heads * head);
-  if (m.dense()) return attention + feed_forward(F);
-  const double shared = m.shared_experts > 0 ? feed_forward(F * static_cast<double>(m.shared_experts)) : 0;
-  return attention + static_cast<double>(m.experts) * feed_forward(F) + shared;
+double block_flops(const ModelSettings& model) {
+  double flops = 0;
+  for (const BlockMatrix& matrix : block_matrices(model))
+    if (matrix.part != MatrixPart::router)
+      flops += static_cast<double>(matrix.count) *
+               orthogonalisation_flops(static_cast<double>(matrix.rows), static_cast<double>(matrix.columns));
+  return flops;
 }
 
 class MuonFacts : public UpdateRuleFacts {
@@ -38,7 +34,7 @@ class MuonFacts : public UpdateRuleFacts {
     return weight.hidden ? cut_by_matrix(weight) : UpdateRuleFacts::cut(weight);
   }
   std::string formula() const override {
-    return "4 P (m in fp32), 8 P of embedding, head, norms and routers (m and v in fp32)";
+    return bytes_text(true) + "; of embedding, head, norms and routers " + bytes_text(false);
   }
   // Costs: products in bf16, plus SGD's step inside the blocks and AdamW's outside.
   std::string_view cost_term() const override { return ""; }
@@ -59,7 +55,7 @@ class MuonFacts : public UpdateRuleFacts {
         "Muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest",
         {{"optim.name", "muon"}},
         "Five rounds of products for each matrix and step; a matrix learns at 67 times optim.lr.",
-        "4 P of momentum for 8 P, but for embedding and head",
+        instead_of_moments("momentum") + ", but for embedding and head",
         {"ava.optimizer_states"}};
   }
 };

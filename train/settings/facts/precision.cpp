@@ -109,13 +109,13 @@ std::vector<Technique> weight_store_rows() {
        "the blocks' weights in int8 for compute, bf16 products, fp32 masters",
        {{"precision.compute", "bf16"}, {"precision.store", "int8"}},
        "Products take weights rounded to 255 steps of each block's largest; masters don't shrink.",
-       "as bf16, with 1 + 4/256 bytes for 2 a weight of the blocks, two blocks unpacked",
+       "as bf16, with " + coded_bytes_text() + " bytes for 2 a weight of the blocks, two blocks unpacked",
        {"vibee.precision_7b"}},
       {"fp8_weights",
        "the blocks' weights in fp8 for compute, bf16 products, fp32 masters",
        {{"precision.compute", "bf16"}, {"precision.store", "fp8"}},
        "Products take weights with 4 significant bits; masters don't shrink.",
-       "as bf16, with 1 + 4/256 bytes for 2 a weight of the blocks, two blocks unpacked",
+       "as bf16, with " + coded_bytes_text() + " bytes for 2 a weight of the blocks, two blocks unpacked",
        {"vibee.precision_7b"}},
   };
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,7 +13,7 @@ struct Technique {
   std::string_view title;
   Preset::Pairs settings;                    // changes to the baseline's settings
   std::string_view trades;                   // one sentence
-  std::string_view bytes;                    // what it takes or saves, in the symbols of techniques_text()
+  std::string bytes;                         // what it takes or saves, in the symbols of techniques_text()
   std::vector<std::string_view> claims;      // ids in train/predict/techniques/claims.yaml
   std::vector<std::string_view> parts = {};  // the techniques that it combines; empty: it is a single one
 };

@@ -1,5 +1,7 @@
 #include "train/settings/facts/update_rule.h"
 
+#include <sstream>
+
 #include "train/settings/facts/require.h"
 
 namespace moelab {
@@ -42,6 +44,38 @@ const Entry* find(OptimizerName name, OptimizerState state) {
   return nullptr;
 }
 
+// So large that one number per row is negligible.
+constexpr int64_t kSide = int64_t{1} << 20;
+constexpr double kLarge = double{kSide} * double{kSide};
+
+std::vector<StateSlot> layout_of_large(const UpdateRuleFacts& rule, bool hidden) {
+  return rule.layout({.shape = {kSide, kSide}, .is_bf16 = true, .hidden = hidden});
+}
+
+std::string type_text(ElementType type) {
+  switch (type) {
+    case ElementType::fp32:
+      return "fp32";
+    case ElementType::bf16:
+      return "bf16";
+    case ElementType::fp16:
+      return "fp16";
+    case ElementType::int16:
+      return "16 bits";
+    case ElementType::int8:
+    case ElementType::uint8:
+      break;
+  }
+  return "8 bits";
+}
+
+// Six digits: without what a number per row adds.
+std::string digits(double number) {
+  std::ostringstream text;
+  text << number;
+  return text.str();
+}
+
 // The rules that have the state, e.g. "optim.name=adamw or lion".
 std::string names_with(OptimizerState state) {
   std::string names;
@@ -60,6 +94,10 @@ int64_t elements_of(const StateSlot& slot) {
 
 int64_t bytes_of(const StateSlot& slot) { return elements_of(slot) * bytes_of(slot.type); }
 
+int64_t rows_of(const WeightShape& weight) {
+  return weight.shape.size() > 1 ? elements_of({"", weight.shape}) / weight.shape.back() : 1;
+}
+
 Cut cut_by_matrix(const WeightShape& weight) {
   const std::vector<int64_t>& s = weight.shape;
   const int64_t columns = s.empty() ? 1 : s.back(), rows = s.size() > 1 ? s[s.size() - 2] : 1;
@@ -73,11 +111,26 @@ std::vector<Cost> UpdateRuleFacts::costs(const ModelSettings&, const WeightCount
 }
 
 double UpdateRuleFacts::bytes_per_parameter(bool hidden) const {
-  constexpr int64_t kSide = int64_t{1} << 20;  // so large that one number per row is negligible
   double bytes = 0;
-  for (const StateSlot& slot : layout({.shape = {kSide, kSide}, .is_bf16 = true, .hidden = hidden}))
-    bytes += static_cast<double>(bytes_of(slot));
-  return bytes / (static_cast<double>(kSide) * static_cast<double>(kSide));
+  for (const StateSlot& slot : layout_of_large(*this, hidden)) bytes += static_cast<double>(bytes_of(slot));
+  return bytes / kLarge;
+}
+
+std::string UpdateRuleFacts::bytes_text(bool hidden) const {
+  std::string tensors;
+  bool scales = false;
+  for (const StateSlot& slot : layout_of_large(*this, hidden)) {
+    if (static_cast<double>(elements_of(slot)) == kLarge)
+      tensors += (tensors.empty() ? "" : ", ") + slot.suffix + " in " + type_text(slot.type);
+    else
+      scales |= static_cast<double>(bytes_of(slot)) > 1e-3 * kLarge;
+  }
+  return digits(bytes_per_parameter(hidden)) + " P (" + tensors + (scales ? ", and scales)" : ")");
+}
+
+std::string UpdateRuleFacts::instead_of_moments(std::string_view state) const {
+  return digits(bytes_per_parameter(true)) + " P of " + std::string(state) + " for " +
+         digits(adamw_facts().bytes_per_parameter(true)) + " P";
 }
 
 const UpdateRuleFacts& update_rule_facts(const OptimSettings& settings) {

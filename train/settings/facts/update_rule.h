@@ -32,6 +32,8 @@ struct StateSlot {
 };
 int64_t elements_of(const StateSlot& slot);
 int64_t bytes_of(const StateSlot& slot);
+// The rows of a matrix, or of all matrices of a stack; a vector is one row.
+int64_t rows_of(const WeightShape& weight);
 
 // How a weight may be cut into parts that are stepped one by one: its elements are viewed as `shape` and cut
 // along the first axis at multiples of `align`. Concatenating the parts' state gives the whole weight's
@@ -57,8 +59,8 @@ class UpdateRuleFacts {
   virtual std::vector<StateSlot> layout(const WeightShape& weight) const = 0;
   // Where the weight may be cut; by default anywhere.
   virtual Cut cut(const WeightShape& weight) const;
-  // A formula for the state's bytes with P parameters: "8 P (m and v in fp32)".
-  virtual std::string formula() const = 0;
+  // A formula for the state's bytes with P parameters; by default bytes_text() of the blocks' matrices.
+  virtual std::string formula() const { return bytes_text(true); }
   // Whether a bf16 weight has an fp32 master. If not, the rule's state holds the bits that bf16 cuts off.
   virtual bool keeps_masters() const { return true; }
   // Whether the rule computes AdamW's update, in whatever form it keeps its state.
@@ -74,8 +76,14 @@ class UpdateRuleFacts {
   // The rule's row in the technique table; none for the baseline's rule.
   virtual std::optional<Technique> row() const = 0;
 
-  // The state's bytes per parameter of a large bf16 matrix, from layout().
+  // The state's bytes per parameter of a large bf16 matrix, from layout(); and these as text with the names
+  // of its tensors: "8 P (m in fp32, v in fp32)".
   double bytes_per_parameter(bool hidden) const;
+  std::string bytes_text(bool hidden) const;
+
+ protected:
+  // Bytes for a row: "4 P of momentum for 8 P", the last being AdamW's.
+  std::string instead_of_moments(std::string_view state) const;
 };
 
 // The rule for optim.name and optim.state. If that optimizer lacks the state: its rule with fp32 state.
