@@ -14,7 +14,11 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 from report.cpu_classes import cpu_classes  # noqa: E402
 
 BACKENDS = ("eager", "grouped_mm")  # of transformers' experts
-AVX2 = cpu_classes()["avx2"].limits  # variables by which a CPU plays this class; both sides inherit them
+
+
+def avx2_limits():
+    """The variables, with their values, by which a CPU plays one with AVX2. Both sides inherit them."""
+    return cpu_classes()["avx2"].limits
 
 
 def cpu_class():
@@ -22,7 +26,7 @@ def cpu_class():
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     flags = set(flags[1].split()) if flags else set()
     own = next((one.title for one in reversed(cpu_classes().values()) if flags.issuperset(one.flags)), "no AVX2")
-    limits = " ".join(f"{name}={os.environ[name]}" for name in AVX2 if name in os.environ)
+    limits = " ".join(f"{name}={os.environ[name]}" for name in avx2_limits() if name in os.environ)
     if plays_avx2() and own != "AVX2":
         return f"AVX2 (an {own} CPU with {limits})"
     return f"{own} (with {limits})" if limits else own
@@ -30,7 +34,7 @@ def cpu_class():
 
 def plays_avx2():
     """Whether the environment holds LibTorch, oneDNN and MKL to AVX2."""
-    return all(os.environ.get(name) == value for name, value in AVX2.items())
+    return all(os.environ.get(name) == value for name, value in avx2_limits().items())
 
 
 def write_avx2_compiler(folder):
