@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "kernels/device/last_block.cuh"
 #include "kernels/device/launch.h"
 #include "kernels/device/reduce.cuh"
 #include "kernels/moe/router_device.h"
@@ -210,20 +211,6 @@ __device__ void sum_all(const RouterShape& shape, const Sums& sums, const Router
   }
   *out.balance = tokens == 0 ? 0 : static_cast<float>(balance / (tokens / static_cast<double>(shape.S)));
   *out.z = tokens == 0 ? 0 : static_cast<float>(z / tokens);
-}
-
-// Whether this block is the last of `count` blocks to get here. If it is, its threads see all that the others
-// wrote before.
-__device__ bool comes_last(unsigned* done, int64_t count) {
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(done, 1u) + 1 == count;
-    __threadfence();
-  }
-  __syncthreads();
-  return last;
 }
 
 // One block of threads per chunk. The last one to finish of a sequence also sums the chunks of the sequence,
