@@ -8,10 +8,10 @@
 #include <array>
 #include <mutex>
 #include <numeric>
-#include <vector>
 
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/op_handle.h"
+#include "kernels/update/squared_norm_parts.h"
 #include "kernels/vector/vec.h"
 
 namespace moelab {
@@ -70,31 +70,13 @@ double squared_norm_cpu(const Tensor& x) {
   return sum.value();
 }
 
-// Elements per part. LibTorch copies a whole 16-bit or fp32 tensor to fp64 for a norm in fp64, so it gets
-// parts.
-constexpr int64_t kCudaElements = int64_t{1} << 22;
-
 double squared_norm_meta(const Tensor& x) {
   check(x);
-  if (meta_is_cuda()) at::empty({std::min(x.numel(), kCudaElements)}, x.options().dtype(at::kDouble));
+  if (meta_is_cuda()) at::empty({cuda::norm_scratch(x.numel())}, x.options().dtype(at::kDouble));
   return 0;
 }
 
-double squared_norm_cuda(const Tensor& x) {
-  check(x);
-  return cuda_squared_norm(x).item<double>();
-}
-
 }  // namespace
-
-Tensor cuda_squared_norm(const Tensor& x) {
-  std::vector<Tensor> squares;
-  for (const Tensor& part : x.view(-1).split(kCudaElements)) {
-    const Tensor norm = at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble);
-    squares.push_back(norm.mul(norm));
-  }
-  return squares.size() == 1 ? squares.front() : at::stack(squares).sum();
-}
 
 void add_squares(const Tensor& x, int64_t row, ExactSum& sum) {
   check(x);
@@ -112,12 +94,19 @@ double squared_norm(const Tensor& x) {
   return op.call(x);
 }
 
-TORCH_LIBRARY_FRAGMENT(moelab, m) { m.def("squared_norm(Tensor x) -> float"); }
+Tensor cuda_squared_norm(const Tensor& x) {
+  static const auto op = operator_handle<Tensor(const Tensor&)>("moelab::cuda_squared_norm");
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(x);
+}
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) {
+  m.def("squared_norm(Tensor x) -> float");
+  m.def("cuda_squared_norm(Tensor x) -> Tensor");
+}
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("squared_norm", &squared_norm_cpu); }
 
 TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("squared_norm", &squared_norm_meta); }
-
-TORCH_LIBRARY_IMPL(moelab, CUDA, m) { m.impl("squared_norm", &squared_norm_cuda); }
 
 }  // namespace moelab

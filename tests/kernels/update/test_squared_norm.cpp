@@ -1,6 +1,7 @@
 #include "kernels/memory/device_memory.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/update/squared_norm.h"
+#include "kernels/update/squared_norm_parts.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/squared_norm.h"
 #include "tests/kernels/reference.h"
@@ -78,25 +79,34 @@ TEST(SquaredNorm, MetaIsZeroAndAllocatesNothing) {
   EXPECT_EQ(meta_ledger().peak(), meta_ledger().allocated());
 }
 
-TEST(SquaredNorm, OfCudaIsTheSameInParts) {
+TEST(SquaredNormCuda, IsTheCpus) {
+  MOELAB_NEEDS_CUDA();
   at::manual_seed(3);
-  for (const int64_t count : {0, 5, (1 << 22) + 5}) {
-    const Tensor x = at::randn({count}).to(at::kBFloat16);
-    const double want = squared_norm(x);
-    EXPECT_NEAR(cuda_squared_norm(x).item<double>(), want, 1e-10 * want) << count;
+  for (const int64_t count : {int64_t{0}, int64_t{5}, cuda::kNormChunk, 9 * cuda::kNormChunk + 5}) {
+    for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const Tensor x = (at::randn({count}) * 1e3).to(type);
+      const double want = squared_norm(x);
+      EXPECT_NEAR(squared_norm(x.to(at::kCUDA)), want, 1e-13 * want) << count << ' ' << type;
+    }
+  }
+  EXPECT_NEAR(squared_norm(at::full({100}, 3e38f, at::kCUDA)) / (100 * 9e76), 1, 1e-6);
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    const Tensor x = at::ones({70001}, at::kCUDA);
+    x[70000] = bad;
+    EXPECT_FALSE(std::isfinite(squared_norm(x)));
   }
 }
 
-// An fp64 copy of the whole would be four times as large.
-TEST(SquaredNormCuda, MakesNoCopyOfTheWhole) {
+// Beside the tensor: a sum for each chunk, and three blocks that the allocator rounds up.
+TEST(SquaredNormCuda, MakesNoCopy) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   const c10::Device gpu(c10::kCUDA, 0);
-  constexpr int64_t kCount = (int64_t{1} << 26) + 3;
+  constexpr int64_t kCount = (int64_t{1} << 22) + 3;
   const Tensor x = at::ones({kCount}, at::TensorOptions(gpu).dtype(at::kBFloat16));
   const int64_t before = device_memory(gpu).allocated;
   reset_peaks(gpu);
   EXPECT_NEAR(squared_norm(x), static_cast<double>(kCount), 1e-3);
-  EXPECT_LE(device_memory(gpu).peak - before, int64_t{64} << 20);
+  EXPECT_LE(device_memory(gpu).peak - before, 8 * cuda::norm_scratch(kCount) + 3 * 512);
 }
 
 TEST(SquaredNorm, RefusesOtherTensors) {
