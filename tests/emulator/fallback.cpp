@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/emulator/capture.h"
+#include "tests/emulator/streams.h"
 
 namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*has)(DeviceIndex));  // in no header
@@ -239,12 +240,36 @@ void capture(const c10::OperatorHandle& op, torch::jit::Stack* stack, Call& call
   });
 }
 
+// A copy on a stream of its own, for which nothing waits yet, comes late.
+bool copies_late(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
+  if (capturing() || op.schema().name() != "aten::copy_" || !stack[first + 2].toBool()) return false;
+  const Tensor to = stack[first].toTensor(), from = stack[first + 1].toTensor();
+  return may_wait(to.const_data_ptr()) && may_wait(from.const_data_ptr());
+}
+
+void put_off_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack, size_t first,
+                  cudaStream_t stream) {
+  Call call;
+  const IValue to = (*stack)[first];
+  torch::jit::Stack arguments;
+  for (size_t i = first; i < stack->size(); ++i) arguments.push_back(call.to_host((*stack)[i]));
+  put_off(stream, [op, arguments] {
+    torch::jit::Stack again(arguments);
+    op.callBoxed(&again);
+  });
+  stack->resize(first);
+  stack->push_back(to);
+}
+
 void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
   if (waits(op, *stack, first)) {
     forbid_in_capture(op.schema().name().c_str());
-    cudaStreamSynchronize(nullptr);
+    cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream());
   }
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  if (copies_late(op, *stack, first)) return put_off_copy(op, stack, first, stream);
+  if (!capturing()) catch_up(stream);
   TORCH_CHECK(!mixes_devices(op, *stack, first),
               "Expected all tensors to be on the same device: ", op.schema().name());
   Call call;

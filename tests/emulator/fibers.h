@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "tests/emulator/streams.h"
+
 // Runs a kernel's threads as fibers of one host thread, block after block. What a GPU leaves open is drawn:
 // the order of the blocks, and that of a block's threads between two barriers (MOELAB_EMULATOR_SEED; 1 when
 // unset), so that a barrier that is missing shows in the results. A kernel fails, as the next call that waits
@@ -37,10 +39,11 @@ void* dynamic_shared();
 // capture (capture.h) it is recorded.
 void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel);
 
-// What `kernel<<<grid, block, shared_bytes, stream>>>(arguments...)` is translated to. A stream has no
-// meaning: everything runs at once.
+// What `kernel<<<grid, block, shared_bytes, stream>>>(arguments...)` is translated to.
 template <class Kernel, class... Arguments>
-void launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t, Kernel kernel, Arguments... arguments) {
+void launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Kernel kernel,
+            Arguments... arguments) {
+  catch_up(stream);
   run(grid, block, shared_bytes, [=] { kernel(arguments...); });
 }
 

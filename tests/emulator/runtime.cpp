@@ -1,7 +1,7 @@
-// The CUDA runtime as libc10_cuda and our operators call it, for a device whose memory is the host's and
-// whose work is done when a call returns: one GPU of compute capability 9.0, or MOELAB_EMULATOR_CAPABILITY
-// (as "8.0"). Linked before libcudart, it stands in front of it; LibTorch's own CUDA kernels, which
-// libtorch_cuda holds, are replaced by fallback.cpp.
+// The CUDA runtime as libc10_cuda and our operators call it, for a device whose memory is the host's: one GPU
+// of compute capability 9.0, or MOELAB_EMULATOR_CAPABILITY (as "8.0"). Work is done when a call returns, but
+// for copies (streams.h). Linked before libcudart, it stands in front of it; LibTorch's own CUDA kernels,
+// which libtorch_cuda holds, are replaced by fallback.cpp.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,14 +9,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 
 #include "tests/emulator/capture.h"
 #include "tests/emulator/fibers.h"
+#include "tests/emulator/streams.h"
 
-using moelab::emulator::capturing;
-using moelab::emulator::record;
+using namespace moelab::emulator;
 
 namespace {
 
@@ -32,6 +33,7 @@ struct Memory {
   };
   std::mutex mutex;
   std::map<void*, Mapping> blocks;
+  std::map<const char*, size_t> pinned;  // bytes of host memory, by address
   size_t allocated = 0;
 };
 Memory& memory() {
@@ -49,22 +51,37 @@ int capability() {
 }
 
 // Waiting is not permitted in a capture; elsewhere it tells of a kernel that failed.
-cudaError_t waited() {
-  return capturing() ? cudaErrorStreamCaptureUnsupported : moelab::emulator::take_error();
-}
+cudaError_t waited() { return capturing() ? cudaErrorStreamCaptureUnsupported : take_error(); }
 
-// Work of a stream: done at once or, in a capture, recorded.
+// Work of a stream: put off or, in a capture, recorded.
 template <class Work>
-cudaError_t queued(const Work& work) {
+cudaError_t queued(cudaStream_t stream, const Work& work) {
   if (capturing()) {
     record(work);
   } else {
-    work();
+    put_off(stream, work);
   }
   return cudaSuccess;
 }
 
 }  // namespace
+
+namespace moelab::emulator {
+
+bool may_wait(const void* address) {
+  Memory& all = memory();
+  const auto* const byte = static_cast<const char*>(address);
+  const std::lock_guard lock(all.mutex);
+  const auto block = all.blocks.upper_bound(const_cast<void*>(address));
+  if (block != all.blocks.begin()) {
+    const auto& [begin, mapping] = *std::prev(block);
+    if (byte < static_cast<const char*>(begin) + mapping.bytes) return true;
+  }
+  const auto host = all.pinned.upper_bound(byte);
+  return host != all.pinned.begin() && byte < std::prev(host)->first + std::prev(host)->second;
+}
+
+}  // namespace moelab::emulator
 
 extern "C" {
 
@@ -84,7 +101,9 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   return cudaSuccess;
 }
 
+// Waits for the device, as CUDA's does.
 cudaError_t cudaFree(void* block) {
+  catch_up_all();
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   if (block == nullptr) return cudaSuccess;
@@ -109,8 +128,12 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  return queued([=] { std::memmove(to, from, bytes); });
+// Host memory that is not pinned has been copied when the call returns.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const bool at_once = !may_wait(to) || !may_wait(from);
+  queued(stream, [=] { std::memmove(to, from, bytes); });
+  if (at_once) catch_up(stream);
+  return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   std::memmove(to, from, bytes);
@@ -119,15 +142,23 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 cudaError_t cudaMemcpy2D(void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind) {
   return cudaErrorNotSupported;
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  return queued([=] { std::memset(to, value, bytes); });
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return queued(stream, [=] { std::memset(to, value, bytes); });
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void* memory_of_host, size_t bytes, unsigned) {
+  const std::lock_guard lock(memory().mutex);
+  memory().pinned[static_cast<char*>(memory_of_host)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* memory_of_host) {
+  const std::lock_guard lock(memory().mutex);
+  memory().pinned.erase(static_cast<char*>(memory_of_host));
+  return cudaSuccess;
+}
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -138,7 +169,6 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
-cudaError_t cudaDeviceSynchronize() { return waited(); }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -1;
@@ -161,35 +191,11 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 
-// Streams and events are names for nothing: their work is done.
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  static char streams;
-  *stream = reinterpret_cast<cudaStream_t>(&streams);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited(); }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  static char events;
-  *event = reinterpret_cast<cudaEvent_t>(&events);
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited(); }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  *milliseconds = 0;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGetLastError() { return moelab::emulator::take_error(); }
+cudaError_t cudaGetLastError() { return take_error(); }
 
 }  // extern "C"

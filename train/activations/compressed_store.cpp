@@ -44,8 +44,8 @@ std::unique_ptr<StoredTensor> CompressedStore::store(const at::Tensor& dense) {
   return std::make_unique<PackedTensor>(std::move(packed), code_, block_);
 }
 
-void CompressedStore::begin_block() {
-  if (away_) away_->begin_block();
+void CompressedStore::begin_block(bool last) {
+  if (away_) away_->begin_block(last);
 }
 
 }  // namespace moelab

@@ -13,7 +13,7 @@ class CompressedStore : public TensorStore {
   CompressedStore(BlockCode code, int64_t block, std::unique_ptr<TensorStore> away = nullptr)
       : code_(code), block_(block), away_(std::move(away)) {}
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
-  void begin_block() override;
+  void begin_block(bool last) override;
 
  private:
   BlockCode code_;

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstddef>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,17 +13,27 @@ class OffloadedTensor;
 
 // Tensors held outside of the device, grouped by the model block that stored them. Backward reads the blocks
 // from last to first, so the first read of a block's tensor starts fetching all tensors of that block and of
-// the one before it.
+// the one before it. The last block's tensors stay on the device, because backward reads them at once.
+//
+// In forward, tensors on their way out of the device wait in a ring of kWaiting. It bounds the memory that
+// they take, however slow the copies are, and is the same in a dry run.
 //
 // Active on CUDA, where copies run concurrently with other work. When inactive, each read waits for its own
-// copy.
+// copy, and no tensor stays.
 class FetchAhead {
  public:
   explicit FetchAhead(bool active) : active_(active) {}
   bool active() const { return active_; }
 
-  // Tensors stored from now on belong to the next block.
-  void begin_block();
+  // Tensors stored from now on belong to the next block, which may be the last.
+  void begin_block(bool last);
+  // Whether tensors stored now stay on the device.
+  bool keeps() const { return keeps_; }
+
+  // Holds `dense`, whose copy has been started, until kWaiting more tensors are stored or backward begins.
+  // `arrive` waits for the copy: on CUDA, it makes later work on the current stream wait.
+  static constexpr size_t kWaiting = 4;
+  void hold(at::Tensor dense, std::function<void()> arrive);
 
   // Adds `tensor` to the current block and returns the block's index.
   size_t add(OffloadedTensor& tensor);
@@ -29,8 +41,15 @@ class FetchAhead {
   void want(size_t block);
 
  private:
-  bool active_;
+  struct Waiting {
+    at::Tensor dense;  // undefined: one that stays
+    std::function<void()> arrive;
+  };
+  void let_go(size_t left);
+
+  bool active_, keeps_ = false;
   std::vector<std::vector<OffloadedTensor*>> blocks_{1};
+  std::deque<Waiting> waiting_;  // oldest first
 };
 
 // A tensor held outside of the device. When fetched ahead, one copy serves all its readers.
@@ -46,6 +65,10 @@ class OffloadedTensor : public StoredTensor {
   at::Tensor fetched() override;
   void fetch();
 
+ protected:
+  // `memory`: the elements as bytes, on the device.
+  void have(const at::Tensor& memory);
+
  private:
   // Starts the copy into `to`, which is dense.
   virtual void start(const at::Tensor& to) = 0;
@@ -56,8 +79,20 @@ class OffloadedTensor : public StoredTensor {
   c10::Device device_;
   int64_t bytes_;
   size_t block_ = 0;
-  at::Tensor memory_;  // the fetched copy
+  at::Tensor memory_;  // the fetched copy, or what stayed
   int64_t version_ = 0;
+};
+
+// A tensor that stays on the device, because its block is the last.
+class KeptTensor : public OffloadedTensor {
+ public:
+  KeptTensor(const std::shared_ptr<FetchAhead>& ahead, const at::Tensor& dense);
+
+ private:
+  void start(const at::Tensor& to) override;
+  void finish() override {}
+
+  at::Tensor bytes_;
 };
 
 }  // namespace moelab

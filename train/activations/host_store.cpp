@@ -12,7 +12,7 @@ namespace moelab {
 
 class HostSlab : public FetchAhead {
  public:
-  HostSlab(c10::Device device, bool ahead) : FetchAhead(ahead), copies_(device) {}
+  HostSlab(c10::Device device, bool ahead) : FetchAhead(ahead), sends_(device), fetches_(device) {}
 
   at::Tensor take(int64_t bytes) {
     if (region_.empty() && capacity() < region_.highest()) {
@@ -26,13 +26,16 @@ class HostSlab : public FetchAhead {
   }
   void give_back() { region_.give_back(); }
 
-  CopyStream& copies() { return copies_; }
-  c10::Device device() const { return copies_.device(); }
+  // A stream for each direction: the bus carries both at once, and backward's first fetch need not wait for
+  // all that forward has sent.
+  CopyStream& sends() { return sends_; }
+  CopyStream& fetches() { return fetches_; }
+  c10::Device device() const { return sends_.device(); }
 
  private:
   int64_t capacity() const { return slab_.defined() ? slab_.numel() : 0; }
 
-  CopyStream copies_;
+  CopyStream sends_, fetches_;
   StackRegion region_{kHostAlign};
   at::Tensor slab_;  // bytes
 };
@@ -58,9 +61,11 @@ class HostTensor : public OffloadedTensor {
       : OffloadedTensor(slab, dense),
         slab_(std::move(slab)),
         bytes_(slab_->take(static_cast<int64_t>(dense.nbytes()))) {
-    slab_->copies().follow();
-    copy_bytes(slab_->copies(), bytes_, dense);
-    slab_->copies().keep(dense);
+    CopyStream& sends = slab_->sends();
+    sends.follow();
+    copy_bytes(sends, bytes_, dense);
+    sent_ = sends.mark();
+    slab_->hold(dense, [&sends, sent = sent_] { sends.wait(sent); });
   }
   ~HostTensor() override {
     finish();  // waits for a copy that was fetched but not read
@@ -70,15 +75,16 @@ class HostTensor : public OffloadedTensor {
 
  private:
   void start(const at::Tensor& to) override {
-    slab_->copies().follow();
-    copy_bytes(slab_->copies(), to, bytes_);
-    there_ = slab_->copies().mark();
+    slab_->fetches().follow();  // `to` may be memory that was in use until now
+    slab_->fetches().follow(sent_);
+    copy_bytes(slab_->fetches(), to, bytes_);
+    there_ = slab_->fetches().mark();
   }
-  void finish() override { slab_->copies().wait(there_); }
+  void finish() override { slab_->fetches().wait(there_); }
 
   std::shared_ptr<HostSlab> slab_;
   at::Tensor bytes_;
-  CopyStream::Mark there_;
+  CopyStream::Mark sent_, there_;
 };
 
 }  // namespace
@@ -88,9 +94,10 @@ HostStore::HostStore(c10::Device device, bool ahead) : slab_(std::make_shared<Ho
 std::unique_ptr<StoredTensor> HostStore::store(const at::Tensor& dense) {
   TORCH_CHECK(dense.device() == slab_->device(), "activations of ", slab_->device(),
               " on the host: tensors of ", dense.device());
+  if (slab_->keeps()) return std::make_unique<KeptTensor>(slab_, dense);
   return std::make_unique<HostTensor>(slab_, dense);
 }
 
-void HostStore::begin_block() { slab_->begin_block(); }
+void HostStore::begin_block(bool last) { slab_->begin_block(last); }
 
 }  // namespace moelab

@@ -10,13 +10,13 @@ namespace moelab {
 class HostSlab;
 
 // Moves tensors that autograd saved to host memory, outside of the device's budget, and back, exactly. On
-// CUDA that memory is pinned, and copies run on their own stream, concurrent with forward and backward.
+// CUDA that memory is pinned, and copies run on streams of their own, concurrent with forward and backward.
 class HostStore : public TensorStore {
  public:
   // `ahead`: fetches for backward one block ahead (FetchAhead).
   HostStore(c10::Device device, bool ahead);
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
-  void begin_block() override;
+  void begin_block(bool last) override;
 
  private:
   std::shared_ptr<HostSlab> slab_;

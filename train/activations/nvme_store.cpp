@@ -13,12 +13,6 @@
 #include "train/io/tile_file.h"
 
 namespace moelab {
-namespace {
-
-// Maximum number of tensors waiting to be written; each still occupies device memory.
-constexpr size_t kWaiting = 4;
-
-}  // namespace
 
 class NvmeFile : public FetchAhead {
  public:
@@ -46,7 +40,12 @@ class NvmeFile : public FetchAhead {
     const int64_t offset = region_.take(bytes);
     ledger_.charge(static_cast<size_t>(region_.padded(bytes)), kind);
     try {
-      run([this, dense, offset, bytes] { file_->write(offset, dense.const_data_ptr(), bytes); }, kWaiting);
+      const std::shared_future<void> written =
+          run([this, dense, offset, bytes] { file_->write(offset, dense.const_data_ptr(), bytes); });
+      // a failure is thrown by the next task that is posted
+      hold(dense, [written] {
+        if (written.valid()) written.wait();
+      });
     } catch (...) {
       give_back(bytes, kind);
       throw;
@@ -55,9 +54,9 @@ class NvmeFile : public FetchAhead {
   }
   // If a future is returned, it becomes ready when the bytes are in `to`.
   std::shared_future<void> read(int64_t offset, const at::Tensor& to) {
-    return run(
-        [this, offset, to] { file_->read(offset, to.mutable_data_ptr(), static_cast<int64_t>(to.nbytes())); },
-        SIZE_MAX);
+    return run([this, offset, to] {
+      file_->read(offset, to.mutable_data_ptr(), static_cast<int64_t>(to.nbytes()));
+    });
   }
   void give_back(int64_t bytes, Kind kind) {
     ledger_.release(static_cast<size_t>(region_.padded(bytes)), kind);
@@ -65,10 +64,10 @@ class NvmeFile : public FetchAhead {
   }
 
  private:
-  std::shared_future<void> run(std::function<void()> task, size_t most) {
+  std::shared_future<void> run(std::function<void()> task) {
     if (worker_) {
       copies_.follow();
-      return worker_->post(std::move(task), most);
+      return worker_->post(std::move(task));
     }
     if (file_) task();
     return {};
@@ -116,9 +115,10 @@ NvmeStore::NvmeStore(const std::filesystem::path& folder, int64_t tile_bytes, in
 std::unique_ptr<StoredTensor> NvmeStore::store(const at::Tensor& dense) {
   TORCH_CHECK(dense.device() == file_->device(), "activations of ", file_->device(), " on NVMe: tensors of ",
               dense.device());
+  if (file_->keeps()) return std::make_unique<KeptTensor>(file_, dense);
   return std::make_unique<NvmeTensor>(file_, dense);
 }
 
-void NvmeStore::begin_block() { file_->begin_block(); }
+void NvmeStore::begin_block(bool last) { file_->begin_block(last); }
 
 }  // namespace moelab

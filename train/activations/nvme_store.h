@@ -18,7 +18,7 @@ class NvmeStore : public TensorStore {
   NvmeStore(const std::filesystem::path& folder, int64_t tile_bytes, int64_t tiles, c10::Device device,
             bool ahead);
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
-  void begin_block() override;
+  void begin_block(bool last) override;
 
  private:
   std::shared_ptr<NvmeFile> file_;

@@ -120,7 +120,7 @@ RecomputeRunner::RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece
 }
 
 BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
-  SavedTensors::begin_block();
+  SavedTensors::begin_block(layer + 1 == static_cast<int64_t>(recomputed_.size()));
   RoutingState routing;
   return recomputed_.at(layer) ? recompute(x_BSD, routing, block) : block(x_BSD, routing);
 }

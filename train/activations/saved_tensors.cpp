@@ -182,8 +182,8 @@ std::shared_ptr<const SavedTensors::Recomputed> SavedTensors::recomputed(const a
   return same ? found->second : nullptr;
 }
 
-void SavedTensors::begin_block() {
-  if (current && current->store_) current->store_->begin_block();
+void SavedTensors::begin_block(bool last) {
+  if (current && current->store_) current->store_->begin_block(last);
 }
 
 std::shared_ptr<StoredTensor> SavedTensors::store(const at::Tensor& dense) {

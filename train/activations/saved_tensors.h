@@ -44,8 +44,9 @@ class SavedTensors {
   // always the same for the same x. Without a scope, just f(x).
   static at::Tensor recompute_for_readers(const at::Tensor& x, const TensorFunction& f);
 
-  // Tensors saved from now on, in the scope open on this thread if there is one, belong to the next block.
-  static void begin_block();
+  // Tensors saved from now on, in the scope open on this thread if there is one, belong to the next block,
+  // which may be the last before backward.
+  static void begin_block(bool last);
 
   // Whether saved tensors in a scope are passed to this object: if there is a store, or a tensor to
   // recompute.

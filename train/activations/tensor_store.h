@@ -26,8 +26,8 @@ class TensorStore {
   // `dense` has no gaps in memory and may be freed afterwards. On CUDA it is read after the work queued so
   // far, so nothing may write to it before then; autograd forbids that anyway.
   virtual std::unique_ptr<StoredTensor> store(const at::Tensor& dense) = 0;
-  // Tensors stored from now on belong to the model's next block.
-  virtual void begin_block() {}
+  // Tensors stored from now on belong to the model's next block; `last`: backward begins with that one.
+  virtual void begin_block(bool /*last*/) {}
 };
 
 // The store of activations.storage for tensors on `device`; null for `keep`. Throws IoError when its file

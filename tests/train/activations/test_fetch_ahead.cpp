@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "kernels/memory/device_memory.h"
+#include "kernels/update/squared_norm.h"
 #include "tests/cuda_device.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/activations/model_gradients.h"
@@ -43,7 +45,7 @@ TEST(FetchAhead, ABlockAndTheOneBeforeComeOnce) {
   std::vector<std::unique_ptr<Recorded>> tensors;
   for (const char* name : {"a", "b", "|", "c", "|", "|", "d", "e"}) {
     if (name == std::string("|")) {
-      ahead->begin_block();
+      ahead->begin_block(false);
     } else {
       tensors.push_back(std::make_unique<Recorded>(ahead, name, log));
     }
@@ -58,7 +60,7 @@ TEST(FetchAhead, ABlockAndTheOneBeforeComeOnce) {
   tensors[0]->fetched();
   EXPECT_EQ(taken(log), "wait:a ");
   tensors.clear();
-  ahead->begin_block();
+  ahead->begin_block(false);
   tensors.push_back(std::make_unique<Recorded>(ahead, "f", log));  // the next forward
   tensors[0]->fetched();
   EXPECT_EQ(taken(log), "f wait:f ");
@@ -158,6 +160,59 @@ TEST(FetchAhead, WhatWasWrittenToIsNotReadAgain) {
   EXPECT_THROW(stored->fetched(), c10::Error);
 }
 
+// What stores hold on the device, by the ledger of `device`, while ten tensors of the last block follow ten
+// of other blocks. Each tensor is dropped once stored.
+std::vector<int64_t> held_while_storing(c10::Device device, std::unique_ptr<TensorStore> store) {
+  constexpr int64_t kFloats = 1024;
+  const auto allocated = [&] { return device_memory(device).allocated / (4 * kFloats); };
+  const int64_t before = allocated();
+  std::vector<std::unique_ptr<StoredTensor>> stored;
+  std::vector<int64_t> held;
+  for (int i = 0; i < 20; ++i) {
+    if (i % 5 == 0 && i <= 10) store->begin_block(i == 10);
+    stored.push_back(store->store(at::empty({kFloats}, at::TensorOptions(device).dtype(at::kFloat))));
+    held.push_back(allocated() - before);
+  }
+  stored[19]->fetched();  // backward begins
+  held.push_back(allocated() - before);
+  for (size_t i = 0; i < 10; ++i) stored[i]->fetched();  // all have come
+  stored.clear();
+  held.push_back(allocated() - before);
+  return held;
+}
+
+// Of the tensors that leave, four may still be on their way, in a dry run too. Those of the last block stay,
+// and backward begins with them and the block before.
+TEST(FetchAhead, FourTensorsAreOnTheirWayAndTheLastBlockStays) {
+  install_allocators();
+  const TemporaryFolder folder;
+  const std::vector<int64_t> want = {1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 5, 6, 7, 8, 9, 10, 15, 0};
+  for (const c10::DeviceType type : {c10::kCPU, c10::kMeta}) {
+    EXPECT_EQ(held_while_storing(type, std::make_unique<HostStore>(type, true)), want) << type;
+    EXPECT_EQ(held_while_storing(type, std::make_unique<NvmeStore>(folder.path(), 64 << 10, 3, type, true)),
+              want)
+        << type;
+  }
+  const std::vector<int64_t> none(want.size(), 0);
+  EXPECT_EQ(held_while_storing(at::kCPU, std::make_unique<HostStore>(at::kCPU, false)), none);
+}
+
+// A tensor that stays has the same bytes, whatever its layout, and is not to be written to either.
+TEST(FetchAhead, WhatStaysIsTheTensorItself) {
+  HostStore store(at::kCPU, true);
+  store.begin_block(true);
+  const at::Tensor whole = at::rand({40, 30}), part = whole.narrow(0, 10, 20).t();
+  const auto stored = store.store(part);
+  const at::Tensor bytes = stored->fetched();
+  EXPECT_EQ(bytes.const_data_ptr(), part.const_data_ptr());
+  EXPECT_TRUE(at::equal(bytes.view(at::kFloat).as_strided(part.sizes(), part.strides()), part));
+  at::Tensor copy = at::empty_strided(part.sizes(), part.strides());
+  stored->read(copy);
+  EXPECT_TRUE(at::equal(copy, part));
+  whole.add_(1);
+  EXPECT_THROW(stored->fetched(), c10::Error);
+}
+
 // With three tiles, and reused places in the file.
 TEST(FetchAhead, MoreThanTheTilesHoldComesBackInAnyOrder) {
   const TemporaryFolder folder;
@@ -171,8 +226,7 @@ TEST(FetchAhead, MoreThanTheTilesHoldComesBackInAnyOrder) {
   }
 }
 
-// A chain of products standing in for a model of blocks, because a GPU runs only LibTorch's own operators
-// here.
+// A chain of products standing in for a model of blocks.
 struct Chain {
   Chain(int64_t layers, c10::Device device, c10::ScalarType type) {
     at::manual_seed(7);
@@ -234,6 +288,27 @@ TEST(FetchAhead, AChainOfBlocksIsBitwiseTheSame) { expect_neutral(at::kCPU); }
 TEST(FetchAheadCuda, AChainOfBlocksIsBitwiseTheSame) {
   MOELAB_NEEDS_CUDA();
   expect_neutral(c10::Device(c10::kCUDA, 0));
+}
+
+// However late the copies come, four tensors at most wait for them on the device, and what comes back is what
+// left.
+TEST(FetchAheadCuda, CopiesThatComeLateHoldFourTensors) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  const c10::Device device(c10::kCUDA, 0);
+  constexpr int64_t kFloats = 1 << 20, kTensors = 12;
+  HostStore store(device, true);
+  const int64_t before = device_memory(device).allocated;
+  reset_peaks(device);
+  std::vector<std::unique_ptr<StoredTensor>> stored;
+  for (int64_t i = 0; i < kTensors; ++i) {
+    if (i % 2 == 0) store.begin_block(false);
+    stored.push_back(store.store(at::full({kFloats}, i, at::TensorOptions(device).dtype(at::kFloat))));
+  }
+  EXPECT_EQ(device_memory(device).peak - before, 5 * 4 * kFloats);  // and the one that is made
+  for (int64_t i = kTensors - 1; i >= 0; --i) {
+    EXPECT_EQ(squared_norm(stored.back()->fetched().view(at::kFloat)), static_cast<double>(i * i * kFloats));
+    stored.pop_back();
+  }
 }
 
 // The slab is allocated in the second step; after that, neither host nor device memory grows.

@@ -167,7 +167,7 @@ TEST(DryRun, KindsShowTheRoutingTemporariesOfTheTextbook) {
 }
 
 // On a GPU, tensors on the host return a block ahead: the peak counts all of that block and of the one in
-// backward.
+// backward. The last block's do not leave.
 TEST(DryRun, CountsTheBlockThatIsFetchedAheadOnAGpu) {
   const auto run = [](const char* device, int64_t layers) {
     return dry_run(load_settings(
@@ -179,7 +179,9 @@ TEST(DryRun, CountsTheBlockThatIsFetchedAheadOnAGpu) {
   const auto backward = [](const DryRun& r) { return r.phase_peak[static_cast<size_t>(Phase::backward)]; };
   const auto block = static_cast<double>(cpu.host_peak - run("cpu", 5).host_peak);
   const auto more = static_cast<double>(backward(gpu) - backward(cpu));
-  EXPECT_EQ(gpu.host_peak, cpu.host_peak);
+  const auto stays = static_cast<double>(cpu.host_peak - gpu.host_peak);
+  EXPECT_GT(stays, 0.9 * block);
+  EXPECT_LT(stays, 1.5 * block);
   EXPECT_GT(more, 0.9 * block);
   EXPECT_LT(more, 2.1 * block);
 }
