@@ -17,11 +17,13 @@ MOELAB_HOST_DEVICE constexpr int64_t ceil_div(int64_t count, int64_t size) {
   return (count + size - 1) / size;
 }
 
-// Blocks of a grid whose threads loop over `tasks` with the grid's stride: enough to fill any GPU, and within
-// CUDA's bound.
+// The most blocks of a grid whose threads loop with the grid's stride: enough to fill any GPU, and within
+// CUDA's bound. Tests lower it, so that small tensors make the loops turn.
+inline int64_t most_blocks = 1 << 16;
+
+// Blocks of a grid whose threads loop over `tasks` with the grid's stride.
 inline unsigned grid_of(int64_t tasks, int64_t tasks_a_block = 1) {
-  constexpr int64_t kMost = 1 << 16;
-  return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(tasks, tasks_a_block), 1, kMost));
+  return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(tasks, tasks_a_block), 1, most_blocks));
 }
 
 // Blocks of a grid without such a loop, one thread or block per task. CUDA's bound is 2^31 - 1.

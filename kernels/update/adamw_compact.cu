@@ -39,9 +39,9 @@ __global__ void compact_kernel(Weight* weights, int8_t* correction, const Gradie
       root = sqrtf(new_v);
       store(weights, correction, i, weight);
     }
-    // the shuffles come after every lane's reads of the scales
     const uint16_t a = encode_scale(reduce_warp(fabsf(new_m), Max())),
                    b = encode_scale(reduce_warp(root, Max()));
+    __syncwarp();  // every lane has read the scales: shuffles alone order no memory
     if (lane == 0) {
       m_scale[group] = a;
       v_scale[group] = b;

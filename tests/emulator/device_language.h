@@ -23,6 +23,7 @@
 #define gridDim (moelab::emulator::here.blocks)
 
 inline void __syncthreads() { moelab::emulator::sync_block(); }
+inline void __syncwarp() { moelab::emulator::sync_warp(); }
 inline void __threadfence() {}
 
 template <class T>

@@ -189,6 +189,8 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
 
 void sync_block() { wait_at(machine.block); }
 
+void sync_warp() { wait_at(machine.warps[machine.current / kWarp].barrier); }
+
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
   if (lanes != 0xFFFFFFFFu || machine.block.expected % kWarp != 0) trap();
   Warp& warp = machine.warps[machine.current / kWarp];

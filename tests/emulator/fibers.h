@@ -25,6 +25,9 @@ extern Place here;
 // __syncthreads: all threads of the block.
 void sync_block();
 
+// __syncwarp: all threads of the warp.
+void sync_warp();
+
 // __shfl_xor_sync: what the lane `lane ^ other` of the warp has brought. All 32 lanes must be named and come,
 // or the kernel fails.
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other);

@@ -1,14 +1,20 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "kernels/device/launch.h"
 #include "tests/emulator/fibers.h"
 
-// Tests for a GPU skip where none is: on the emulator that would be no test at all.
+// Tests for a GPU skip where none is: on the emulator that would be no test at all. MOELAB_EMULATOR_BLOCKS is
+// the most blocks that a grid with a stride gets.
 namespace moelab::emulator {
 namespace {
 
 class MustRun : public ::testing::Environment {
   void SetUp() override {
+    if (const char* const most = std::getenv("MOELAB_EMULATOR_BLOCKS"))
+      cuda::most_blocks = std::strtoll(most, nullptr, 10);
     ASSERT_TRUE(at::globalContext().hasCUDA()) << "LibTorch does not see the emulated GPU";
   }
   void TearDown() override { EXPECT_GT(launches(), 0) << "no kernel ran"; }
