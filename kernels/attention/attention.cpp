@@ -51,6 +51,17 @@ bool library_takes(const Tensor& qkv) {
   return !on_cuda(qkv) || (whole && (!is_cuda_flash(qkv) || hd <= 256));
 }
 
+// Whether the library computes it. Its flash kernel on CUDA knows a sliding window too.
+bool library_computes(const Tensor& qkv, AttentionSpan span, const OptionalTensor& documents) {
+  if (documents || !library_takes(qkv)) return false;
+  return span.covers(qkv.size(1)) || (span.block == 1 && is_cuda_flash(qkv));
+}
+
+// Keys before its own that a query sees; none: all.
+std::optional<int64_t> window_of(AttentionSpan span, int64_t S) {
+  return span.covers(S) ? std::nullopt : std::optional<int64_t>(span.blocks - 1);
+}
+
 Tensor empty_transposed(const Tensor& like_BHSd) {
   const auto s = like_BHSd.sizes();
   return at::empty({s[0], s[2], s[1], s[3]}, like_BHSd.options()).transpose(1, 2);
@@ -103,12 +114,17 @@ std::tuple<Tensor, Tensor, Tensor> meta_backward(const Tensor& grad, const Tenso
 
 // The library's kernel for the device: q (B, H, S, hd), k and v (B, K, S, hd), any strides except in the last
 // axis -> result (B, H, S, hd), logsumexp (B, H, …) fp32 in the layout that the library's backward expects.
-std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, const Tensor& v) {
+// Only flash on CUDA knows a window (window_of).
+std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                           std::optional<int64_t> window) {
   if (q.is_meta()) return meta_forward(q, k, v);
   if (q.is_cpu()) return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
   if (is_cuda_flash(q)) {
-    auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false);
-    return {std::get<0>(result), std::get<1>(result)};
+    const int64_t S = q.size(2);
+    auto result =
+        at::_flash_attention_forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), std::nullopt,
+                                     std::nullopt, S, S, 0.0, true, false, std::nullopt, window);
+    return {std::get<0>(result).transpose(1, 2), std::get<1>(result)};
   }
   const int64_t group = q.size(1) / k.size(1);  // this kernel does not support groups
   auto result = at::_scaled_dot_product_efficient_attention(
@@ -118,15 +134,19 @@ std::tuple<Tensor, Tensor> library_forward(const Tensor& q, const Tensor& k, con
 
 std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
                                                     const Tensor& v, const Tensor& out,
-                                                    const Tensor& logsumexp) {
+                                                    const Tensor& logsumexp, std::optional<int64_t> window) {
   if (q.is_meta()) return meta_backward(grad, q, k, v);
   if (q.is_cpu()) {
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, true);
   }
   const Tensor seed = at::empty({2}, q.options().dtype(at::kLong));  // unread: there is no dropout
   if (is_cuda_flash(q)) {
-    return at::_scaled_dot_product_flash_attention_backward(grad, q, k, v, out, logsumexp, Tensor(), Tensor(),
-                                                            q.size(2), k.size(2), 0.0, true, seed, seed);
+    const int64_t S = q.size(2);
+    auto result = at::_flash_attention_backward(grad.transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2),
+                                                v.transpose(1, 2), out.transpose(1, 2), logsumexp, Tensor(),
+                                                Tensor(), S, S, 0.0, true, seed, seed, std::nullopt, window);
+    return {std::get<0>(result).transpose(1, 2), std::get<1>(result).transpose(1, 2),
+            std::get<2>(result).transpose(1, 2)};
   }
   auto result = at::_scaled_dot_product_efficient_attention_backward(
       grad, q, k, v, Tensor(), out, logsumexp.contiguous(), seed, seed, 0.0, {true, true, true, false}, true);
@@ -141,11 +161,12 @@ std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64
   const AttentionSpan span{block, blocks};
   const Tensor starts = documents.value_or(Tensor());
   if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span, starts);
-  if (documents || !span.covers(qkv.size(1)) || !library_takes(qkv)) {
+  if (!library_computes(qkv, span, documents)) {
     return band_attention_forward(qkv, heads, kv_heads, span, starts);
   }
   const Packed in(qkv, heads, kv_heads);
-  auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2));
+  auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2),
+                                          window_of(span, qkv.size(1)));
   return {out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * qkv.size(3)}), logsumexp};
 }
 
@@ -171,7 +192,7 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
   if (has_blocked_attention(qkv)) {
     return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
   }
-  if (documents || !span.covers(qkv.size(1)) || !library_takes(qkv)) {
+  if (!library_computes(qkv, span, documents)) {
     return band_attention_backward(grad, qkv, logsumexp, heads, kv_heads, span, starts);
   }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
@@ -191,7 +212,7 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
   Tensor sum = widen ? at::empty(dkv.sizes(), qkv.options().dtype(at::kFloat)) : dkv;
   for (int64_t pass = 0; pass < passes; ++pass) {
     auto [dq, dk, dv] = library_backward(of_pass(grad, pass), of_pass(in.q, pass), k, v, of_pass(out, pass),
-                                         lse.select(2, pass));
+                                         lse.select(2, pass), window_of(span, S));
     of_pass(d.q, pass).copy_(std::exchange(dq, Tensor()));
     accumulate(sum.narrow(2, 0, kv_heads), std::exchange(dk, Tensor()).transpose(1, 2), pass == 0);
     accumulate(sum.narrow(2, kv_heads, kv_heads), std::exchange(dv, Tensor()).transpose(1, 2), pass == 0);

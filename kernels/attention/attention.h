@@ -14,7 +14,8 @@ enum class AttentionPath { flash, materialised };
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135). Saved for backward: qkv, the result
 // and one fp32 per row and head. The gradient is one tensor of qkv's shape, with keys and values summed over
 // their group in fp32. Computed by blocked_attention.h where that applies, otherwise by LibTorch's kernels,
-// and by band_attention.h where those lack support (spans, documents, some types and head widths).
+// and by band_attention.h where those lack support: documents, spans other than a sliding window in 16 bits
+// on CUDA, some types and head widths.
 //
 // With a span (attention_span.h), time, memory and what is saved are linear in S. A span that covers all of S
 // gives the same bits as none.

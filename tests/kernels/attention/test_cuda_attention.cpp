@@ -75,7 +75,8 @@ TEST(AttentionCuda, MatchesFloat64AndIsNotWorseThanTheFormulaInBf16) {
       EXPECT_TRUE(test::close_to(got[i].second, reference, i == 0 ? forward : backward)) << where;
       if (c.dtype != at::kBFloat16) continue;
       const double error = test::relative_error(got[i].second, reference);
-      EXPECT_LE(error, 3e-3) << where;
+      // flash takes each row's sum of gradients from the rounded result, which shows in a short window
+      EXPECT_LE(error, c.span.covers(c.S) ? 3e-3 : 0x1p-8) << where;
       EXPECT_LE(error, 1.1 * test::relative_error(formula[i].second, reference)) << where;
     }
   }

@@ -131,6 +131,21 @@ TEST(SimulatedCuda, FlashSumsDqInFp32) {
             out + lse + 2 * dqkv + 4 * 2 * H * 256 * (64 + 1) + 2 * out);
 }
 
+// A window is the flash kernel's own, and holds what attention over the whole sequence holds; blocks are not.
+TEST(SimulatedCuda, WindowsHoldNoBands) {
+  const SimulatedDevice gpu(c10::kCUDA);
+  const auto peak = [](AttentionSpan span, at::ScalarType type = at::kBFloat16) {
+    const Tensor qkv = meta({2, 1000, 4 + 2 * 2, 64}, type).requires_grad_(),
+                 dy = meta({2, 1000, 4 * 64}, type);
+    return peak_of(kMetaDevice, [&] {
+      torch::autograd::backward({causal_attention(qkv, 4, 2, AttentionPath::flash, span)}, {dy});
+    });
+  };
+  EXPECT_EQ(peak({1, 100}), peak({}));
+  EXPECT_NE(peak({50, 2}), peak({}));
+  EXPECT_NE(peak({1, 100}, at::kFloat), peak({}, at::kFloat));
+}
+
 // No library kernel takes heads of 24 bytes; 100 queries are one band.
 TEST(SimulatedCuda, BandsHoldTheirScores) {
   const SimulatedDevice gpu(c10::kCUDA);
