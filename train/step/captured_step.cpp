@@ -32,7 +32,7 @@ void Trainer::CapturedStep::fill_places() {
       g.targets_ABS = at::empty_like(g.tokens_ABS);
       if (batch.documents.defined()) g.documents_ABS = at::empty_like(g.tokens_ABS, at::kInt);
       g.share_A = at::empty({A}, places.dtype(at::kFloat));
-      g.losses_A3 = at::empty({A, 3}, places.dtype(at::kFloat));
+      g.losses_A4 = at::empty({A, 4}, places.dtype(at::kFloat));
     }
     g.tokens_ABS[i].copy_(batch.tokens, /*non_blocking=*/true);
     g.targets_ABS[i].copy_(batch.targets, /*non_blocking=*/true);
@@ -51,14 +51,14 @@ Batch Trainer::CapturedStep::batch(int64_t i) {
 
 void Trainer::CapturedStep::take_losses(int64_t i, const LossParts& parts) {
   const at::NoGradGuard no_grad;
-  graph().losses_A3[i].copy_(at::stack({parts.cross_entropy, parts.balance_loss, parts.z_loss}));
+  graph().losses_A4[i].copy_(losses_of(parts));
 }
 
 bool Trainer::CapturedStep::decide() {
   std::vector<at::Tensor> squares;
   for (const Parameter& parameter : trainer_.optimizer_.parameters())
     squares.push_back(squared_norm_tensor(parameter.gradient()));
-  settle_step_(graph().live, at::stack(squares), graph().losses_A3.select(1, 0).sum(at::kDouble),
+  settle_step_(graph().live, at::stack(squares), graph().losses_A4.select(1, 0).sum(at::kDouble),
                trainer_.settings_.optim.clip);
   trainer_.reserve();
   return true;
@@ -83,15 +83,7 @@ void Trainer::CapturedStep::read_outcome() {
   const GraphStep& g = graph();
   if (trainer_.device_.is_meta()) return;
   report_.take(decision_of(read_capturable_step(g.live)));
-  const at::Tensor losses = g.losses_A3.to(at::kCPU, at::kDouble);
-  for (int64_t i = 0; i < losses.size(0); ++i) {
-    MicroBatchReport one = g.reports[i];
-    one.cross_entropy = losses[i][0].item<double>();
-    one.balance_loss = losses[i][1].item<double>();
-    one.z_loss = losses[i][2].item<double>();
-    report_.add(one);
-  }
-  trainer_.report_routing(report_);
+  read_losses(g.reports, g.losses_A4);
 }
 
 }  // namespace moelab

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "train/step/routing_report.h"
 #include "train/step/step_form.h"
 
 namespace moelab {
@@ -15,15 +16,46 @@ Batch Trainer::LaunchedStep::batch(int64_t i) {
 
 at::Tensor Trainer::LaunchedStep::share(int64_t) { return at::scalar_tensor(share_, at::kFloat); }
 
+at::Tensor Trainer::StepForm::losses_of(const LossParts& parts) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor kl = trainer_.reference_ ? parts.reference_kl : at::zeros_like(parts.cross_entropy);
+  return at::stack({parts.cross_entropy, parts.balance_loss, parts.z_loss, kl});
+}
+
+void Trainer::StepForm::read_losses(std::vector<MicroBatchReport> reports, const at::Tensor& losses_A4) {
+  const bool routed = !trainer_.settings_.model.dense();
+  std::vector<at::Tensor> there = {losses_A4.view(-1)};
+  if (routed) {
+    add_routing_of_ranks(trainer_.model_, *trainer_.ranks_.control);
+    there.push_back(routing_counts(trainer_.model_));
+  }
+  const at::Tensor numbers = at::cat(there).to(at::kCPU, at::kDouble);
+  for (size_t i = 0; i < reports.size(); ++i) {
+    reports[i].take_losses(numbers.const_data_ptr<double>() + 4 * i);
+    for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.control, reports[i])) report_.add(one);
+  }
+  if (routed) read_routing(numbers.slice(0, losses_A4.numel()), trainer_.settings_.model.layers, report_);
+}
+
 void Trainer::LaunchedStep::take_losses(int64_t, const LossParts& parts) {
-  MicroBatchReport own{.cross_entropy = value_of(parts.cross_entropy),
-                       .balance_loss = value_of(parts.balance_loss),
-                       .z_loss = value_of(parts.z_loss),
-                       .reference_kl = trainer_.reference_ ? value_of(parts.reference_kl) : 0,
-                       .share = share_};
+  MicroBatchReport own{.share = share_};
   own.count(batch_, trainer_.settings_.attention.span());
-  for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.control, own)) report_.add(one);
   batch_ = {};
+  if (trainer_.device_.is_cuda()) {
+    reports_.push_back(own);
+    losses_.push_back(losses_of(parts));
+    return;
+  }
+  own.cross_entropy = value_of(parts.cross_entropy);
+  own.balance_loss = value_of(parts.balance_loss);
+  own.z_loss = value_of(parts.z_loss);
+  own.reference_kl = trainer_.reference_ ? value_of(parts.reference_kl) : 0;
+  for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.control, own)) report_.add(one);
+}
+
+void Trainer::LaunchedStep::take_routing() {
+  if (losses_.empty()) return trainer_.report_routing(report_);
+  read_losses(std::move(reports_), at::stack(losses_));
 }
 
 bool Trainer::LaunchedStep::decide() {

@@ -28,17 +28,25 @@ void add_routing_of_ranks(const Transformer& model, Communicator& ranks) {
   }
 }
 
-void read_routing(const Transformer& model, StepReport& report) {
+at::Tensor routing_counts(const Transformer& model) {
+  std::vector<at::Tensor> counts;
+  for (const RoutingStats& stats : model.routing_stats())
+    counts.insert(counts.end(), {stats.load_E, stats.dropped.view(1)});
+  return at::cat(counts);
+}
+
+void read_routing(const at::Tensor& counts, int64_t layers, StepReport& report) {
   double dropped = 0, routes = 0;
   report.load_max_over_mean = 0;
-  const auto layers = static_cast<double>(model.routing_stats().size());
-  for (const RoutingStats& stats : model.routing_stats()) {
-    const at::Tensor load = stats.load_E.to(at::kCPU, at::kDouble);
+  for (const at::Tensor& of_layer : counts.view({layers, -1}).unbind()) {
+    const int64_t E = of_layer.numel() - 1;
+    const at::Tensor load = of_layer.narrow(0, 0, E);
     const double total = std::max(1.0, load.sum().item<double>());
     const at::Tensor share = load / total;
-    report.load_max_over_mean += share.max().item<double>() * static_cast<double>(share.numel()) / layers;
-    report.load_entropy -= at::xlogy(share, share).sum().item<double>() / layers;
-    dropped += stats.dropped.item<double>();
+    report.load_max_over_mean +=
+        share.max().item<double>() * static_cast<double>(E) / static_cast<double>(layers);
+    report.load_entropy -= at::xlogy(share, share).sum().item<double>() / static_cast<double>(layers);
+    dropped += of_layer[E].item<double>();
     routes += total;
   }
   report.dropped_fraction = dropped / routes;

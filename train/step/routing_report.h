@@ -7,7 +7,10 @@ namespace moelab {
 // Replaces the model's counts of a step's routes by the sums over the ranks.
 void add_routing_of_ranks(const Transformer& model, Communicator& ranks);
 
-// Fills the report's fields on routing from the counts of a model that has experts. Waits for the device.
-void read_routing(const Transformer& model, StepReport& report);
+// A model's counts of a step's routes, on its device: for each layer, fp32, those to each expert and those
+// dropped, one after another.
+at::Tensor routing_counts(const Transformer& model);
+// Fills the report's fields on routing from those counts, which the host has read as fp64.
+void read_routing(const at::Tensor& counts, int64_t layers, StepReport& report);
 
 }  // namespace moelab

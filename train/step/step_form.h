@@ -34,6 +34,11 @@ class Trainer::StepForm {
 
  protected:
   bool stop_asked();
+  // A micro-batch's losses, left on the device: (4) fp32, as MicroBatchReport::take_losses() takes them.
+  at::Tensor losses_of(const LossParts& parts) const;
+  // Adds micro-batches, whose losses are the rows of losses_A4, and the routing to the report. The host waits
+  // once, for all of them.
+  void read_losses(std::vector<MicroBatchReport> reports, const at::Tensor& losses_A4);
 
   Trainer& trainer_;
   int64_t step_;
@@ -41,7 +46,8 @@ class Trainer::StepForm {
   StepReport& report_;
 };
 
-// The host queues each operator, reads each micro-batch's losses, and decides.
+// The host queues each operator and decides. It reads each micro-batch's losses, on a GPU those of all
+// together before it decides.
 class Trainer::LaunchedStep : public StepForm {
  public:
   using StepForm::StepForm;
@@ -51,14 +57,16 @@ class Trainer::LaunchedStep : public StepForm {
   Batch batch(int64_t i) override;
   at::Tensor share(int64_t i) override;
   void take_losses(int64_t i, const LossParts& parts) override;
-  void take_routing() override { trainer_.report_routing(report_); }
+  void take_routing() override;
   bool decide() override;
   std::vector<at::Tensor> router_biases() override { return trainer_.model_.next_router_biases(); }
   void update_weights() override;
 
  private:
-  Batch batch_;       // the micro-batch at work, as it was read
-  double share_ = 0;  // of the step
+  Batch batch_;                            // the micro-batch at work, as it was read
+  double share_ = 0;                       // of the step
+  std::vector<MicroBatchReport> reports_;  // on a GPU, of the micro-batches so far
+  std::vector<at::Tensor> losses_;         // theirs
   StepDecision decision_;
 };
 

@@ -10,6 +10,13 @@ namespace moelab {
 
 double value_of(const at::Tensor& scalar) { return scalar.is_meta() ? 0 : scalar.item<double>(); }
 
+void MicroBatchReport::take_losses(const double* losses) {
+  cross_entropy = losses[0];
+  balance_loss = losses[1];
+  z_loss = losses[2];
+  reference_kl = losses[3];
+}
+
 void MicroBatchReport::count(const Batch& batch, const AttentionSpan& span) {
   tokens = batch.documents.defined() ? batch.filled : batch.tokens.numel();
   places = batch.tokens.numel();

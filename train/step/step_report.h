@@ -19,6 +19,8 @@ struct MicroBatchReport {
   int64_t places = 0;  // token positions, padding included
   double pairs = 0;    // query-key pairs that attention compares
 
+  // `losses`: cross entropy, balance loss, z-loss and reference_kl.
+  void take_losses(const double* losses);
   // Counts the batch's tokens, places and pairs.
   void count(const Batch& batch, const AttentionSpan& span);
 };

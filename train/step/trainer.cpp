@@ -328,7 +328,7 @@ void Trainer::met_again() {
 void Trainer::report_routing(StepReport& report) {
   if (device_.is_meta() || settings_.model.dense()) return;
   add_routing_of_ranks(model_, *ranks_.control);
-  read_routing(model_, report);
+  read_routing(routing_counts(model_).to(at::kCPU, at::kDouble), settings_.model.layers, report);
 }
 
 double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {

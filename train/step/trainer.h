@@ -147,7 +147,7 @@ class Trainer {
     at::Tensor tokens_ABS, targets_ABS;     // A micro-batches of B rows of S tokens; int64
     at::Tensor documents_ABS;               // int32; undefined unless rows are packed
     at::Tensor share_A;                     // fp32: each micro-batch's share of the step
-    at::Tensor losses_A3;                   // fp32: cross entropy, balance, z
+    at::Tensor losses_A4;                   // StepForm::losses_of() each micro-batch
     at::Tensor live;                        // kernels/update/capturable_step.h
     std::vector<MicroBatchReport> reports;  // of the micro-batches, their losses left to be read
   };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cuda_device.h"
+#include "tests/kernels/device/cuda_waits.h"
 #include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/settings/overrides.h"
@@ -153,6 +154,30 @@ TEST(CudaRun, PackedStorageTrains) {
                              "precision.store=fp8"}) {
     const Result got = run_on(kGpu, {"precision.compute=bf16", packed});
     for (size_t i = 0; i < kept.losses.size(); ++i) EXPECT_NEAR(got.losses[i], kept.losses[i], 0.1) << packed;
+  }
+}
+
+// The host waits for the device as often in a step of many layers and micro-batches as in one of one.
+TEST(CudaRun, WaitsDoNotGrowWithLayersOrMicroBatches) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  const auto waits_of = [](const Overrides& overrides) {
+    const Settings s = settings_with(
+        Overrides{"run.device=cuda", "precision.compute=bf16", "model.dispatch=capacity"} + overrides);
+    const BatchSource rows = test::random_batches(s);
+    const auto there = [&](int64_t step, int64_t first, int64_t count) {  // to copy tokens is no wait
+      return batch_on(kGpu, rows(step, first, count));
+    };
+    Trainer trainer(s, kGpu, there);
+    trainer.step(0);
+    const int64_t before = test::cuda_waits();
+    trainer.step(1);
+    return test::cuda_waits() - before;
+  };
+  for (const std::string graphs : {"none", "step"}) {
+    const std::string setting = "memory.cuda_graphs=" + graphs;
+    const int64_t few = waits_of({setting, "model.layers=1"});
+    EXPECT_EQ(waits_of({setting, "model.layers=4", "train.accumulation=3"}), few) << graphs;
+    EXPECT_GT(few, 0);
   }
 }
 
