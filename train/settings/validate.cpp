@@ -125,7 +125,11 @@ void check_captured_step(const Settings& s) {
             named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + setting + "; set " + remedy +
                 ", or memory.cuda_graphs=" + (captures_decode(s.memory.cuda_graphs) ? "decode" : "none"));
   };
-  refuse(!s.model.dense() && s.model.dispatch != Dispatch::capacity,
+  // of dropless experts only one product over all, in bf16 on some GPUs: the trainer asks its own
+  const bool fixed =
+      s.model.dispatch == Dispatch::capacity ||
+      (s.model.dispatch == Dispatch::dropless && s.precision.compute == ComputePrecision::bf16);
+  refuse(!s.model.dense() && !fixed,
          named("model.dispatch", s.model.dispatch) + ": a CUDA graph needs fixed shapes",
          "model.dispatch=capacity");
   refuse(!s.model.dense() && s.model.experts_per_token == s.model.experts && s.model.capacity_factor >= 1,

@@ -1,9 +1,31 @@
 #include <ATen/ATen.h>
 
+#include "kernels/moe/grouped_products.h"
 #include "kernels/update/capturable_step.h"
+#include "moe/settings/error.h"
+#include "train/step/compute_type.h"
 #include "train/step/step_form.h"
 
 namespace moelab {
+namespace {
+
+// A graph's shapes are fixed. Those of dropless experts are where one product takes all experts' rows.
+void require_fixed_shapes(const Settings& s, c10::Device device) {
+  const ModelSettings& m = s.model;
+  if (!device.is_cuda() || m.dense() || m.dispatch != Dispatch::dropless) return;
+  if (has_grouped_products(device, compute_type(s.precision), m.experts, m.d_model, m.d_expert)) return;
+  throw UserError(
+      "memory.cuda_graphs=step with model.dispatch=dropless: on this GPU, or for experts of this shape, each "
+      "expert has a product of its own, whose size follows from the data; set model.dispatch=capacity, or "
+      "memory.cuda_graphs=none");
+}
+
+}  // namespace
+
+std::unique_ptr<Trainer::GraphStep> Trainer::make_graph() const {
+  require_fixed_shapes(settings_, device_);
+  return std::make_unique<GraphStep>(device_);
+}
 
 Trainer::GraphStep::GraphStep(c10::Device device) : graph(device), live(make_capturable_step(device)) {}
 

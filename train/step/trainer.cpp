@@ -126,7 +126,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       loss_scale_(settings.precision) {
   if (steps_beside_backward(settings, device)) host_steps_ = std::make_unique<SerialWorker>();
   if (!settings.reference.path.empty()) reference_.emplace(settings, device);
-  if (captures_step(settings.memory.cuda_graphs)) graph_ = std::make_unique<GraphStep>(device);
+  if (captures_step(settings.memory.cuda_graphs)) graph_ = make_graph();
   hook_gradients();
 }
 
@@ -296,7 +296,7 @@ void Trainer::set_split(int64_t micro_batch, int64_t accumulation) {
               train.accumulation);
   train.micro_batch = micro_batch;
   train.accumulation = accumulation;
-  if (graph_) graph_ = std::make_unique<GraphStep>(device_);
+  if (graph_) graph_ = make_graph();
   hook_gradients();
 }
 

@@ -151,6 +151,8 @@ class Trainer {
     at::Tensor live;                        // kernels/update/capturable_step.h
     std::vector<MicroBatchReport> reports;  // of the micro-batches, their losses left to be read
   };
+  // Throws UserError where the model has no fixed shapes on this device.
+  std::unique_ptr<GraphStep> make_graph() const;
 
   void enter(Phase phase) const;
   void check_budget() const;

@@ -337,6 +337,9 @@ TEST(Validate, TakesTheGraphsThatCanBeCaptured) {
         taken({std::string("memory.cuda_graphs=") + graphs, "run.device=cuda", "model.dispatch=capacity"}),
         "NO ERROR");
   }
+  EXPECT_EQ(taken({"memory.cuda_graphs=step", "run.device=cuda", "model.dispatch=dropless",
+                   "precision.compute=bf16"}),
+            "NO ERROR");
   EXPECT_EQ(taken({"memory.cuda_graphs=decode", "run.device=cuda", "model.dispatch=dropless",
                    "placement.optimizer=host", "activations.storage=host", "optim.in_backward=true"}),
             "NO ERROR");

@@ -5,6 +5,8 @@
 #include <set>
 
 #include "kernels/memory/device_memory.h"
+#include "kernels/moe/grouped_products.h"
+#include "moe/settings/error.h"
 #include "tests/cuda_device.h"
 #include "tests/train/settings/overrides.h"
 #include "tests/train/step/compared_runs.h"
@@ -134,6 +136,18 @@ TEST_P(GraphStep, TakesPackedRows) {
     more.insert(more.begin(), packed.begin(), packed.end());
     expect_the_launched_bits(more, device());
   }
+}
+
+// Dropless experts have fixed shapes where one product takes all experts' rows: on Hopper. Elsewhere the host
+// would have to wait, and the run is refused.
+TEST_P(GraphStep, TakesDroplessExpertsWhereTheirShapesAreFixed) {
+  const Overrides dropless = {"precision.compute=bf16", "model.dispatch=dropless"};
+  if (device().is_cpu() || has_grouped_products(device(), at::kBFloat16, 8, 64, 64))
+    return expect_the_launched_bits(dropless, device());
+  const Settings launched = settings_with(dropless, CudaGraphs::none),
+                 s = settings_with(dropless, CudaGraphs::step);
+  EXPECT_TRUE(std::isfinite(Trainer(launched, device(), test::random_batches(launched)).step(0).loss));
+  EXPECT_THROW(Trainer(s, device(), test::random_batches(s)), UserError);
 }
 
 // The scale doubles after the step has been captured, and halves if that was too much.
