@@ -98,6 +98,7 @@ c10::Device take_device(int& argc, char** argv) {
 void take_deterministic(int& argc, char** argv) {
   char** const end = std::remove(argv, argv + argc, std::string("--deterministic"));
   at::globalContext().setDeterministicAlgorithms(end != argv + argc, false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // as in a run
   argc = static_cast<int>(end - argv);
 }
 

@@ -37,6 +37,8 @@ c10::Device device_of(const Settings& settings, const World& world) {
 c10::Device open_device(const Settings& settings, const World& world) {
   use_threads(settings);
   at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
+  // else LibTorch would fill each new tensor with NaN, which takes as long as writing the tensor
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
   const c10::Device device = device_of(settings, world);
   if (device.is_cpu()) return device;
   at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
