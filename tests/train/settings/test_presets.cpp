@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/temporary_folder.h"
+#include "train/settings/facts/precision.h"
 #include "train/settings/load.h"
 #include "train/settings/presets/parameter_count.h"
 #include "train/settings/print.h"
@@ -105,6 +106,19 @@ TEST(Presets, RecipesAndSettingsKeepToTheirGroups) {
     for (const auto& [key, value] : preset.recipe)
       EXPECT_TRUE(key.substr(0, 6) != "model." && key != "train.sequence") << preset.name << " " << key;
   }
+}
+
+// fp8 products are slow on a GPU as they stand.
+TEST(Presets, NoneHasWhatIsSlowOnAGpu) {
+  for (const auto* presets : {&model_presets(), &run_presets()}) {
+    for (const Preset& preset : *presets) {
+      const bool is_run = presets == &run_presets();
+      const Settings s = load_settings({.config = is_run ? "moe-micro" : std::string(preset.name),
+                                        .preset = is_run ? std::string(preset.name) : ""});
+      EXPECT_EQ(compute_facts(s.precision.compute).slow_on_gpu, "") << preset.name;
+    }
+  }
+  EXPECT_NE(compute_facts(ComputePrecision::fp8).slow_on_gpu, "");
 }
 
 // In the order of the table that defines them.

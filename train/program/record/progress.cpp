@@ -8,6 +8,7 @@
 
 #include "kernels/memory/report.h"
 #include "train/settings/convert.h"
+#include "train/settings/facts/precision.h"
 #include "train/settings/presets/parameter_count.h"
 
 namespace moelab {
@@ -70,6 +71,11 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                            human_bytes(predicted.state.optimizer), human_bytes(predicted.peak),
                            limit > 0 ? " of " + human_bytes(limit) : "")
             << std::flush;
+  const std::string_view slow = compute_facts(settings.precision.compute).slow_on_gpu;
+  if (device.is_cuda() && !slow.empty())
+    std::cout << fmt::format("warning: precision.compute={} on a GPU: {}\n",
+                             value_text(settings.precision.compute), slow)
+              << std::flush;
 }
 
 void print_held_out(int64_t step, double loss, int64_t batches) {

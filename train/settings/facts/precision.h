@@ -15,6 +15,7 @@ struct ComputeFacts {
   ElementType type;  // of matrices and activations; norms and routers are fp32
   // Cost-model terms: the blocks' products, the head's product, and the products of queries, keys and values.
   std::string_view products, head_products, attention;
+  std::string_view slow_on_gpu = {};  // why it is slow there, as a sentence; empty: it is not
 };
 const ComputeFacts& compute_facts(ComputePrecision compute);
 
