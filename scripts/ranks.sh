@@ -65,7 +65,8 @@ run_ranks() {
   local rank process ended killer="" code=0
   export MASTER_PORT=${PORT:-$(free_port)}
   for ((rank = 0; rank < RANKS; ++rank)); do
-    RANK=$rank LOCAL_RANK=$rank "$@" &
+    # a rank ends when this script is killed, too
+    RANK=$rank LOCAL_RANK=$rank setpriv --pdeathsig KILL "$@" &
     running[$!]=$rank
   done
   while ((${#running[@]} > 0)); do
