@@ -41,12 +41,12 @@ def call(*command) -> subprocess.CompletedProcess:
 
 def of_plan(technique: dict) -> dict:
     """What a plan may change of a technique's settings: the model and its attention stay; on the CPU, host memory is
-    the device's, and no drive is given. Empty: it takes no part."""
+    the device's, and no drive is given; it is of one rank. Empty: it takes no part."""
     settings = {key: value for key, value in technique["settings"].items() if not key.startswith(("model.", "attention."))}
     away = {"host", "nvme"} & set(settings.values())
     other_rule = settings.get("optim.name", "adamw") not in ("adamw", "adam8bit", "adamw_compact")
     batch = "train.micro_batch" in settings
-    return {} if technique["parts"] or away or other_rule or batch else settings
+    return {} if technique["parts"] or technique["ranks"] > 1 or away or other_rule or batch else settings
 
 
 def draw(chance: random.Random, techniques: dict[str, dict], rows: int) -> tuple[list[str], dict] | None:

@@ -22,6 +22,15 @@ Settings that save memory but are no technique of this table: [training.md](trai
 {about}
 """
 
+RANKS = """
+## Several ranks
+
+What ranks divide ([ranks.md](ranks.md)). The settings are of two ranks; `parallel.data` gives another number.
+
+| technique | settings | bytes of a rank | what it trades |
+| --- | --- | --- | --- |
+"""
+
 SETS = """
 ## Sets of techniques
 
@@ -46,15 +55,20 @@ def name_of(row: dict) -> str:
     return f"`{row['name']}`: {row['title']}"
 
 
+def single_line(row: dict) -> str:
+    return f"| {name_of(row)} | {settings_of(row)} | {row['bytes']} | {row['trades']} |"
+
+
 def page(about: str, rows: list[dict]) -> str:
     singles = [row for row in rows if not row["parts"]]
     lines = ["| technique | settings | bytes | what it trades |", "| --- | --- | --- | --- |"]
-    lines += [f"| {name_of(row)} | {settings_of(row)} | {row['bytes']} | {row['trades']} |" for row in singles]
+    lines += [single_line(row) for row in singles if row["ranks"] == 1]
+    of_ranks = [single_line(row) for row in singles if row["ranks"] > 1]
     sets = [f"| {name_of(row)} | {', '.join(f'`{part}`' for part in row['parts'])} | {settings_of(row)} |"
             for row in rows if row["parts"]]
     beside = [f"- `{row['name']}`: {', '.join(f'`{name}`' for name in row['excludes'])}"
               for row in singles if row["excludes"]]
-    tables = [INTRO.format(about=about), *lines, SETS.rstrip("\n"), *sets, BESIDE.rstrip("\n"), "", *beside]
+    tables = [INTRO.format(about=about), *lines, RANKS.rstrip("\n"), *of_ranks, SETS.rstrip("\n"), *sets, BESIDE.rstrip("\n"), "", *beside]
     return "\n".join(tables) + "\n"
 
 

@@ -20,7 +20,7 @@ TABLE = [("baseline", {{}}), ("a", {{"activations.checkpoint": "full"}}), ("b", 
          ("c", {{"activations.storage": "host"}}), ("d", {{"optim.name": "lion"}}), ("e", {{"model.dispatch": "dropless"}})]
 command, given = sys.argv[1], dict(word.split("=", 1) for word in sys.argv if "=" in word)
 if command == "techniques":
-    rows = [{{"name": name, "settings": settings, "parts": []}} for name, settings in TABLE]
+    rows = [{{"name": name, "settings": settings, "ranks": 1, "parts": []}} for name, settings in TABLE]
     print(json.dumps({{"techniques": rows}}))
 elif command == "plan":
     pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text(
@@ -91,6 +91,11 @@ def test_contradictions_are_not_drawn():
     named = [set(one[0]) for one in drawn if one]
     assert not any({"a", "b"} <= names for names in named) and any({"a", "c"} <= names for names in named)
     assert {one[1]["train.micro_batch"] * one[1]["train.accumulation"] for one in drawn if one} == {8}
+
+
+def test_a_plan_of_one_rank_divides_nothing():
+    row = {"settings": {"parallel.data": "2", "activations.checkpoint": "full"}, "parts": [], "ranks": 1}
+    assert check_plan.of_plan(row) and not check_plan.of_plan(row | {"ranks": 2})
 
 
 def test_nothing_that_fits_is_an_error(tmp_path):

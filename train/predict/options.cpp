@@ -67,7 +67,8 @@ class Builder {
   std::vector<PlanOption> build() {
     for (const Technique& technique : techniques()) {
       const bool of_batch = technique.name == "accumulation";
-      if (&technique != &techniques().front() && technique.parts.empty() && !of_batch) add(technique);
+      const bool single = &technique != &techniques().front() && technique.parts.empty();
+      if (single && !of_batch && ranks_of(technique) == 1) add(technique);
     }
     add_splits();
     for (size_t i = 0; i < options_.size(); ++i)
@@ -80,8 +81,7 @@ class Builder {
     Changes changes;
     for (const auto& [key, value] : technique.settings) {
       const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
-      // the user chooses the folder
-      if (!of_model && key != "placement.nvme_path") changes[std::string(key)] = value;
+      if (!of_model && !is_of_machine(key)) changes[std::string(key)] = value;
     }
     add(std::string(technique.name), changes);
   }

@@ -15,12 +15,19 @@ namespace {
 
 using Texts = std::map<std::string, std::string>;  // key -> value
 
-// The table's path "." matches any path.
+// Whether all settings of a technique are on. Of those that the machine decides, any drive and any ranks do.
 bool is_on(const Technique& technique, const Texts& now) {
   return std::all_of(technique.settings.begin(), technique.settings.end(), [&](const auto& pair) {
     const std::string& value = now.at(std::string(pair.first));
-    return value == pair.second || (pair.second == "." && !value.empty());
+    const bool has_some = !value.empty() && value != "0" && value != "1";
+    return is_of_machine(pair.first) ? has_some : value == pair.second;
   });
+}
+
+// Whether nothing of the technique can be taken away: as many ranks as there are stay.
+bool is_of_machine_alone(const Technique& technique) {
+  return std::all_of(technique.settings.begin(), technique.settings.end(),
+                     [](const auto& pair) { return is_of_machine(pair.first); });
 }
 
 void set(Settings& settings, const std::string& key, const std::string& value) {
@@ -39,10 +46,11 @@ std::optional<Settings> without_accumulation(Settings settings) {
 std::optional<Settings> without(const Technique& technique, const Settings& settings, const Texts& now,
                                 const Texts& absent) {
   if (technique.name == "accumulation") return without_accumulation(settings);
-  if (!technique.parts.empty() || !is_on(technique, now)) return std::nullopt;
+  if (!technique.parts.empty() || is_of_machine_alone(technique) || !is_on(technique, now))
+    return std::nullopt;
   Settings changed = settings;
   for (const auto& [key, value] : technique.settings)
-    set(changed, std::string(key), absent.at(std::string(key)));
+    if (!is_of_machine(key)) set(changed, std::string(key), absent.at(std::string(key)));
   return changed;
 }
 

@@ -54,7 +54,7 @@ def test_what_contradicts_itself_is_refused_with_a_reason(predictions, rows):
 
 
 @pytest.mark.parametrize("names", [[], ["bf16"], ["bf16", "recompute_full"], ["int8_activations", "host_optimizer"],
-                                   ["accumulation", "nvme_optimizer"]])
+                                   ["accumulation", "nvme_optimizer"], ["zero_1"], ["bf16", "zero_3"]])
 def test_a_prediction_is_the_estimate_of_those_settings(predictions, rows, names):
     settings = dict(rows["baseline"]["settings"])
     for name in names:
@@ -63,12 +63,14 @@ def test_a_prediction_is_the_estimate_of_those_settings(predictions, rows, names
     case = next(case for case in predictions["cases"] if case["techniques"] == names)
     assert (case["peak"], case["activations"]) == (run["peak_bytes"], run["peak_bytes_by_kind"]["activations"])
     assert (case["host"], case["nvme"]) == (run["host_bytes"], run["nvme_bytes"])
+    assert case["ranks"] == max(rows[name]["ranks"] for name in ["baseline", *names])
 
 
 def test_predictions_as_text_begin_with_the_smallest():
     text = moelab("techniques", "--pairs", "--config", "moe-pico", *SHORT).stdout.splitlines()
     peaks = [line for line in text[1:] if "refused" not in line]
-    assert any("  baseline" in line for line in peaks) and "both set" in text[-1]
+    assert any("  baseline" in line for line in peaks) and any("both set" in line for line in text)
+    assert text[-1].startswith("   refused  "), "after all that can be combined"
     units = {"KiB": 1 / 1024, "MiB": 1}
     sizes = [float(line.split()[0]) * units[line.split()[1]] for line in peaks]
     assert sizes == sorted(sizes)

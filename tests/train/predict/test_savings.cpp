@@ -46,6 +46,26 @@ TEST(Savings, AreOfWhatIsOn) {
                      {"accumulation", 80}}));
 }
 
+// As many ranks stay, and a drive that others use.
+TEST(Savings, OfRanksAreWhatTheyDivide) {
+  const auto peak = [](const Settings& s) { return 1000 / (s.parallel.zero > 0 ? s.parallel.data : 1); };
+  const std::vector<std::string> plain = {"precision.compute=fp32", "attention.kernel=materialised",
+                                          "model.dispatch=onehot", "parallel.data=4"};
+  std::vector<std::string> divided = plain;
+  divided.push_back("parallel.zero=2");
+  const auto names = [&](const std::vector<std::string>& overrides) {
+    Savings found;
+    for (const auto& one :
+         technique_savings(load_settings({.config = "moe-pico", .overrides = overrides}), peak))
+      found[one.name] = one.bytes;
+    return found;
+  };
+  EXPECT_EQ(names(plain), Savings{});
+  EXPECT_EQ(names(divided), (Savings{{"zero_2", 750}}));
+  divided[3] = "parallel.data=1";
+  EXPECT_EQ(names(divided), Savings{}) << "one rank divides nothing";
+}
+
 // Compact AdamW needs bf16, so bf16 cannot be removed alone.
 TEST(Savings, LeaveOutWhatOthersNeed) {
   const Savings on = savings({"precision.compute=bf16", "optim.name=adamw_compact"});

@@ -1,14 +1,13 @@
 #include "train/predict/techniques/combinations.h"
 
 #include <algorithm>
+#include <set>
 
 #include "moe/settings/error.h"
 #include "train/settings/assign.h"
 
 namespace moelab {
 namespace {
-
-constexpr const char* kDrive = "placement.nvme_path";
 
 Changes changes_of(const Technique& technique) {
   Changes changes;
@@ -40,17 +39,17 @@ void change(Overrides& settings, const std::string& key, const std::string& valu
 Overrides with_techniques(const std::vector<std::string>& overrides,
                           const std::vector<const Technique*>& parts) {
   Overrides settings;
-  bool drive_is_given = false;
+  std::set<std::string> of_user;
   for (const auto& [key, value] : techniques().front().settings)
     change(settings, std::string(key), std::string(value));
   for (const std::string& text : overrides) {
     const std::string key = parse_override(text).key;
-    drive_is_given |= key == kDrive;
+    if (is_of_machine(key)) of_user.insert(key);
     change(settings, key, text.substr(key.size() + 1));
   }
   for (const Technique* part : parts)
     for (const auto& [key, value] : part->settings)
-      if (key != kDrive || !drive_is_given) change(settings, std::string(key), std::string(value));
+      if (!of_user.contains(std::string(key))) change(settings, std::string(key), std::string(value));
   return settings;
 }
 

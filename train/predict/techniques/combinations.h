@@ -16,7 +16,7 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;  // key, val
 void change(Overrides& settings, const std::string& key, const std::string& value);
 
 // The settings of a run with `parts` on: the baseline's, changed by `overrides` (key=value), then by each
-// part. The drive is the user's choice, not part of a technique: an override of placement.nvme_path stays.
+// part. Where the machine decides a part's setting (is_of_machine), an override stays.
 // Throws UserError for an override that is not key=value.
 Overrides with_techniques(const std::vector<std::string>& overrides,
                           const std::vector<const Technique*>& parts);

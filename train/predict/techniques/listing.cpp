@@ -18,7 +18,10 @@ const Claim& claim_of(std::string_view id) {
 constexpr const char* kAbout =
     "Each technique changes the settings of the first row. Claims are what published guides say.\n"
     "bytes: P parameters; of a micro-batch T tokens in sequences of S, width D, H heads, E experts of\n"
-    "width F, K a token, C rows each for a sequence, R in all; activations have 4 bytes if nothing is said\n";
+    "width F, K a token, C rows each for a sequence, R in all; activations have 4 bytes if nothing is said\n"
+    "Ranks (N) each take the rows of the first row's step, and are held against one rank that takes them "
+    "all\n"
+    "in N micro-batches; parallel.data gives another N.\n";
 
 std::string settings_line(const Preset::Pairs& settings) {
   std::string line;
@@ -68,9 +71,15 @@ Json technique_json(const Technique& technique, const Exclusions& excluded) {
   Json settings = Json::object(), stated = Json::array();
   for (const auto& [key, value] : technique.settings) settings[std::string(key)] = value;
   for (const std::string_view id : technique.claims) stated.push_back(claim_json(id));
-  return {{"name", technique.name},     {"title", technique.title}, {"settings", settings},
-          {"trades", technique.trades}, {"bytes", technique.bytes}, {"excludes", excluded.at(technique.name)},
-          {"parts", technique.parts},   {"claims", stated}};
+  return {{"name", technique.name},
+          {"title", technique.title},
+          {"settings", settings},
+          {"ranks", ranks_of(technique)},
+          {"trades", technique.trades},
+          {"bytes", technique.bytes},
+          {"excludes", excluded.at(technique.name)},
+          {"parts", technique.parts},
+          {"claims", stated}};
 }
 
 }  // namespace
@@ -82,6 +91,7 @@ std::string techniques_text() {
     text += "\n" + std::string(technique.name) + ": " + std::string(technique.title) + "\n";
     text += "  " + settings_line(technique.settings) + "\n";
     text += "  " + std::string(technique.trades) + "\n";
+    if (ranks_of(technique) > 1) text += "  ranks: " + std::to_string(ranks_of(technique)) + "\n";
     text += "  bytes: " + std::string(technique.bytes) + "\n";
     text += excludes_line(excluded.at(technique.name));
     for (const std::string_view id : technique.claims) text += claim_lines(id);

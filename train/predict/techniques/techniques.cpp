@@ -6,11 +6,14 @@
 
 #include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
+#include "train/settings/facts/ranks.h"
 #include "train/settings/facts/storage.h"
 #include "train/settings/facts/update_rule.h"
 
 namespace moelab {
 namespace {
+
+constexpr std::string_view kDrive = "placement.nvme_path", kRanks = "parallel.data";
 
 // Single techniques defined here; update rules, stores, placements and precisions define their own rows.
 // `settings` are changes to the first row's settings.
@@ -141,10 +144,67 @@ Technique together(const std::vector<Technique>& rows, Technique whole) {
   return whole;
 }
 
+// What a stage of ZeRO divides lies on the host, or in a file. No row moves what each rank has whole (all of
+// data_parallel's state, ZeRO-1's and 2's weights): a machine would hold it once for each of its ranks.
+std::vector<Technique> divided_and_away() {
+  return {
+      {"zero_1_host",
+       "ZeRO-1, a rank's optimizer state and masters in host memory",
+       {},
+       "What its parts trade.",
+       "What its parts say.",
+       {"ava.on_out_of_memory"},
+       {"zero_1", "host_optimizer"}},
+      {"zero_1_nvme",
+       "ZeRO-1, a rank's optimizer state and masters in a file",
+       {},
+       "What its parts trade.",
+       "What its parts say.",
+       {"ava.on_out_of_memory"},
+       {"zero_1", "nvme_optimizer"}},
+      {"zero_2_host",
+       "ZeRO-2, a rank's optimizer state, masters and gradients in host memory",
+       {},
+       "What its parts trade.",
+       "What its parts say.",
+       {"ava.on_out_of_memory"},
+       {"zero_2", "host_optimizer", "host_gradients"}},
+      {"zero_2_nvme",
+       "ZeRO-2, a rank's optimizer state, masters and gradients in a file",
+       {},
+       "What its parts trade.",
+       "What its parts say.",
+       {"ava.on_out_of_memory"},
+       {"zero_2", "nvme_optimizer", "nvme_gradients"}},
+      {"zero_3_host",
+       "ZeRO-3, all of a rank's state in host memory",
+       {},
+       "What its parts trade.",
+       "What its parts say.",
+       {"verl.profile_multi_device", "vibee.fits_70b_on_8x80gb"},
+       {"zero_3", "host_weights", "host_optimizer", "host_gradients"}},
+      {"zero_3_nvme",
+       "ZeRO-3, all of a rank's state in a file",
+       {},
+       "What its parts trade.",
+       "What its parts say.",
+       {"ava.on_out_of_memory"},
+       {"zero_3", "nvme_weights", "nvme_optimizer", "nvme_gradients"}},
+      {"zero_3_int8",
+       "ZeRO-3 with the blocks' weights in int8, which are gathered as such",
+       {},
+       "What its parts trade; int8 halves what is gathered in 16 bits.",
+       "What its parts say.",
+       {"vibee.precision_7b"},
+       {"zero_3", "int8_weights"}},
+  };
+}
+
 std::vector<Technique> make_techniques() {
   std::vector<Technique> rows = single_techniques();
-  for (const auto& more : {precision_rows(), recompute_techniques(), storage_rows(), weight_store_rows(),
-                           weight_placement_rows(), optimizer_techniques(), state_placement_rows()})
+  for (const auto& more :
+       {precision_rows(), recompute_techniques(), storage_rows(), weight_store_rows(),
+        weight_placement_rows(), optimizer_techniques(), state_placement_rows(), rank_rows()})
     rows.insert(rows.end(), more.begin(), more.end());
   rows.push_back(together(rows, {"int8_recompute",
                                  "every block recomputed, its input saved in int8",
@@ -175,6 +235,7 @@ std::vector<Technique> make_techniques() {
                                  "What its parts say.",
                                  {"ava.all_defaults_combined", "parrot.moe_nano"},
                                  {"flash_attention", "capacity", "bf16", "recompute_full", "accumulation"}}));
+  for (Technique& row : divided_and_away()) rows.push_back(together(rows, std::move(row)));
   return rows;
 }
 
@@ -190,6 +251,14 @@ const Technique* find_technique(std::string_view name) {
     if (technique.name == name) return &technique;
   return nullptr;
 }
+
+int64_t ranks_of(const Technique& technique) {
+  for (const auto& [key, value] : technique.settings)
+    if (key == kRanks) return std::stoll(std::string(value));
+  return 1;
+}
+
+bool is_of_machine(std::string_view key) { return key == kDrive || key == kRanks; }
 
 Preset::Pairs changed(Preset::Pairs pairs, const Preset::Pairs& changes) {
   for (const auto& change : changes) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,14 +15,21 @@ const std::vector<Technique>& techniques();
 // Null if no technique has that name.
 const Technique* find_technique(std::string_view name);
 
+// The ranks that a run of this row has: its parallel.data, or 1.
+int64_t ranks_of(const Technique& technique);
+
+// Whether the machine decides this setting, and a row only needs some value: the folder on the drive, the
+// number of ranks.
+bool is_of_machine(std::string_view key);
+
 // The baseline's settings with the technique's changes, each key once.
 Preset::Pairs over_baseline(const Technique& technique);
 
 // `pairs` with `changes` made: existing keys get the new value, others are appended.
 Preset::Pairs changed(Preset::Pairs pairs, const Preset::Pairs& changes);
 
-// The table as text, and as JSON of schema 1 (techniques with name, title, settings, trades, bytes, excludes,
-// parts, claims).
+// The table as text, and as JSON of schema 1 (techniques with name, title, settings, ranks, trades, bytes,
+// excludes, parts, claims).
 std::string techniques_text();
 std::string techniques_json();
 

@@ -15,11 +15,12 @@
 namespace moelab {
 namespace {
 
-// Dry run of the baseline plus some techniques.
+// Dry run of the baseline plus some techniques; of several ranks, the fullest is run.
 struct Prediction {
   std::vector<const Technique*> parts;  // none: the baseline
   std::string refused;                  // why the combination is refused; empty: it is not
-  DryRun run;
+  int64_t ranks = 1;
+  DryRun run = {};
 };
 
 int64_t activation_bytes(const DryRun& run) {
@@ -30,11 +31,13 @@ int64_t activation_bytes(const DryRun& run) {
 }
 
 Prediction predict(const ModelCall& call, const std::vector<const Technique*>& parts) {
-  Prediction prediction{parts, parts.size() == 2 ? clash(*parts[0], *parts[1]) : "", {}};
+  Prediction prediction{parts, parts.size() == 2 ? clash(*parts[0], *parts[1]) : ""};
   if (!prediction.refused.empty()) return prediction;
   try {
-    const Overrides settings = with_techniques(call.overrides, parts);
-    prediction.run = dry_run(load_settings(sources_of(call.config, settings), model_folder_settings));
+    const Settings settings =
+        load_settings(sources_of(call.config, with_techniques(call.overrides, parts)), model_folder_settings);
+    prediction.ranks = std::max<int64_t>(1, settings.parallel.data);
+    prediction.run = dry_run(settings);
   } catch (const UserError& error) {
     prediction.refused = error.what();
   }
@@ -56,9 +59,13 @@ nlohmann::ordered_json case_json(const Prediction& one) {
   nlohmann::ordered_json names = nlohmann::ordered_json::array();
   for (const Technique* part : one.parts) names.push_back(part->name);
   if (!one.refused.empty()) return {{"techniques", names}, {"status", "refused"}, {"reason", one.refused}};
-  return {{"techniques", names},       {"status", "ok"},
-          {"peak", one.run.peak},      {"activations", activation_bytes(one.run)},
-          {"host", one.run.host_peak}, {"nvme", one.run.nvme_peak}};
+  return {{"techniques", names},
+          {"status", "ok"},
+          {"ranks", one.ranks},
+          {"peak", one.run.peak},
+          {"activations", activation_bytes(one.run)},
+          {"host", one.run.host_peak},
+          {"nvme", one.run.nvme_peak}};
 }
 
 std::string names_of(const Prediction& one) {

@@ -26,6 +26,14 @@ TEST(Combinations, SettingsComeOverTheBaselineAndTheUsers) {
   EXPECT_NE(user_error([] { with_techniques({"nonsense"}, {}); }).find("nonsense"), std::string::npos);
 }
 
+TEST(Combinations, TheNumberOfRanksIsTheUsers) {
+  const Technique* zero = find_technique("zero_2");
+  EXPECT_EQ(value(with_techniques({}, {zero}), "parallel.data"), "2");
+  const Overrides of_four = with_techniques({"parallel.data=4"}, {zero});
+  EXPECT_EQ(value(of_four, "parallel.data"), "4");
+  EXPECT_EQ(value(of_four, "parallel.zero"), "2");
+}
+
 TEST(Combinations, TheDriveIsTheUsers) {
   const Technique* nvme = find_technique("nvme_weights");
   EXPECT_EQ(value(with_techniques({}, {nvme}), "placement.nvme_path"), ".");
@@ -54,6 +62,9 @@ TEST(Combinations, ExclusionsAreOfSinglesBothWays) {
   EXPECT_TRUE(has("bf16", "fp16"));                      // both set a key
   EXPECT_TRUE(has("accumulation", "step_in_backward"));  // validation refuses the two together
   EXPECT_FALSE(has("flash_attention", "recompute_full"));
+  EXPECT_TRUE(has("zero_1", "zero_2"));         // two stages
+  EXPECT_TRUE(has("data_parallel", "zero_3"));  // ranks that divide the state are such ranks
+  EXPECT_FALSE(has("zero_3", "recompute_full"));
   EXPECT_TRUE(excluded.at("baseline").empty() && excluded.at("recommended").empty());
 }
 

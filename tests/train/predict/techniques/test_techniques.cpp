@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/memory/ledger.h"
+#include "tests/train/step/data_ranks.h"
 #include "tests/train/step/random_run.h"
 #include "train/predict/dry_run.h"
 #include "train/settings/load.h"
@@ -31,16 +32,21 @@ TEST_P(Row, SettingsAreAcceptedAndTheRunWorks) {
   install_allocators();
   const Settings settings = settings_of(technique);
   EXPECT_GT(dry_run(settings).peak, 0);
-  Trainer trainer(settings, at::kCPU, test::random_batches(settings));
-  for (int64_t step = 0; step < 2; ++step) {
-    const StepReport report = trainer.step(step);
-    EXPECT_FALSE(report.skipped);
-    EXPECT_NEAR(report.loss, std::log(256.0), 1);
-  }
+  const auto train = [&](DataRanks ranks) {
+    Trainer trainer(settings, at::kCPU, test::random_batches(settings), ranks);
+    for (int64_t step = 0; step < 2; ++step) {
+      const StepReport report = trainer.step(step);
+      EXPECT_FALSE(report.skipped);
+      EXPECT_NEAR(report.loss, std::log(256.0), 1);
+    }
+  };
+  const int64_t ranks = ranks_of(technique);
+  ranks == 1 ? train({}) : test::run_data_ranks(ranks, train);
 }
 
-// Loss curves and speeds are comparable only if all steps see the same number of tokens.
-TEST_P(Row, AStepSeesAsManyTokensAsTheBaseline) {
+// Loss curves and speeds are comparable only if all steps see the same number of tokens. Ranks are held
+// against one rank with as many micro-batches as there are ranks.
+TEST_P(Row, ARanksStepSeesAsManyTokensAsTheBaseline) {
   const auto tokens = [](const Technique& technique) {
     const Settings s = settings_of(technique);
     return s.train.micro_batch * s.train.accumulation * s.train.sequence;
@@ -55,6 +61,25 @@ TEST_P(Row, IsDescribed) {
   EXPECT_TRUE(technique.trades.ends_with('.')) << technique.trades;
   EXPECT_FALSE(technique.settings.empty());
   EXPECT_FALSE(technique.bytes.empty());
+}
+
+TEST(Techniques, RowsOfRanksSayHowMany) {
+  EXPECT_EQ(ranks_of(techniques().front()), 1);
+  EXPECT_EQ(ranks_of(*find_technique("recommended")), 1);
+  for (const char* name : {"data_parallel", "zero_3", "zero_3_int8", "zero_2_host"})
+    EXPECT_EQ(ranks_of(*find_technique(name)), 2) << name;
+}
+
+// Each stage leaves a rank less of the state than the one before, and away from the device a rank holds less.
+TEST(Techniques, RowsOfRanksPredictARank) {
+  install_allocators();
+  const auto peak = [](const char* name) { return dry_run(settings_of(*find_technique(name))).peak; };
+  EXPECT_LT(peak("zero_1"), peak("data_parallel"));
+  EXPECT_EQ(peak("zero_2"), peak("zero_1"));
+  EXPECT_LT(peak("zero_3"), peak("zero_2"));
+  EXPECT_GT(peak("zero_3_kept"), peak("zero_3"));
+  for (const std::string stage : {"zero_1", "zero_2", "zero_3"})
+    for (const char* home : {"_host", "_nvme"}) EXPECT_LT(peak((stage + home).c_str()), peak(stage.c_str()));
 }
 
 TEST(Techniques, TheFirstIsTheBaselineAndNamesAreUnique) {
