@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "moe/settings/error.h"
@@ -21,8 +22,11 @@ std::string hash_of(const Settings& resolved) {
   return digits;
 }
 
-int64_t tokens_per_step(const TrainSettings& train) {
-  return train.micro_batch * train.accumulation * train.sequence;
+int64_t ranks_of(const Settings& resolved) { return std::max<int64_t>(1, resolved.parallel.data); }
+
+int64_t tokens_per_step(const Settings& resolved) {
+  const TrainSettings& train = resolved.train;
+  return ranks_of(resolved) * train.micro_batch * train.accumulation * train.sequence;
 }
 
 Settings resolved_settings(const Case& one) {
@@ -49,7 +53,7 @@ class Builder {
       : part_(part), common_(common_settings(part, overrides)) {}
 
   std::vector<Case> build() {
-    if (part_.fit.empty() || has_techniques()) add("baseline", "single", "", {});
+    if (has_techniques()) add("baseline", "single", "", {});
     for (const Technique& row : techniques()) {
       if (&row == &techniques().front()) continue;
       if (is_in(part_.singles, row) || row.name == part_.leave_one_out) add_row(row, "single");
@@ -59,6 +63,7 @@ class Builder {
     ladder();
     for (const std::vector<std::string>& two : part_.two)
       add(two[0] + " + " + two[1], "pair", "baseline", found(two));
+    rows_of_ranks();
     for (const auto& [preset, model] : part_.fit) fit(preset, model);
     return cases_;
   }
@@ -82,20 +87,26 @@ class Builder {
   }
 
   void add(const std::string& name, const char* family, const std::string& against, const Parts& parts) {
-    Case one{name, family, {}, against, part_.model, with_techniques(common_, parts), {}};
+    Case one{name, family, {}, against, part_.model, with_techniques(common_, parts)};
     for (const Technique* part : parts) {
       const std::vector<std::string> names = technique_names(*part);
       one.techniques.insert(one.techniques.end(), names.begin(), names.end());
     }
+    add(std::move(one));
+  }
+
+  void add(Case one) {
     const Settings resolved = settle(one);
-    const int64_t tokens = tokens_per_step(resolved.train);
-    if (cases_.empty()) tokens_ = tokens;
-    if (tokens != tokens_)
+    const int64_t tokens = tokens_per_step(resolved);
+    if (const auto reference = tokens_.find(one.against);
+        reference != tokens_.end() && reference->second != tokens)
       throw UserError(
-          "case " + name + " trains on " + std::to_string(tokens) + " tokens a step and the baseline on " +
-          std::to_string(tokens_) +
+          "case " + one.name + " trains on " + std::to_string(tokens) + " tokens a step and " + one.against +
+          " on " + std::to_string(reference->second) +
           "; give micro_batch and accumulation that make them equal, or leave it out with --only");
+    tokens_[one.name] = tokens;
     one.hash = hash_of(resolved);
+    one.ranks = ranks_of(resolved);
     cases_.push_back(std::move(one));
   }
 
@@ -122,9 +133,35 @@ class Builder {
     }
   }
 
+  void rows_of_ranks() {
+    for (const Technique& row : techniques()) {
+      if (!is_in(part_.ranks, row)) continue;
+      const std::string reference = one_rank(row);
+      for (const Link& link : part_.links) {
+        const std::string over = link.limited() ? " over " + link.name : "";
+        add(std::string(row.name) + over, "ranks", reference, {&row});
+        cases_.back().link = link;
+      }
+    }
+  }
+
+  // Adds what a row of ranks is compared with, unless it is there: the baseline on one rank, which takes the
+  // micro-batches of all. Returns its name.
+  std::string one_rank(const Technique& row) {
+    const Settings theirs = load_settings(sources_of(part_.model, with_techniques(common_, {&row})));
+    const std::string micro_batches = std::to_string(ranks_of(theirs) * theirs.train.accumulation);
+    const std::string name = "baseline, " + micro_batches + " micro-batches";
+    if (tokens_.contains(name)) return name;
+    Case one{name, "ranks", {}, "", part_.model, with_techniques(common_, {})};
+    change(one.settings, "parallel.data", "1");
+    change(one.settings, "train.accumulation", micro_batches);
+    add(std::move(one));
+    return name;
+  }
+
   // A preset is a complete way to train, so the part's techniques and baseline do not apply to it.
   void fit(const std::string& preset, const std::string& model) {
-    Case one{preset, "fit", {}, "", model, {{"run.preset", preset}}, {}};
+    Case one{preset, "fit", {}, "", model, {{"run.preset", preset}}};
     for (const std::string& text : common_) {
       const size_t equals = text.find('=');
       change(one.settings, text.substr(0, equals), text.substr(equals + 1));
@@ -136,7 +173,7 @@ class Builder {
   const PlanPart& part_;
   std::vector<std::string> common_;
   std::vector<Case> cases_;
-  int64_t tokens_ = 0;  // per step of the baseline
+  std::map<std::string, int64_t> tokens_;  // per step, of each case by its name
 };
 
 }  // namespace
@@ -155,10 +192,10 @@ std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string
 }
 
 std::vector<Case> selected(const std::vector<Case>& cases, const std::vector<std::string>& names) {
-  std::set<std::string> wanted;
-  for (const Case& one : cases)
-    if (std::find(names.begin(), names.end(), one.name) != names.end())
-      wanted.insert({one.name, one.against, "baseline"});
+  std::set<std::string> wanted(names.begin(), names.end());
+  // a case comes after what it is compared with, so that one pass from the end finds all
+  for (auto one = cases.rbegin(); one != cases.rend(); ++one)
+    if (wanted.contains(one->name)) wanted.insert(one->against);
   std::vector<Case> chosen;
   std::copy_if(cases.begin(), cases.end(), std::back_inserter(chosen),
                [&](const Case& one) { return wanted.contains(one.name); });

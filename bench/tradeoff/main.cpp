@@ -27,7 +27,7 @@ struct Options {
   std::string plan;  // empty: all rows of the table
   bool quick = false, full = false;
   std::string model = "moe-micro";
-  std::vector<std::string> only, overrides;
+  std::vector<std::string> only, links, overrides;
   int64_t rounds = 5, steps = 20;
   SweepOptions sweep;
   fs::path out;
@@ -46,6 +46,7 @@ void declare(CLI::App& app, Options& options) {
   sweep.spread = 0.1;
   sweep.extra_rounds = 2;
   sweep.program = beside_this_program("moelab");
+  sweep.scripts = fs::proximate(MOELAB_SCRIPTS);
   app.add_option("--out", options.out, "file of records; a sweep that was interrupted goes on in it")
       ->required()
       ->type_name("FILE");
@@ -59,7 +60,7 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--model", options.model, "named model or YAML file of settings; parts of a plan may differ")
       ->capture_default_str()
       ->type_name("NAME|FILE");
-  app.add_option("--only", options.only, "cases to measure, by name; the baseline is always run")
+  app.add_option("--only", options.only, "cases to measure, by name, and what each is compared with")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,…");
@@ -82,6 +83,12 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--timeout", sweep.timeout_seconds, "seconds after which a run is killed")
       ->capture_default_str()
       ->check(CLI::Range(1e-3, 1e9));
+  app.add_option("--links", options.links,
+                 "what the ranks of rows with several send over: unlimited (the default), or rates such as "
+                 "10Gbit; replaces the links that a plan states")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("LINK,…");
   app.add_option("--program", sweep.program, "moelab; default: the one beside this program")
       ->type_name("FILE");
   app.add_option("settings", options.overrides, "changes for all cases, e.g. data.path=data/python-stdlib")
@@ -102,6 +109,15 @@ SweepPlan plan_of(const CLI::App& app, const Options& options) {
     if (app.count("--rounds") > 0) part.rounds = options.rounds;
     if (app.count("--case-steps") > 0) part.steps = options.steps;
   }
+  return plan;
+}
+
+// The plan with the links that the command line names, if it names any.
+SweepPlan over_links(SweepPlan plan, const std::vector<std::string>& names) {
+  std::vector<Link> links;
+  for (const std::string& name : names) links.push_back(link_of(name));
+  for (PlanPart& part : plan.parts)
+    if (!links.empty()) part.links = links;
   return plan;
 }
 
@@ -196,7 +212,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     check_program(options.sweep.program);
-    return run(plan_of(app, options), options);
+    return run(over_links(plan_of(app, options), options.links), options);
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
     return 0;

@@ -28,6 +28,21 @@ void read_steps(const fs::path& metrics, Outcome& outcome) {
   }
 }
 
+// Rank 0 leaves its files in the run's folder, rank R in ranks/R of it.
+Json read_ranks(const fs::path& run, int64_t ranks) {
+  Json all = Json::array();
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const fs::path folder = rank == 0 ? run : run / "ranks" / std::to_string(rank);
+    const Json summary = parse_object(file_text(folder / "summary.json"));
+    if (summary.is_null()) return Json::array();
+    Json one = Json::object();
+    for (const char* key : {"peak_bytes", "estimated_peak_bytes", "state_bytes"})
+      one[key] = summary.value(key, Json(nullptr));
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 std::string last_line(const std::string& text) {
   const size_t end = text.find_last_not_of(" \n\r\t");
   if (end == text.npos) return "no output";
@@ -62,11 +77,12 @@ std::string message_of(const Exit& exit, const fs::path& log) {
   return std::string("ended by ") + strsignal(signal) + hint + "; " + last_line(file_text(log));
 }
 
-Outcome read_outcome(const Exit& exit, const fs::path& run, const fs::path& log) {
+Outcome read_outcome(const Exit& exit, const fs::path& run, const fs::path& log, int64_t ranks) {
   Outcome outcome;
   outcome.status = status_of(exit);
   outcome.summary = parse_object(file_text(run / "summary.json"));
   read_steps(run / "metrics.jsonl", outcome);
+  outcome.by_rank = read_ranks(run, ranks);
   const Json memory = parse_object(file_text(run / "memory.json"));
   outcome.memory =
       memory.is_null() ? Json::object() : memory.value("last_step_bytes_by_phase", Json::object());

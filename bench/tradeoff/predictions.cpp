@@ -39,7 +39,7 @@ void write_json(const fs::path& path, const Json& json) {
 std::vector<std::vector<std::string>> largest_savings(const Json& predictions, int64_t count) {
   std::vector<std::pair<int64_t, std::vector<std::string>>> pairs;
   for (const Json& one : predictions.at("cases"))
-    if (one.at("techniques").size() == 2 && one.at("status") == "ok")
+    if (one.at("techniques").size() == 2 && one.at("status") == "ok" && one.at("ranks") == 1)
       pairs.emplace_back(one.at("peak").get<int64_t>(), one.at("techniques").get<std::vector<std::string>>());
   std::stable_sort(pairs.begin(), pairs.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -9,7 +9,6 @@
 #include <set>
 #include <sstream>
 
-#include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/process.h"
 #include "bench/tradeoff/spread.h"
 #include "train/settings/shell_line.h"
@@ -47,10 +46,12 @@ std::string outcome_text(const Json& record) {
     return record["status"].get<std::string>() + " (" + record["message"].get<std::string>() + ")";
   const Json& summary = record["summary"];
   const Json& rate = summary["tokens_per_second"]["median"];  // null when no step was timed
+  auto peak = summary["peak_bytes"].get<double>();
+  for (const Json& rank : record.value("by_rank", Json::array()))
+    peak = std::max(peak, rank["peak_bytes"].get<double>());
   std::ostringstream text;
   text << std::fixed << std::setprecision(0) << (rate.is_number() ? rate.get<double>() : 0.0)
-       << " tokens/s, peak " << std::setprecision(1) << summary["peak_bytes"].get<double>() / (1 << 20)
-       << " MiB";
+       << " tokens/s, peak " << std::setprecision(1) << peak / (1 << 20) << " MiB";
   return text.str();
 }
 
@@ -178,7 +179,12 @@ RunKey Sweep::key(const SweepPart& part, const Case& one, int64_t round) const {
 }
 
 std::vector<std::string> Sweep::command(const Case& one) const {
-  std::vector<std::string> words = {options_.program.string(), "train", "--config", one.model};
+  std::vector<std::string> words;
+  if (one.link.limited())
+    words = {(options_.scripts / "slow_link.sh").string(), std::to_string(one.link.megabits)};
+  if (one.ranks > 1)
+    words.insert(words.end(), {(options_.scripts / "ranks.sh").string(), std::to_string(one.ranks)});
+  words.insert(words.end(), {options_.program.string(), "train", "--config", one.model});
   Overrides settings = one.settings;
   change(settings, "run.name", one.name);
   change(settings, "run.dir", (options_.work / "run").string());
@@ -193,7 +199,8 @@ Json Sweep::record_of(const SweepPart& part, const Slot& slot) const {
                  {"case", one.name},
                  {"techniques", one.techniques},
                  {"against", one.against.empty() ? Json(nullptr) : Json(one.against)}};
-  if (!part.name.empty()) record.update({{"family", one.family}, {"sweep", part.name}});
+  if (!part.name.empty() || one.family != "single") record["family"] = one.family;
+  if (!part.name.empty()) record["sweep"] = part.name;
   record.update({{"model", one.model},
                  {"round", slot.round},
                  {"position", slot.position},
@@ -204,7 +211,20 @@ Json Sweep::record_of(const SweepPart& part, const Slot& slot) const {
                  {"dirty", provenance_.dirty},
                  {"machine", provenance_.machine},
                  {"started", utc_now()}});
+  if (one.ranks > 1) record.update({{"ranks", one.ranks}, {"link", one.link.name}});
   return record;
+}
+
+// Why this machine makes no such link; empty: it does.
+std::string Sweep::refusal(const Link& link) {
+  if (!link.limited()) return "";
+  const auto known = refusals_.find(link.name);
+  if (known != refusals_.end()) return known->second;
+  const fs::path log = options_.work / "link";
+  const Exit exit = run_process(
+      {(options_.scripts / "slow_link.sh").string(), std::to_string(link.megabits), "true"}, log, 60);
+  const bool made = exit.why == Exit::Why::exited && exit.code == 0;
+  return refusals_[link.name] = made ? "" : message_of(exit, log);
 }
 
 // False if a signal interrupted it.
@@ -214,9 +234,12 @@ bool Sweep::measure(const SweepPart& part, const Slot& slot) {
   fs::remove_all(options_.work);
   fs::create_directories(options_.work);
   Json record = record_of(part, slot);
-  const Exit exit = run_process(command(one), log, options_.timeout_seconds);
+  const std::string refused = refusal(one.link);
+  if (held_signal() != 0) return false;
+  const Exit exit = refused.empty() ? run_process(command(one), log, options_.timeout_seconds) : Exit{};
   if (exit.why == Exit::Why::stopped) return false;
-  const Outcome outcome = read_outcome(exit, options_.work / "run", log);
+  const Outcome outcome = refused.empty() ? read_outcome(exit, options_.work / "run", log, one.ranks)
+                                          : Outcome{.status = "skipped", .message = refused};
   record.update({{"wall_seconds", exit.seconds},
                  {"exit_code", exit.code},
                  {"status", outcome.status},
@@ -225,6 +248,7 @@ bool Sweep::measure(const SweepPart& part, const Slot& slot) {
                  {"steps", outcome.steps},
                  {"gradient_norms", outcome.gradient_norms},
                  {"memory", outcome.memory}});
+  if (one.ranks > 1) record["by_rank"] = outcome.by_rank;
   if (stays_noisy(part, one, slot.round, record)) record["noisy"] = true;
   store_.append(record);
   spent_ += exit.seconds;

@@ -1,10 +1,12 @@
 #pragma once
 #include <filesystem>
 #include <iosfwd>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "bench/tradeoff/cases.h"
+#include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/provenance.h"
 #include "bench/tradeoff/record_store.h"
 #include "bench/tradeoff/schedule.h"
@@ -13,6 +15,7 @@ namespace moelab::tradeoff {
 
 struct SweepOptions {
   std::filesystem::path program;  // moelab
+  std::filesystem::path scripts;  // the folder of ranks.sh and slow_link.sh
   double timeout_seconds = 0;     // per run
   // Time budget; 0: none. No run starts after it. No pass starts that is expected to exceed it, unless it is
   // the first of this sweep.
@@ -53,6 +56,7 @@ class Sweep {
 
   RunKey key(const SweepPart& part, const Case& one, int64_t round) const;
   std::vector<std::string> command(const Case& one) const;
+  std::string refusal(const Link& link);
   bool measure(const SweepPart& part, const Slot& slot);
   Json record_of(const SweepPart& part, const Slot& slot) const;
   void print(const Json& record);
@@ -66,8 +70,9 @@ class Sweep {
   Provenance provenance_;
   RecordStore& store_;
   std::ostream& progress_;
-  size_t planned_ = 0, done_ = 0;  // runs
-  double spent_ = 0;               // seconds, over the runs of this sweep
+  std::map<std::string, std::string> refusals_;  // of limited links by name: why this machine makes none
+  size_t planned_ = 0, done_ = 0;                // runs
+  double spent_ = 0;                             // seconds, over the runs of this sweep
   size_t ran_ = 0;
 };
 

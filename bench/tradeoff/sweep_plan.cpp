@@ -17,9 +17,11 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-Names row_names() {
+// The rows of the table of techniques, of one rank or of several.
+Names row_names(bool of_ranks) {
   Names names;
-  for (const Technique& technique : techniques()) names.emplace_back(technique.name);
+  for (const Technique& technique : techniques())
+    if ((ranks_of(technique) > 1) == of_ranks) names.emplace_back(technique.name);
   return names;
 }
 
@@ -31,7 +33,8 @@ Names preset_names(const std::vector<Preset>& presets) {
 
 Names single_names() {
   Names names;
-  for (const Technique* technique : single_techniques()) names.emplace_back(technique->name);
+  for (const Technique* technique : single_techniques())
+    if (ranks_of(*technique) == 1) names.emplace_back(technique->name);
   return names;
 }
 
@@ -110,8 +113,29 @@ class Reader {
   std::string stack(const YAML::Node& node) const {
     Names stacks;
     for (const Technique& technique : techniques())
-      if (!technique.parts.empty()) stacks.emplace_back(technique.name);
+      if (!technique.parts.empty() && ranks_of(technique) == 1) stacks.emplace_back(technique.name);
     return known(node, "row of several techniques", stacks);
+  }
+
+  Names rows(const YAML::Node& node, bool of_ranks) const {
+    const Names all = row_names(of_ranks);
+    if (node && node.IsScalar() && node.Scalar() == "all") return all;
+    return known_list(node, of_ranks ? "technique of ranks" : "technique", all);
+  }
+
+  std::vector<Link> links(const YAML::Node& node) const {
+    std::vector<Link> found;
+    for (const YAML::Node& item : list(node, node)) found.push_back(link(item));
+    return found;
+  }
+
+  Link link(const YAML::Node& node) const {
+    const std::string name = text(node);
+    try {
+      return link_of(name);
+    } catch (const UserError& error) {
+      fail(node, error.what());
+    }
   }
 
   Names settings(const YAML::Node& node) const {
@@ -132,7 +156,7 @@ class Reader {
   PlanPart part(const YAML::Node& node) const {
     check_keys(node, "a part",
                {"name", "model", "rounds", "steps", "settings", "singles", "leave_one_out", "ladder",
-                "crossover", "pairs", "fit"});
+                "crossover", "pairs", "fit", "ranks", "links"});
     PlanPart part;
     for (const char* needed : {"name", "rounds", "steps"})
       if (!node[needed]) fail(node, std::string("a part without ") + needed);
@@ -141,22 +165,21 @@ class Reader {
     part.rounds = number<int64_t>(node["rounds"], 1, 1000);
     part.steps = number<int64_t>(node["steps"], 1, 1000000);
     part.settings = settings(node["settings"]);
-    const YAML::Node singles = node["singles"];
-    part.singles = singles && singles.IsScalar() && singles.Scalar() == "all"
-                       ? row_names()
-                       : known_list(singles, "technique", row_names());
+    part.singles = rows(node["singles"], false);
+    part.ranks = rows(node["ranks"], true);
+    if (node["links"]) part.links = links(node["links"]);
     if (node["leave_one_out"]) part.leave_one_out = stack(node["leave_one_out"]);
     part.ladder = known_list(node["ladder"], "single technique", single_names());
-    part.crossover = known_list(node["crossover"], "technique", row_names());
+    part.crossover = known_list(node["crossover"], "technique", row_names(false));
     for (const std::string& name : part.crossover)
       if (std::find(part.singles.begin(), part.singles.end(), name) != part.singles.end())
         fail(node, name + " is in singles and crossover of part " + part.name);
     if (node["pairs"]) part.pairs = number<int64_t>(node["pairs"], 1, 10000);
     if (node["fit"]) fit(node["fit"], part);
     if (part.singles.empty() && part.leave_one_out.empty() && part.ladder.empty() && part.crossover.empty() &&
-        part.pairs == 0 && part.fit.empty())
-      fail(node,
-           "part " + part.name + " has no cases: singles, leave_one_out, ladder, crossover, pairs or fit");
+        part.pairs == 0 && part.fit.empty() && part.ranks.empty())
+      fail(node, "part " + part.name +
+                     " has no cases: singles, leave_one_out, ladder, crossover, pairs, fit or ranks");
     return part;
   }
 
@@ -176,7 +199,8 @@ SweepPlan plan_of_all_rows(int64_t rounds, int64_t steps) {
   PlanPart part;
   part.rounds = rounds;
   part.steps = steps;
-  part.singles = row_names();
+  part.singles = row_names(false);
+  part.ranks = row_names(true);
   SweepPlan plan;
   plan.parts.push_back(part);
   return plan;

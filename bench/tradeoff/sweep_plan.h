@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/tradeoff/link.h"
+
 namespace moelab::tradeoff {
 
 // Ways to train one model that are measured together.
@@ -12,13 +14,15 @@ struct PlanPart {
   std::string model;  // a named model or a YAML file; empty: the command line's
   int64_t rounds = 0, steps = 0;
   std::vector<std::string> settings = {};  // key=value, for all its cases
-  std::vector<std::string> singles = {};   // rows of the table of techniques
+  std::vector<std::string> singles = {};   // rows of the table of techniques, of one rank
   std::string leave_one_out = {};  // a row that combines techniques: measured whole, and without each in turn
   std::vector<std::string> ladder = {};            // single techniques, each added to those before it
   std::vector<std::string> crossover = {};         // rows whose gain is compared between parts
   int64_t pairs = 0;                               // number of pairs: those with the largest predicted saving
   std::vector<std::vector<std::string>> two = {};  // those pairs, filled in once predicted
   std::vector<std::pair<std::string, std::string>> fit = {};  // preset, and the model to train under it
+  std::vector<std::string> ranks = {};                        // rows of the table, of several ranks
+  std::vector<Link> links = {Link{}};                         // each of those rows is measured over all
 };
 
 // What a sweep measures, the most valuable parts first.

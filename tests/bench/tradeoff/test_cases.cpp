@@ -45,14 +45,20 @@ const Case& named(const std::vector<Case>& cases, const std::string& name) {
 
 TEST(Cases, AreTheRowsOfTheTableAgainstTheFirst) {
   const std::vector<Case> cases = row_cases();
-  ASSERT_EQ(cases.size(), techniques().size());
-  std::set<std::string> hashes;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    EXPECT_EQ(cases[i].name, techniques()[i].name);
-    EXPECT_EQ(cases[i].against, i == 0 ? "" : "baseline");
-    EXPECT_EQ(value(cases[i], "train.steps"), "4");
-    EXPECT_TRUE(hashes.insert(cases[i].hash).second) << cases[i].name << " is the same as another case";
+  std::set<std::string> hashes, names;
+  for (const Case& one : cases) {
+    const Technique* row = find_technique(one.name);
+    const bool of_ranks = one.family == "ranks";
+    EXPECT_TRUE(row != nullptr || one.name == "baseline, 2 micro-batches") << one.name;
+    EXPECT_EQ(one.ranks, row == nullptr ? 1 : ranks_of(*row)) << one.name;
+    EXPECT_EQ(one.against, row == nullptr || one.name == "baseline" ? ""
+                           : of_ranks                               ? "baseline, 2 micro-batches"
+                                                                    : "baseline");
+    EXPECT_EQ(value(one, "train.steps"), "4");
+    EXPECT_TRUE(hashes.insert(one.hash).second) << one.name << " is the same as another case";
+    EXPECT_TRUE(names.insert(one.name).second) << one.name;
   }
+  EXPECT_EQ(cases.size(), techniques().size() + 1) << "the rows, and what those of ranks are held against";
   EXPECT_TRUE(cases[0].techniques.empty());
   EXPECT_EQ(named(cases, "bf16").techniques, std::vector<std::string>{"bf16"});
   EXPECT_GT(named(cases, "recommended").techniques.size(), 1u);
@@ -179,6 +185,25 @@ TEST(Cases, APresetToFitIsNotTheBaselineWithChanges) {
   const Settings small = load_settings(sources_of(cases[0].model, cases[0].settings));
   EXPECT_EQ(small.memory.limit.count, (int64_t{8} << 30) / 64);
   EXPECT_EQ(small.model.d_model, 512 / 8);
+}
+
+TEST(Cases, RanksOverEachLinkAreHeldAgainstOneRankWithAllTheirMicroBatches) {
+  const auto cases = cases_of(part_with([](PlanPart& part) {
+                                part.ranks = {"data_parallel", "zero_3"};
+                                part.links = {link_of("unlimited"), link_of("1Gbit")};
+                              }),
+                              {"train.accumulation=3", "parallel.data=4"});
+  EXPECT_EQ(names_of(cases), (Names{"baseline, 12 micro-batches", "data_parallel", "data_parallel over 1Gbit",
+                                    "zero_3", "zero_3 over 1Gbit"}));
+  EXPECT_EQ(cases[0].ranks, 1);
+  EXPECT_EQ(value(cases[0], "train.accumulation"), "12");
+  for (size_t i = 1; i < cases.size(); ++i) {
+    EXPECT_EQ(cases[i].ranks, 4) << "the number of ranks is the user's";
+    EXPECT_EQ(cases[i].against, cases[0].name);
+    EXPECT_EQ(value(cases[i], "train.accumulation"), "3");
+  }
+  EXPECT_EQ(cases[2].link.megabits, 1000);
+  EXPECT_EQ(names_of(selected(cases, {"zero_3"})), (Names{"baseline, 12 micro-batches", "zero_3"}));
 }
 
 TEST(Cases, MistakesAreNamed) {

@@ -7,7 +7,9 @@ which is the case's name, is listed with. Asked for a prediction, it prints the 
 import json
 import os
 import pathlib
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,10 +31,13 @@ if sys.argv[1] != "train":
     sys.exit(0 if answer else 2)
 settings = dict(word.split("=", 1) for word in sys.argv[4:])
 name, folder = settings["run.name"], pathlib.Path(settings["run.dir"])
+rank, ranks = (int(os.environ.get(key, one)) for key, one in (("RANK", 0), ("WORLD_SIZE", 1)))
 with open({calls!r}, "a") as calls:
-    calls.write(name + "\\n")
+    calls.write(name + (f", rank {{rank}} of {{ranks}}" if ranks > 1 else "") + "\\n")
 does = {does!r}.get(name, "works")
-folder.mkdir(parents=True)
+if rank > 0:
+    does, folder = {does!r}.get(f"{{name}} on {{rank}}", "works"), folder / "ranks" / str(rank)
+folder.mkdir(parents=True, exist_ok=ranks > 1)
 if does == "segfaults":
     print("about to fail")
     sys.stdout.flush()
@@ -53,7 +58,7 @@ if does.startswith("takes"):  # so many milliseconds a step, in turn
 if does == "sleeps":
     time.sleep(0.6)
     does = "works"
-summary = dict(status="ok", tokens_per_second=dict(median=100.0), peak_bytes=1 << 20)
+summary = dict(status="ok", tokens_per_second=dict(median=100.0), peak_bytes=(1 + rank) << 20, state_bytes=dict(optimizer=rank))
 if does in ("works", "ends with 3"):
     summary["status"] = "ok" if does == "works" else "oom"
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -83,15 +88,15 @@ class Sweep:
         self.harness, self.program, self.model = harness, str(program), "moe-pico"
         self.settings = ["data.path=shards"]
 
-    def start(self, *arguments: str) -> subprocess.Popen:
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
         command = [self.harness, "--program", self.program, "--out", str(self.out)]
         if self.model is not None:
             command += ["--model", self.model]
         return subprocess.Popen([*command, *arguments, *self.settings], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, cwd=self.out.parent)
+                                stderr=subprocess.PIPE, text=True, cwd=self.out.parent, env=os.environ | environment)
 
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.start(*arguments)
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+        process = self.start(*arguments, **environment)
         out, err = process.communicate(timeout=300)
         assert process.returncode == code, (out, err)
         return out if code == 0 else err
@@ -272,7 +277,7 @@ parts:
 PEAKS = {(): 100, ("bf16",): 60, ("capacity", "bf16"): 50, ("bf16", "lion"): 40, ("capacity", "lion"): 70}
 ANSWERS = {
     "techniques": {"schema": 1, "model": "moe-pico", "cases": [
-        *({"techniques": list(names), "status": "ok", "peak": peak} for names, peak in PEAKS.items()),
+        *({"techniques": list(names), "status": "ok", "ranks": 1, "peak": peak} for names, peak in PEAKS.items()),
         {"techniques": ["bf16", "fp16"], "status": "refused", "reason": "both set precision.compute"}]},
     "fits": {"schema": 1, "rows": [{"size": "8GB"}]},
 }
@@ -416,6 +421,49 @@ def test_some_cases_of_the_quick_plan(fake):
 def shards(tmp_path_factory) -> pathlib.Path:
     text = "".join(f"{n} times {n} is {n * n}.\n" for n in range(4000))
     return programs.prepare_bytes(tmp_path_factory.mktemp("it's data"), text)
+
+
+def test_ranks_are_started_and_held_against_one_that_takes_all_their_micro_batches(fake):
+    sweep = fake({"zero_2 on 1": "ends with 3"})
+    out = sweep.run("--only=zero_1,zero_2", "--rounds=1")
+    one, first, second = sweep.records()
+    assert sorted(sweep.called()) == ["baseline, 2 micro-batches", *(f"zero_{stage}, rank {rank} of 2" for stage in (1, 2)
+                                                                    for rank in (0, 1))]
+    assert (one["case"], one["against"], one["settings"]["train.accumulation"]) == ("baseline, 2 micro-batches", None, "2")
+    assert "ranks" not in one and one["settings"]["parallel.data"] == "1"
+    assert (first["against"], first["techniques"], first["ranks"], first["link"]) == (one["case"], ["zero_1"], 2, "unlimited")
+    assert first["settings"]["train.accumulation"] == "1"
+    assert [(rank["peak_bytes"], rank["state_bytes"]["optimizer"]) for rank in first["by_rank"]] == [(1 << 20, 0), (2 << 20, 1)]
+    assert "zero_1: 100 tokens/s, peak 2.0 MiB" in out, "of the fullest rank"
+    assert re.match(r"\S*scripts/ranks\.sh 2 \S*fake train ", first["command"])
+    assert (second["status"], second["exit_code"]) == ("oom", 3)
+
+
+def test_a_link_that_the_machine_does_not_make_is_skipped_with_the_reason(fake, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bash").symlink_to(shutil.which("bash"))
+    sweep = fake()
+    sweep.run("--only=zero_1 over 1Gbit", "--links=1Gbit", "--rounds=1", PATH=str(tmp_path / "bin"))
+    record = sweep.records()[1]
+    assert (record["case"], record["link"], record["status"]) == ("zero_1 over 1Gbit", "1Gbit", "skipped")
+    assert "scripts/slow_link.sh: unshare is missing" in record["message"] and record["summary"] is None
+    assert re.match(r"\S*slow_link\.sh 1000 \S*ranks\.sh 2 ", record["command"])
+    assert sweep.called() == ["baseline, 2 micro-batches"]
+    assert "link fast: unlimited, or a rate" in sweep.run("--links=fast", "--rounds=1", code=2)
+
+
+def test_real_ranks_have_the_bits_of_the_one_they_are_held_against(harness, moelab, shards, tmp_path):
+    sweep = Sweep(harness, moelab, tmp_path)
+    sweep.settings = [f"data.path={shards}", "train.sequence=64", "run.threads=1"]
+    sweep.run("--only=zero_3", "--rounds=1", "--case-steps=3")
+    one, ranks = sweep.records()
+    assert [record["status"] for record in (one, ranks)] == ["ok", "ok"], ranks["message"]
+    assert [step[:3] for step in ranks["steps"]] == [step[:3] for step in one["steps"]] and len(one["steps"]) == 3
+    assert ranks["steps"][-1][1] == 3 * 2 * 8 * 64, "tokens of both ranks"
+    assert ranks["gradient_norms"] == one["gradient_norms"]
+    assert len(ranks["by_rank"]) == 2 and ranks["summary"]["communication"]["sent_bytes"]["data/gradients"] > 0
+    whole, parts = one["summary"]["state_bytes"], [rank["state_bytes"] for rank in ranks["by_rank"]]
+    assert sum(part["optimizer"] for part in parts) == whole["optimizer"], "nothing is held twice"
 
 
 def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):

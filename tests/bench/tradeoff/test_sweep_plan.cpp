@@ -41,7 +41,14 @@ TEST(SweepPlan, SaysWhatIsMeasured) {
   EXPECT_EQ(one.crossover, std::vector<std::string>{"block_sparse"});
   EXPECT_EQ(one.pairs, 5);
   EXPECT_EQ(one.fit.at(0), std::pair(std::string("gpu-8gb"), std::string("moe-nano")));
-  EXPECT_EQ(parse_plan(part("singles: all"), "plan.yaml").parts[0].singles.size(), techniques().size());
+  EXPECT_TRUE(one.ranks.empty());
+  const PlanPart singles = parse_plan(part("singles: all"), "plan.yaml").parts[0];
+  const PlanPart ranks = parse_plan(part("ranks: all, links: [unlimited, 10Gbit]"), "plan.yaml").parts[0];
+  EXPECT_EQ(singles.singles.size() + ranks.ranks.size(), techniques().size());
+  EXPECT_EQ(ranks.ranks.front(), "data_parallel");
+  ASSERT_EQ(ranks.links.size(), 2u);
+  EXPECT_FALSE(ranks.links[0].limited());
+  EXPECT_EQ(ranks.links[1].megabits, 10000);
   EXPECT_EQ(parse_plan("model: moe-nano\n" + part("singles: all"), "plan.yaml").model, "moe-nano");
 }
 
@@ -58,6 +65,10 @@ TEST(SweepPlan, MistakesNameTheFileTheLineAndWhatIsNearest) {
       {part("pairs: 0"), "plan.yaml:3: a number from 1 to 10000"},
       {part("singles: [bf16, bf16]"), "given twice"},
       {part("singles: all, singles: all"), "singles is given twice"},
+      {part("singles: [zero_1]"), "plan.yaml:3: unknown technique zero_1"},
+      {part("ranks: [zero_4]"), "plan.yaml:3: unknown technique of ranks zero_4; did you mean zero_"},
+      {part("ranks: all, links: [fast]"), "plan.yaml:3: link fast: unlimited, or a rate"},
+      {part("ranks: all, links: [0Gbit]"), "plan.yaml:3: link 0Gbit: unlimited, or a rate"},
       {part("singles: all, crossover: [bf16]"), "bf16 is in singles and crossover"},
       {part("model: moe-nano"), "has no cases"},
       {part("singles: all") + "    \n  - {name: a, rounds: 1, steps: 1, singles: all}\n",
@@ -117,15 +128,17 @@ TEST(SweepPlan, LaddersFollowTheOrderOfTheGuide) {
 
 TEST(SweepPlan, PairsOfLargestSaving) {
   const auto one = [](std::vector<std::string> names, const char* status, int64_t peak) {
-    return Json{{"techniques", names}, {"status", status}, {"peak", peak}};
+    return Json{{"techniques", names}, {"status", status}, {"ranks", 1}, {"peak", peak}};
   };
-  const Json predictions = {
+  Json predictions = {
       {"cases",
        {one({}, "ok", 100), one({"a"}, "ok", 1), one({"a", "b"}, "ok", 70), one({"a", "c"}, "refused", 5),
         one({"a", "d"}, "ok", 30), one({"b", "c"}, "ok", 70), one({"c", "d"}, "ok", 50)}}};
   using Pairs = std::vector<std::vector<std::string>>;
   EXPECT_EQ(largest_savings(predictions, 3), (Pairs{{"a", "d"}, {"c", "d"}, {"a", "b"}}));
   EXPECT_EQ(largest_savings(predictions, 9).size(), 4u);
+  predictions["cases"][4]["ranks"] = 2;
+  EXPECT_EQ(largest_savings(predictions, 1), (Pairs{{"c", "d"}})) << "ranks are measured apart";
 }
 
 }  // namespace
