@@ -51,10 +51,10 @@ def step_work(record: Record, program: pathlib.Path) -> dict[str, float]:
 
 
 def read_cases(records: list[Record], program: pathlib.Path) -> list[Case]:
-    """In the order of the records; of the same settings in several parts of a plan, one."""
+    """Those of one rank, in the order of the records; of the same settings in several parts of a plan, one."""
     groups: dict[tuple, list[Record]] = {}
     for record in records:
-        if finished(record) and len(record.steps) > WARM_UP:
+        if finished(record) and record.ranks == 1 and len(record.steps) > WARM_UP:
             groups.setdefault((record.model, record.settings_hash), []).append(record)
     cases = list(groups.values())
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints what the programs in bench/ranks/ recorded as Markdown tables, and draws the picture beside them.
+"""Prints what the programs in bench/ranks/ recorded as Markdown tables, with what ranks of the sweeps in the same folder hold,
+and draws the picture beside them.
 
 example: scripts/report_ranks.py results/my-machine/ranks.jsonl > results/my-machine/ranks.md  # and ranks.png
 """
@@ -7,22 +8,22 @@ import argparse
 import pathlib
 
 from report.document import Picture
-from report.peer_tables import read
 from report.plots.images import png
-from report.rank_tables import report
+from report.rank_tables import blocks_of
+from report.records import ReportError
 from report.rendering import to_markdown
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=pathlib.Path, help="JSON lines, as --out of those programs appends")
-    file = parser.parse_args().records
+    parser.add_argument("file", type=pathlib.Path, help="JSON lines, as --out of those programs appends")
+    file = parser.parse_args().file
     try:
-        blocks = report(read(file))
+        blocks = blocks_of(file)
         for picture in (block for block in blocks if isinstance(block, Picture)):
             (file.parent / picture.file).write_bytes(png(picture.drawing))
         print(to_markdown(blocks), end="")
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, ValueError, IndexError, ReportError) as error:
         parser.error(f"{file}: {error}")
 
 

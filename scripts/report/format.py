@@ -5,7 +5,7 @@ from .byte_units import human_bytes
 from .document import Point
 from .figures import Case, Interval, Sweep, flat
 
-FAILURES = {"oom": "out of memory", "timeout": "timed out", "crash": "crashed"}
+FAILURES = {"oom": "out of memory", "timeout": "timed out", "crash": "crashed", "skipped": "skipped"}
 
 
 def machine_text(machine: dict) -> str:

@@ -3,7 +3,7 @@ import dataclasses
 import functools
 import pathlib
 
-from . import sweep_part_pages, sweep_parts
+from . import rank_pages, sweep_part_pages, sweep_parts
 from .byte_units import human_bytes
 from .claims.findings import Finding
 from .document import Commands, Heading, Items, Picture, Table, Text, plain, table_plain
@@ -187,7 +187,7 @@ def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sw
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings."""
     return [Heading(1, TITLE), *verdict_blocks(verdicts),
             *(block for part in parts for block in sweep_blocks(*part, beside, verdicts)),
-            *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
+            *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
             *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
             *method_blocks(notes)]
 

@@ -1,14 +1,17 @@
-"""What the programs in bench/ranks/ recorded, as blocks of a document: layouts of ranks over links of different rates, what a
-rank holds, and what guides claim of it."""
+"""What the programs in bench/ranks/ and the harness recorded, as blocks of a document: layouts of ranks over links of different
+rates, and what a rank holds."""
 import statistics
 
-from .claims.page import CLAIMS
-from .claims.stated import read_guides
+from . import figures
+from .claims import dry_runs
 from .document import Heading, Picture, Table, Text
-from .peer_tables import short_commit, source
+from .peer_tables import read, short_commit, source
 from .plots.ranks import draw
+from .records import files_of, read_records
+from .sweep_parts import RANKS, of_families, zero_stage
 
 MB = 1e6
+ALL_STAGES = "ava.zero_1"  # the claim whose dry runs are of all stages of the model that is measured
 WORTH_HIDING = 0.1  # of a step: what takes less is within the spread of a step's time
 
 
@@ -65,134 +68,66 @@ def one_rank(record):
                 f"{record['ratio']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}).")
 
 
-def state(one):
-    return sum(one["state_bytes"].values())
+def held(sweeps, dry):
+    """What one rank and the fullest of several hold: {"model", "settings", "measured", "predicted"}, bytes by number of ranks and
+    stage of ZeRO; {} without such cases."""
+    measured, worst, model = {}, 0, ""
+    for sweep in sweeps:
+        for case in of_families(sweep, RANKS).cases:
+            zero, whole = zero_stage(case), sweep.case(case.baseline)
+            if zero is None or not case.runs or not whole.runs:
+                continue
+            model = f"{sweep.model}, {whole.any.resolved['train']['micro_batch']} x {whole.any.sequence:.0f} tokens a micro-batch"
+            for place, run in (((1, 0), whole.any), ((case.any.ranks, zero), case.any)):
+                measured.setdefault(place, {"peak": run.peak, "state": run.state / run.parameters})
+                worst = max(worst, abs(run.peak - run.predicted_peak))
+    predicted = {(run["ranks"]["count"], stage["zero"]): stage["peak_bytes"] for run in dry.get(ALL_STAGES, {}).values()
+                 for stage in run["ranks"]["by_stage"] if (run["ranks"]["count"], 0) not in measured}
+    return {"model": model, "measured": measured, "predicted": predicted, "worst": worst} if measured else {}
 
 
-def places(record):
-    """What was measured, by number of ranks and stage."""
-    return {(one["ranks"], one["zero"]): one for one in record["measured"]}
-
-
-def held(record):
+def held_blocks(found):
     """A row for each number of ranks: the fullest rank's peak under each stage, and its bytes of state a parameter."""
-    by_place = places(record)
-    whole = by_place[1, 0]
+    def cell(place):
+        one = found["measured"].get(place)
+        return f"{one['peak'] / MB:,.1f} ({one['state']:.2f})" if one else ""
 
-    def cell(ranks, zero):
-        one = by_place.get((ranks, zero), whole)
-        return f"{one['peak_bytes'] / MB:,.1f} ({state(one) / whole['parameters']:.2f})"
-
-    rows = [[f"{ranks}", *(cell(ranks, zero) for zero in range(4))] for ranks in sorted({ranks for ranks, _ in by_place})]
-    predicted = {(one["ranks"], one["zero"]): one["peak_bytes"] for one in record["predicted"]}
-    rows += [[f"{ranks}, predicted", *(f"{predicted[ranks, zero] / MB:,.1f}" for zero in range(4))]
-             for ranks in sorted({ranks for ranks, _ in predicted})]
-    worst = max(abs(one["peak_bytes"] - one["estimated_peak_bytes"]) for one in record["measured"])
-    about = (f"{record['model']} ({' '.join(record['settings'])}): peak of the fullest rank in MB, and in brackets the bytes of weights, "
-             f"masters, gradients and optimizer state a parameter. Each rank takes the same micro-batch. The dry run missed no peak by "
-             f"more than {worst} bytes. Gradients of several micro-batches are summed in fp32, and ZeRO-1 divides them too.")
-    return [Table("", ["ranks", *(f"parallel.zero={zero}" for zero in range(4))], rows), Text(about)]
+    counts = sorted({ranks for ranks, _ in found["measured"]})
+    rows = [[f"{ranks}", *(cell((ranks, zero)) for zero in range(4))] for ranks in counts]
+    rows += [[f"{ranks}, predicted", *(f"{found['predicted'][ranks, zero] / MB:,.1f}" for zero in range(4))]
+             for ranks in sorted({ranks for ranks, _ in found["predicted"]})]
+    about = (f"{found['model']}: peak of the fullest rank in MB, and in brackets the bytes of weights, masters, gradients and optimizer "
+             f"state a parameter. Each rank takes micro-batches of one size. The dry run missed no measured peak by more than "
+             f"{found['worst']:.0f} bytes. Gradients of several micro-batches are summed in fp32, and ZeRO-1 divides them too. Speeds and the "
+             "commands: [report.md](report.md). What guides claim of ZeRO: [claims.md](claims.md).")
+    return [Heading(2, "What a rank holds"), Table("", ["ranks", *(f"parallel.zero={zero}" for zero in range(4))], rows), Text(about)]
 
 
-KINDS = ("parameters", "gradients", "optimizer")  # of state, as records and claims name them
-
-
-def claimed_of_zero(guide):
-    """The figures of a guide's claims of ZeRO, by stage."""
-    prefix = f"{guide}.zero_"
-    return {int(entry["id"].removeprefix(prefix)): entry["figures"] for entry in read_guides(CLAIMS).entries
-            if entry["id"].startswith(prefix)}
-
-
-def same(one, other):
-    return abs(one - other) <= 0.005 * other
-
-
-def vibee(record):
-    """The guide's table for 7B parameters, beside dry runs with the state that it counts."""
-    scale = 7e9 / record["guide_7b"]["parameters"] / 1e9
-    guide, rows = claimed_of_zero("vibee"), []
-    for stage in record["guide_7b"]["by_stage"]:
-        claimed = [guide[stage["zero"]][f"{kind}_gb"] for kind in KINDS]
-        ours = [scale * stage[kind] for kind in KINDS]
-        differ = [f"{name} {one:.3g} GB" for name, one, other in zip(("weights", *KINDS[1:]), ours, claimed)
-                  if not same(one, other)]
-        verdict = "**as claimed**" if not differ else f"**but for** {' and '.join(differ)}"
-        rows.append([f"vibee.zero_{stage['zero']}", *(f"{a:.4g} / {b:.4g}" for a, b in zip(ours, claimed)),
-                     f"{sum(ours):.4g} / {sum(claimed):.4g}", verdict])
-    about = (f"VIBEE's 7B parameters on 8 ranks, GB a rank: by a dry run / claimed. `moelab estimate {' '.join(record['guide_7b']['command'])} "
-             "--ranks 8`, scaled to 7e9 parameters: 4 bytes of optimizer state a parameter are what the guide counts. Its gradients stay in "
-             "bf16; ours of several ranks are summed in fp32, and divided from ZeRO-1 on.")
-    return [Table("", ["claim", "weights", "gradients", "optimizer", "together", "verdict"], rows, ("verdict",)), Text(about)]
-
-
-def saved(record, ranks, zero):
-    """Percent of the state of one rank, and of its peak, that ZeRO leaves to others."""
-    by_place = places(record)
-    one, whole = by_place[ranks, zero], by_place[ranks, 0]
-    return 100 * (1 - state(one) / state(whole)), 100 * (1 - one["peak_bytes"] / whole["peak_bytes"])
-
-
-def speed_changes(record, zero):
-    """Percent of tokens a second gained (lost: below 0) beside ZeRO-0 over the same link; ZeRO-1 is ZeRO-2 here."""
-    step = {(one["zero"], one["link"]): one["step_ms"] for one in record["layouts"]}
-    return {link: 100 * (step[0, link] / step[max(2, zero), link] - 1) for _, link in step if (0, link) in step}
-
-
-def ava(record, ranks):
-    """The guide's savings and costs, beside what a few ranks did."""
-    counts = sorted({one["ranks"] for one in record["measured"]} - {1})
-    rows = []
-    for zero, figures in claimed_of_zero("ava").items():
-        claimed, cost = figures["memory_saved_percent"], figures["speed_percent"]
-        shares = {count: saved(record, count, zero) for count in counts}
-        changes = speed_changes(ranks, zero)
-        enough = [f"{count}" for count in counts if shares[count][0] >= claimed - 0.5]
-        holds = [link for link, change in changes.items() if change >= cost - 1]
-        verdict = (f"**saves that** of the state on {' and '.join(enough)} ranks" if enough else "**saves less**") + ", " + (
-            f"**costs no more** over {', '.join(holds)}" if holds else "**costs more** over each link")
-        rows.append([f"ava.zero_{zero}", f"{claimed} %", *(f"{shares[count][0]:.0f} % ({shares[count][1]:.0f} %)" for count in counts),
-                     f"{cost} %", *(f"{round(change):+d} %" for change in changes.values()), verdict])
-    heads = ["claim", "saves", *(f"on {count} ranks" for count in counts), "speed", *(f"over {link}" for link in speed_changes(ranks, 1)),
-             "verdict"]
-    about = ("Ava names neither a number of ranks nor of what a share is saved: measured of the state, and in brackets of the peak, beside "
-             f"ZeRO-0 with as many ranks. Speed: tokens a second beside ZeRO-0, on {ranks['ranks']} ranks over the links of the first table, "
-             "in one session; within 1 % counts as equal.")
-    return [Table("", heads, rows, ("verdict",)), Text(about)]
-
-
-def fitting(record):
-    """Models on the cards that guides name."""
-    def row(one):
-        peak = one["peak_bytes"] / 1e9
-        verdict = "**fits**" if peak <= one["device_gb"] else "**does not fit**"
-        host = f"{one['host_bytes'] / 1e9:,.0f}" if one["host_bytes"] > 1e9 else "–"
-        return [one["claim"], f"`{' '.join(one['settings'])}`", f"{one['ranks']} of {one['device_gb']} GB", f"{peak:,.1f}", host, verdict]
-
-    heads = ["claim", "settings", "cards", "peak, GB", "host, GB", "verdict"]
-    return [Table("", heads, [row(one) for one in record["fits"]], ("settings", "cards", "verdict")),
-            Text("By a dry run of the fullest rank; one sequence a rank, of the model's own length. Tensor and pipeline ranks, which "
-                 "vibee.fits_405b_on_128_h100 takes besides, are not built: data-parallel ranks alone.")]
-
-
-def picture(stages, ranks):
+def picture(found, ranks):
     return Picture("ranks", "Peak memory of a rank and speed against the number of ranks, for each stage of ZeRO",
-                   f"{stages['model']}: what the fullest rank holds, and tokens a second beside one rank of one thread; each rank takes "
-                   f"the rows of one rank. Filled: measured; hollow: dry runs.", lambda theme: draw(theme, stages, ranks))
+                   "What the fullest rank holds, and tokens a second beside one rank of one thread; each rank takes the rows of one "
+                   "rank. Filled: measured; hollow: dry runs.", lambda theme: draw(theme, found, ranks))
 
 
-def report(records):
-    """Blocks of the latest record of each kind."""
+def blocks_of(file):
+    """Of the records in the file, and of the sweeps and dry runs in its folder."""
+    folder = file.parent
+    sweeps = figures.sweeps(read_records([folder])[0]) if files_of(folder) else []
+    stored = folder / "dry_runs.json"
+    return report(read(file), sweeps, dry_runs.read(stored) if stored.exists() else {})
+
+
+def report(records, sweeps, dry):
+    """Blocks of the latest record of each kind, and of the sweeps' cases on several ranks."""
     latest = {record["kind"]: record for record in records}
+    found = held(sweeps, dry)
     blocks = []
-    if "stages" in latest and "ranks" in latest:
-        blocks.append(picture(latest["stages"], latest["ranks"]))
+    if found and "ranks" in latest:
+        blocks.append(picture(found, latest["ranks"]))
     if "ranks" in latest:
         blocks += [*layouts(latest["ranks"]), *exchanges(latest["ranks"]), Text(source(latest["ranks"]))]
-    if "stages" in latest:
-        blocks += [Heading(2, "What a rank holds, and what guides claim of it"), *held(latest["stages"]), *vibee(latest["stages"]),
-                   *(ava(latest["stages"], latest["ranks"]) if "ranks" in latest else []), *fitting(latest["stages"]),
-                   Text(source(latest["stages"]))]
+    if found:
+        blocks += held_blocks(found)
     if "one_rank" in latest:
         blocks += [one_rank(latest["one_rank"]), Text(source(latest["one_rank"]))]
     return blocks

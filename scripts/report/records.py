@@ -42,12 +42,17 @@ class Record:
     steps: np.ndarray
     gradient_norms: np.ndarray
     memory: dict
-    family: str  # the kind of its part of the plan: single, leave_one_out, ladder, pair, fit or crossover
+    family: str  # the kind of its part of the plan: single, leave_one_out, ladder, pair, fit, crossover or ranks
     sweep: str  # the name of that part of the plan
     noisy: bool  # the rounds of its case differ too much, even when repeated
     parameters: float  # of the model
     limit: float  # of memory, in bytes; 0: none
     resolved: dict  # its settings in full, by group; empty where it ended before they were known
+    ranks: int  # processes that trained together; peaks and state are of the fullest, the rest is rank 0's
+    link: str  # between the ranks; "" for one
+    state: float  # bytes of weights, masters, gradients and optimizer state
+    sent: float  # bytes to other ranks in a step
+    hidden: float  # of the time that exchanges were under way, the share in which the rank did not wait
 
     @property
     def is_baseline(self) -> bool:
@@ -84,23 +89,39 @@ def steps_array(rows: list) -> np.ndarray:
     return np.array([[number(value) for value in row] for row in rows], dtype=float).reshape(-1, 4)
 
 
+def state_of(summary: dict) -> float:
+    state = summary.get("state_bytes")
+    return sum(state[kind] for kind in ("parameters", "gradients", "optimizer")) if state else math.nan
+
+
+def sent_in_a_step(summary: dict) -> float:
+    """Without what ranks decide together."""
+    sent = (summary.get("communication") or {}).get("sent_bytes") or {}
+    total = sum(count for use, count in sent.items() if not use.endswith("/control"))
+    return total / summary["steps"] if total else 0
+
+
 def parse(fields: dict) -> Record:
     """Raises KeyError, TypeError or ValueError where the fields aren't those of schema 1."""
     summary = fields["summary"] or {}
+    of_ranks = fields.get("by_rank") or [summary]
     return Record(
         case=fields["case"], techniques=tuple(fields["techniques"]), against=fields["against"] or "",
         model=fields["model"], round=int(fields["round"]), settings=fields["settings"],
         settings_hash=fields["settings_hash"], command=fields["command"], commit=fields["commit"],
         dirty=bool(fields["dirty"]), machine=fields["machine"] or {}, started=fields["started"],
         status=fields["status"], message=fields["message"],
-        peak=number(summary.get("peak_bytes")),
-        predicted_peak=number(summary.get("estimated_peak_bytes")), held_out_loss=number(summary.get("held_out_loss")),
+        peak=max(number(one.get("peak_bytes")) for one in of_ranks),
+        predicted_peak=max(number(one.get("estimated_peak_bytes")) for one in of_ranks),
+        held_out_loss=number(summary.get("held_out_loss")),
         steps=steps_array(fields["steps"] or []),
         gradient_norms=np.array([number(norm) for norm in fields.get("gradient_norms") or []], dtype=float),
         memory=fields["memory"] or {}, family=fields.get("family") or "single", sweep=fields.get("sweep") or "",
         noisy=bool(fields.get("noisy")), parameters=number((summary.get("model") or {}).get("parameters")),
         limit=number(summary.get("memory_limit_bytes")),
-        resolved=summary.get("settings") or {})
+        resolved=summary.get("settings") or {}, ranks=int(fields.get("ranks") or 1), link=fields.get("link") or "",
+        state=max(map(state_of, of_ranks)), sent=sent_in_a_step(summary),
+        hidden=number((summary.get("communication") or {}).get("hidden_share")))
 
 
 def read_line(line: str, where: str) -> Record | None:

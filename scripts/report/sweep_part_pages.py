@@ -124,19 +124,17 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
         return []
     order = sweep_parts.singles(sweep, predictions)
     names = [name for name in order if any(name in pair.names for pair in found)]
-    pending = [name for name in sweep_parts.SHARDING if name not in names]
     measured = [pair for pair in found if pair.case and pair.case.pairs]
     refused = sum(bool(pair.refused) for pair in found)
     counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone "
-              f"(their time is unmeasured), {refused} that cannot be combined. Rows for "
-              f"{', '.join(f'`{name}`' for name in pending)} are pending: they need several devices.")
+              f"(their time is unmeasured), {refused} that cannot be combined.")
     caption = ("A cell is what two techniques do together beyond the sum of what each does alone: below the diagonal "
                "bytes at the peak in percent of the baseline's, above it the logarithm of the step time, about its "
                "percent. Peaks are measured where all four are, else of dry runs. ·: unmeasured. ×: cannot be "
                f"combined. {provenance(sweep)}")
     blocks = [Heading(3, "Two techniques together"), Text(counts),
               Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
-                      functools.partial(pairs.pair_map, found, names, pending), [pair_point(pair) for pair in found],
+                      functools.partial(pairs.pair_map, found, names), [pair_point(pair) for pair in found],
                       large=True)]
     if measured:
         ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))

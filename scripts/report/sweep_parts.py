@@ -13,8 +13,8 @@ from .sidecars import Predictions
 
 # Families whose cases train one model on the same tokens and can stand in one picture.
 TOGETHER = ("single", "leave_one_out", "ladder", "pair")
-# Techniques that several devices would need; rows for them stay open until there are records.
-SHARDING = ("zero_1", "zero_2", "zero_3", "tensor_parallel", "pipeline_parallel", "expert_parallel")
+# Of cases on several ranks, and of what those are held against.
+RANKS = "ranks"
 
 # The guide's steps in its order: {"technique": …} or {"reason": …}.
 PRIORITY = yaml.safe_load((pathlib.Path(__file__).parent / "ladder.yaml").read_text())
@@ -22,11 +22,11 @@ PRIORITY = yaml.safe_load((pathlib.Path(__file__).parent / "ladder.yaml").read_t
 
 def together(sweeps: list[Sweep]) -> list[Sweep]:
     """Those whose cases stand in one picture: parts of a plan in which the same baseline was trained are one, and parts
-    about other sizes or about memory limits are left out. Each case keeps the ratios of its own part."""
+    about other sizes or about memory limits are left out, and so are ranks. Each case keeps the ratios of its own part."""
     merged: dict[tuple, Sweep] = {}
-    for sweep in sweeps:
+    for sweep in map(of_one_rank, sweeps):
         baseline = next((case for case in sweep.cases if not case.baseline), None)
-        if any(case.family not in TOGETHER for case in sweep.cases):
+        if not sweep.cases or any(case.family not in TOGETHER for case in sweep.cases):
             continue
         key = (sweep.model, str(sweep.machine), sweep.commit, sweep.dirty, baseline and baseline.any.settings_hash)
         whole = merged.setdefault(key, dataclasses.replace(sweep, cases=[], notes=[], part=""))
@@ -34,6 +34,17 @@ def together(sweeps: list[Sweep]) -> list[Sweep]:
         whole.cases += [case for case in sweep.cases if case.name not in known]
         whole.notes += sweep.notes
     return list(merged.values())
+
+
+def of_one_rank(sweep: Sweep) -> Sweep:
+    return dataclasses.replace(sweep, cases=[case for case in sweep.cases if case.family != RANKS])
+
+
+def zero_stage(case: Case) -> int | None:
+    """The stage of ZeRO that a case on ranks is, 0 for one that divides nothing; None for one that does more."""
+    settings = case.any.settings
+    plain = len(case.techniques) == 1 and settings.get("placement.reshard_after_forward", "true") == "true"
+    return int(settings.get("parallel.zero", 0)) if plain else None
 
 
 def of_families(sweep: Sweep, *families: str) -> Sweep:

@@ -33,10 +33,13 @@ def test_every_claim_has_one_verdict_and_a_reason_where_it_is_out_of_reach():
     assert table.count("\n| ") == len(rows) + 2 * 5  # with a head of two lines for each guide
 
 
-def test_wrong_arithmetic_stays_wrong_whatever_is_measured():
+def test_wrong_arithmetic_is_the_verdict_where_nothing_decides_and_a_note_where_something_does():
     (entry,) = [entry for entry in ALL if entry["id"] == "vibee.fits_7b_on_24gb"]
     (row,) = rows_of([entry], {entry["id"]: {"plan": {"peak_bytes": 1 << 30, "memory_limit_bytes": 24 << 30}}})
-    assert row.verdict == "its own arithmetic is wrong" and "1.00 GiB of 24 GiB" in row.measured
+    assert row.verdict == "holds" and "1.00 GiB of 24 GiB" in row.measured
+    assert row.note == f"its own arithmetic is wrong: {entry['arithmetic']}"
+    (row,) = rows_of([entry], {})
+    assert (row.verdict, row.note) == ("its own arithmetic is wrong", entry["arithmetic"])
 
 
 @pytest.mark.parametrize("peak, verdict", [(23 << 30, "holds"), (25 << 30, "does not hold")])
@@ -60,7 +63,7 @@ def test_of_several_reasons_the_one_for_the_longest_beginning_counts():
     notes = {row.id: row.note for row in rows_of([entry for entry in ALL if entry["id"].startswith("verl.profile")], {})}
     assert notes == {"verl.profile_constrained": "a profile's settings; no effect is claimed",
                      "verl.profile_balanced": "a profile's settings; no effect is claimed",
-                     "verl.profile_multi_device": "needs several devices"}
+                     "verl.profile_multi_device": "about tensor and pipeline ranks, which no record has"}
 
 
 def test_missing_dry_runs_are_a_mistake_that_is_named(tmp_path):
@@ -272,6 +275,13 @@ def test_unknown_words_in_the_file_of_claims_are_refused(tmp_path, old, new, wor
     done = called(tmp_path, GOOD.replace(old, new), [ROW])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
     assert (tmp_path / "claims.md").read_text() == "of before"
+
+
+def test_records_from_before_ranks_know_nothing_of_their_settings(tmp_path):
+    rows = [ROW, ROW | {"name": "y", "settings": {"parallel.data": "2"}, "ranks": 2}]
+    assert called(tmp_path, GOOD, rows).returncode == 0
+    rows[1]["ranks"] = 1
+    assert "unknown settings parallel.data" in called(tmp_path, GOOD, rows).stderr
 
 
 @pytest.mark.parametrize("changes, words", [

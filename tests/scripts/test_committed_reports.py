@@ -65,7 +65,7 @@ def test_tables_of_cpus_are_what_their_records_say(page):
 
 @by_folder("page", sorted(ROOT.glob("results/*/ranks.md")))
 def test_tables_of_ranks_are_what_their_records_say(page):
-    text = rendering.to_markdown(rank_tables.report(peer_tables.read(page.with_suffix(".jsonl"))))
+    text = rendering.to_markdown(rank_tables.blocks_of(page.with_suffix(".jsonl")))
     assert text == page.read_text(), f"scripts/report_ranks.py makes {page} anew"
 
 

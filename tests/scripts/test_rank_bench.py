@@ -3,6 +3,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -10,7 +11,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench/ranks"), str(ROOT / "scripts")]
 import one_rank  # noqa: E402
 import ranks as bench  # noqa: E402
-import stages  # noqa: E402
 from report import rank_tables  # noqa: E402
 
 # In place of moelab: a step of one rank takes 80 ms, one of two 100 ms. A step sends 150 bytes, and 25 of control.
@@ -61,50 +61,6 @@ def test_figures_and_their_tables(tmp_path, monkeypatch):
     assert "| unlimited | 25 | 50 | 2.00 × |" in " ".join(page.split())
 
 
-def held(ranks, zero, share):
-    """A rank of a model of 10 parameters at 16 bytes, of which 8 are the optimizer's and divided from ZeRO-1 on."""
-    state = {"parameters": 40, "gradients": 40, "optimizer": 80 if zero == 0 else 80 // ranks}
-    return {"ranks": ranks, "zero": zero, "state_bytes": state, "peak_bytes": 1000 * share, "estimated_peak_bytes": 1000 * share - 4,
-            "parameters": 10}
-
-
-STAGE_7B = {"parameters": 2e9, "gradients": 4e9, "optimizer": 4e9}
-ESTIMATES = {
-    "--ranks 16": {"ranks": {"by_stage": [{"zero": zero, "peak_bytes": 1e6} for zero in range(4)]}},
-    "--ranks 8": {"model": {"parameters": 1e9}, "ranks": {"by_stage": [{"zero": zero, **STAGE_7B} for zero in range(4)]}},
-    "parallel.data": {"peak_bytes": 80e9, "host_bytes": 2e9},
-}
-
-
-def test_what_a_rank_holds_beside_what_guides_claim(tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "train", lambda program, ranks, zero, a: held(ranks, zero, 1 if zero == 0 else 0.8))
-    monkeypatch.setattr(stages, "estimate", lambda program, *words: next(
-        answer for asked, answer in ESTIMATES.items() if asked in " ".join(words)))
-    monkeypatch.setattr(stages, "commit_of", lambda program: "c0de")
-    out = tmp_path / "ranks.jsonl"
-    monkeypatch.setattr(sys, "argv", ["stages.py", "--ranks", "1", "2", "--predicted-ranks", "16", "--out", str(out), "a=b"])
-    stages.main()
-    layouts = [{"zero": zero, "link": link, "step_ms": 100 + zero * (10 if link == "slow" else 0), "efficiency": 1, "exchange_ms": 1,
-                "hidden": 0, "sent_bytes": 1, "peak_bytes": 1, "estimated_peak_bytes": 1}
-               for zero in (0, 2, 3) for link in ("unlimited", "slow")]
-    ranks = {"kind": "ranks", "machine": "m", "commit": "c", "date": "2026-01-01", "command": ["x"], "model": "m", "ranks": 2, "settings": [],
-             "rounds": 1, "alone_ms": 100, "layouts": layouts, "exchanges": {}}
-    with out.open("a") as file:
-        file.write(json.dumps(ranks) + "\n")
-    page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
-    page = " ".join(page.split())
-    assert (tmp_path / "ranks.png").read_bytes().startswith(b"\x89PNG") and "](ranks.png)" in page
-    assert "| 2 | 0.0 (16.00) | 0.0 (12.00) | 0.0 (12.00) | 0.0 (12.00) |" in page
-    assert "missed no peak by more than 4 bytes" in page
-    # 7 times the 1e9 parameters of the dry run
-    assert "| vibee.zero_0 | 14 / 14 | 28 / 14 | 28 / 28 | 70 / 56 | **but for** gradients 28 GB |" in page
-    assert "| vibee.zero_1 | 14 / 14 | 28 / 14 | 28 / 3.5 | 70 / 31.5 | **but for** gradients 28 GB and optimizer 28 GB |" in page
-    # a quarter of the state saved, a fifth of the peak; 120 and 130 ms beside 100 over the slow link
-    assert ("| ava.zero_1 | 33 % | 25 % (20 %) | 0 % | +0 % | -17 % | **saves less**, **costs no more** over unlimited |") in page
-    assert "| ava.zero_3 | 75 % | 25 % (20 %) | -15 % | +0 % | -23 % | **saves less**, **costs no more** over unlimited |" in page
-    assert "8 of 80 GB | 80.0 | 2 | **fits** |" in page
-
-
 def test_one_rank_beside_the_program_before(tmp_path, monkeypatch):
     """The new program's steps cost half as much again; what a run costs beside its steps is left out."""
     cost = {"old": 2.0, "new": 3.0}
@@ -151,6 +107,33 @@ print(time.monotonic() - start)
 """)
     seconds = float(subprocess.run([link, "100", sys.executable, talk], check=True, capture_output=True, text=True).stdout)
     assert seconds > 0.15
+
+
+def test_ranks_end_when_their_script_is_killed(tmp_path):
+    program = tmp_path / "sleeper"
+    program.write_text("#!/bin/sh\necho $$ >$1/$RANK\nexec sleep 100\n")
+    program.chmod(0o755)
+    script = subprocess.Popen([ROOT / "scripts/ranks.sh", "2", program, tmp_path])
+    written = [tmp_path / str(rank) for rank in range(2)]
+    until(lambda: all(one.exists() and one.read_text().strip() for one in written))
+    script.kill()
+    script.wait()
+    until(lambda: all(ended(int(one.read_text())) for one in written))
+
+
+def until(holds):
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def ended(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 @pytest.mark.parametrize("arguments", [[], ["fast", "true"], ["0", "true"], ["100"]])

@@ -105,11 +105,10 @@ def test_pairs_without_records_or_dry_runs_are_no_part(whole, tmp_path):
     assert [pair.names for pair in sweep_parts.pairs(full, None)] == [("flash_attention", "bf16")]
 
 
-def test_pages_say_what_is_pending_unmeasured_and_refused(whole):
+def test_pages_say_what_is_unmeasured_and_refused(whole):
     (sweep,) = sweep_parts.together(whole[0])
     text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
     assert "3 pairs: 1 measured, 1 dry-run alone (their time is unmeasured), 1 that cannot be combined" in text
-    assert "`zero_3`" in text and "pending" in text
     assert "| `flash_attention` + `bf16` | +350.00 MiB | −150.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
 
 
@@ -135,7 +134,7 @@ def test_steps_of_the_guide_without_a_rung_are_named_with_the_reason(tmp_path):
     shown = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
     assert [row[0] for row in shown] == ["ladder 3", "–", "–", "–", "–", "ladder 4"]
     assert [row[1].partition(":")[0] for row in shown[1:5]] == ["`data_pipeline`", "`zero_1`", "`memory_thresholds`", "`zero_2`"]
-    assert "pending" in shown[2][1] and "no effect here" in shown[3][1]
+    assert "measured apart" in shown[2][1] and "no effect here" in shown[3][1]
 
 
 def test_the_ladders_order_is_the_guides():

@@ -27,23 +27,47 @@ def of_7b(estimate: dict, kind: str) -> float:
     return estimate["state_bytes"][kind] / estimate["model"]["parameters"] * 7e9
 
 
-SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage from which on each kind is sharded
+KINDS = ("parameters", "gradients", "optimizer")  # of state, as estimates and claims name them
 
 
-def state_7b(runs: dict, figures: dict, stage: int) -> Judged:
-    """State of 7e9 parameters on one rank: what this ZeRO stage shards is divided by the ranks."""
+def state_7b(runs: dict, figures: dict) -> Judged:
+    """State of 7e9 parameters on the rank that is run."""
     (run,) = runs.values()
-    parts = {kind: of_7b(run, kind) / (figures["ranks"] if stage >= first else 1)
-             for kind, first in SHARDED_FROM.items()}
-    holds = all(within(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in parts.items())
-    return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in parts.items()) + " at 7e9 parameters", {"": holds}
+    held = {kind: of_7b(run, kind) for kind in KINDS}
+    return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in held.items()) + " at 7e9 parameters", \
+        {kind: within(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in held.items()}
 
 
-def fits_a_rank(runs: dict, figures: dict) -> Judged:
-    ranks = runs["rank"]["ranks"]
-    peak = ranks["by_stage"][figures["zero_stage"]]["peak_bytes"]
-    return f"peak {gb(peak)} on each of {ranks['count']} ranks, divided by formula", \
-        {"": peak <= GB * figures["device_gb"]}
+def fits_each_rank(runs: dict, figures: dict, device_gb: float = 0) -> Judged:
+    """Whether the fullest data-parallel rank of each run fits its card. What else a claim divides the model by is not run."""
+    card = GB * figures.get("device_gb", device_gb)
+    found = [f"{gb(run['peak_bytes'])} with {name}" + (f" ({gb(run['host_bytes'])} on the host)" if run["host_bytes"] > GB else "")
+             for name, run in runs.items()]
+    lacking = [name.replace("_parallel", "") for name in ("tensor_parallel", "pipeline_parallel") if name in figures]
+    parts: dict = {name: run["peak_bytes"] <= card or (None if lacking else False) for name, run in runs.items()}
+    if lacking:
+        parts = {name: holds for name, holds in parts.items() if holds} | {f"dividing over {' and '.join(lacking)} ranks": None}
+    return f"the fullest of {figures['devices']} ranks holds {', '.join(found)}; a card has {gb(card)}", parts
+
+
+def zero_saves(runs: dict, figures: dict, stage: int) -> Judged:
+    """What this stage of ZeRO leaves to other ranks: of the state, of which it is, and of the peak. Its time is measured."""
+    def shares(run: dict) -> tuple[float, float]:
+        stages = run["ranks"]["by_stage"]
+        whole, own = stages[0], stages[stage]
+        state = 1 - sum(own[kind] for kind in KINDS) / sum(whole[kind] for kind in KINDS)
+        return 100 * state, 100 * (1 - own["peak_bytes"] / whole["peak_bytes"])
+    saved = {name: shares(run) for name, run in runs.items()}
+    low, _ = widened(figures["memory_saved_percent"], figures["memory_saved_percent"])
+    return "saves " + ", ".join(f"{state:.0f} % of state ({peak:.0f} % of the peak) on {name}" for name, (state, peak) in saved.items()), \
+        {f"its memory, of state, on {name}": state >= low for name, (state, _) in saved.items()}
+
+
+def gathers_once(runs: dict, _: dict) -> Judged:
+    """Kept weights travel as often as ZeRO-2's, once a step."""
+    sent = {name: run["sent_bytes"] for name, run in runs.items()}
+    return ", ".join(f"{name} sends {mb(bytes_)}" for name, bytes_ in sent.items()) + " a step", \
+        {"": within(sent["kept"], sent["ZeRO-2"]) and sent["kept"] < 0.9 * sent["resharded"]}
 
 
 def precision_7b(runs: dict, figures: dict) -> Judged:

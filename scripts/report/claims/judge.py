@@ -7,7 +7,7 @@ import yaml
 from .. import figures
 from ..format import times
 from ..records import ReportError
-from . import dry_judges, dry_runs, findings
+from . import dry_judges, dry_runs, findings, rank_speeds
 from .stated import ARITHMETIC, UNJUDGED, Claim, Technique, figure_text
 from .verdicts import Measurement, Verdicts
 
@@ -78,8 +78,11 @@ class Judge:
     def row(self, entry: dict) -> Row:
         row = (self.by_dry_run(entry) or self.by_state(entry) or self.by_crossover(entry) or self.by_sweep(entry)
                or self.unmeasured(entry))
-        if entry.get("arithmetic"):
-            row.verdict, row.note = WRONG_ARITHMETIC, entry["arithmetic"]
+        wrong = entry.get("arithmetic")
+        if wrong and row.verdict == NOT_MEASURABLE:
+            row.verdict, row.note = WRONG_ARITHMETIC, wrong
+        elif wrong:
+            row.note = "; ".join(filter(None, [row.note, f"{WRONG_ARITHMETIC}: {wrong}"]))
         return row
 
     def measurements(self, claim: str) -> list[Measurement]:
@@ -105,14 +108,26 @@ class Judge:
             found, parts = dry.judge(runs, entry.get("figures", {}))
         except KeyError as missing:
             raise ReportError(f"claims: {entry['id']} has no figure {missing}, which it is judged by") from None
+        found, parts = self.with_speed(entry, f"{found} ({how_found(entry['id'])})", parts)
         beside = [one.text for one in self.measurements(entry["id"])]
-        measured = f"{found} ({how_found(entry['id'])})" + (f"; beside it {'; '.join(beside)}" if beside else "")
+        measured = found + (f"; beside it {'; '.join(beside)}" if beside else "")
         good = [part for part, holds in parts.items() if holds]
         open_ = [f"{part} is not measured here" for part, holds in parts.items() if holds is None]
         if len(good) == len(parts):
             return make_row(entry, measured, HOLDS)
+        if not good and open_:
+            return make_row(entry, measured, NOT_MEASURABLE, "; ".join(open_))
         note = "; ".join([f"taken for {', '.join(good)} alone", *open_]) if good else ""
         return make_row(entry, measured, HOLDS_WHEN if good else FAILS, note)
+
+    def with_speed(self, entry: dict, found: str, parts: dict) -> tuple[str, dict]:
+        """What dry runs found, with the speed of ranks where the claim names one."""
+        claimed = entry.get("figures", {}).get("speed_percent")
+        names = [row.name for row in self.techniques if entry["id"] in row.claims]
+        if claimed is None or not names:
+            return found, parts
+        text, speeds = rank_speeds.judged(rank_speeds.beside_whole(self.sweeps, names[0]), claimed)
+        return "; ".join(filter(None, [found, text])), parts | speeds
 
     def by_state(self, entry: dict) -> Row | None:
         if "bytes_per_parameter" not in entry.get("figures", {}):

@@ -92,12 +92,13 @@ class Guides:
 @dataclasses.dataclass(frozen=True)
 class Technique:
     """parts: what it puts together, empty for a single one; claims: the ids of what is said of it; settings: its own,
-    by their full names."""
+    by their full names; ranks: that train together."""
 
     name: str
     parts: list[str]
     claims: list[str]
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    ranks: int = 1
 
 
 def layers_of(case: Case) -> float:
@@ -189,7 +190,8 @@ def read_guides(path: pathlib.Path) -> Guides:
 
 def technique_of(row: dict) -> Technique:
     require_known(row, NAMES["technique_keys"], row["name"])
-    return Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]], dict(row.get("settings", {})))
+    return Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]], dict(row.get("settings", {})),
+                     row.get("ranks", 1))
 
 
 def techniques_of(content: dict) -> list[Technique]:

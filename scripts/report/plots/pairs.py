@@ -36,10 +36,9 @@ def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full:
                                  lw=0.5, gid=f"{POINT}{number}"))
 
 
-def pair_map(pairs: list[Pair], names: list[str], pending: list[str], theme: Theme) -> plt.Figure:
-    """Below the diagonal memory, above it time; rows of pending techniques are left open."""
-    labels = [*names, *(f"{name} (pending)" for name in pending)]
-    count = len(labels)
+def pair_map(pairs: list[Pair], names: list[str], theme: Theme) -> plt.Figure:
+    """Below the diagonal memory, above it time."""
+    count = len(names)
     figure, axes = plt.subplots(figsize=(theme.width, 0.82 * theme.width + 0.9), layout="constrained")
     full = full_colour(pairs)
     refused, unmeasured = [], []
@@ -51,15 +50,12 @@ def pair_map(pairs: list[Pair], names: list[str], pending: list[str], theme: The
                 (refused if pair.refused else unmeasured).append(spot)
     for spots, marker in ((refused, "x"), (unmeasured, ".")):
         axes.plot([x for x, _ in spots], [y for _, y in spots], marker, ms=2.5, color=theme.ink, alpha=0.6)
-    for row in range(len(names), count):
-        axes.axhline(row, color=theme.faint, lw=0.8, ls=":")
-        axes.axvline(row, color=theme.faint, lw=0.8, ls=":")
     axes.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=theme.ink, lw=0.8)
     axes.set_xlim(-0.5, count - 0.5)
     axes.set_ylim(count - 0.5, -0.5)
     size = 8 if count <= 26 else 7
-    axes.set_xticks(range(count), labels, rotation=90, fontsize=size)
-    axes.set_yticks(range(count), labels, fontsize=size)
+    axes.set_xticks(range(count), names, rotation=90, fontsize=size)
+    axes.set_yticks(range(count), names, fontsize=size)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.set_title("above the diagonal: step time\nbelow it: peak memory", loc="right")

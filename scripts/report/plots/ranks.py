@@ -6,15 +6,16 @@ from .theme import CASE_COLORS, Theme
 MB = 1e6
 
 
-def draw_memory(axes, stages):
+def draw_memory(axes, held):
     for zero in range(4):
-        of_stage = [(one["ranks"], one["peak_bytes"] / MB) for one in stages["measured"] if one["zero"] == zero or one["ranks"] == 1]
-        predicted = [(one["ranks"], one["peak_bytes"] / MB) for one in stages["predicted"] if one["zero"] == zero]
+        of_stage = [(ranks, one["peak"] / MB) for (ranks, stage), one in sorted(held["measured"].items()) if stage == zero or ranks == 1]
+        predicted = [(ranks, peak / MB) for (ranks, stage), peak in sorted(held["predicted"].items()) if stage == zero]
         color, style = CASE_COLORS[zero], "--" if zero == 2 else "-"  # ZeRO-2 lies on ZeRO-1
         axes.plot(*zip(*of_stage, *predicted), color=color, linestyle=style, linewidth=1.5, label=f"ZeRO-{zero}")
         axes.plot(*zip(*of_stage), color=color, linestyle="", marker="o", markersize=5)
-        axes.plot(*zip(*predicted), color=color, linestyle="", marker="o", markersize=5, markerfacecolor="none")
-    counts = sorted({one["ranks"] for one in (*stages["measured"], *stages["predicted"])})
+        if predicted:
+            axes.plot(*zip(*predicted), color=color, linestyle="", marker="o", markersize=5, markerfacecolor="none")
+    counts = sorted({ranks for ranks, _ in (*held["measured"], *held["predicted"])})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
@@ -41,8 +42,8 @@ def draw_speed(axes, ranks):
     axes.legend(fontsize=8, title="link", title_fontsize=8)
 
 
-def draw(theme: Theme, stages, ranks):
+def draw(theme: Theme, held, ranks):
     figure, axes = plt.subplots(1, 2, figsize=(theme.width, 3.4), layout="constrained")
-    draw_memory(axes[0], stages)
+    draw_memory(axes[0], held)
     draw_speed(axes[1], ranks)
     return figure

@@ -1,0 +1,32 @@
+"""What dividing the state costs ranks in speed over each link, beside ranks that divide nothing."""
+from .. import figures
+from ..format import percent
+from ..sweep_parts import RANKS, of_families, zero_stage
+from .findings import widened
+
+
+def where(case: figures.Case) -> str:
+    link = case.any.link
+    return f"on {case.any.ranks} ranks over {'an unlimited link' if link == 'unlimited' else link}"
+
+
+def beside_whole(sweeps: list[figures.Sweep], name: str) -> dict[str, figures.Interval]:
+    """Percent of tokens a second that ranks with this technique gain (lose: below 0), by ranks and link; of several rounds."""
+    found = {}
+    for cases in (of_families(sweep, RANKS).cases for sweep in sweeps):
+        whole = {where(case): case for case in cases if zero_stage(case) == 0}
+        for case in (case for case in cases if case.techniques == (name,) and where(case) in whole):
+            pairs = figures.paired(case.runs, whole[where(case)].runs)
+            if len(pairs) >= figures.LEAST_ROUNDS:
+                ratio = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])
+                found[where(case)] = ratio.through(lambda one: 100 * (one - 1))
+    return found
+
+
+def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, bool | None]]:
+    """What was found, in words, and whether the speed is no lower than claimed; None: the interval is too wide, or nothing is known."""
+    if not speeds:
+        return "", {"its speed": None}
+    low, _ = widened(claimed, claimed)
+    text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{percent(one)} {place}" for place, one in speeds.items())
+    return text, {f"its speed {place}": True if one.low >= low else False if one.high < low else None for place, one in speeds.items()}
