@@ -9,6 +9,7 @@ error is that of each case under costs fitted to the others: all that were fitte
 
 example: scripts/calibrate.py results/cpu/records.jsonl --program build/dev/bin/moelab
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import concurrent.futures
 import dataclasses

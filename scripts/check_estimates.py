@@ -10,6 +10,7 @@ its settings says. Exit code 1: off by more than 3 % or 5 %, or past the run's m
 
 example: scripts/check_estimates.py --program build/dev/bin/moelab --data data/python-stdlib --out estimates.jsonl
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import json
 import pathlib

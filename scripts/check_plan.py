@@ -8,6 +8,7 @@ turns for a few steps. The choice holds when its speed is within 5 % of the fast
 example: scripts/check_plan.py --program build/dev/bin/moelab --data data/python-stdlib --out plans.jsonl \
   --budgets 320MiB,450MiB,800MiB
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import dataclasses
 import json

@@ -6,6 +6,7 @@ DIR/dry_runs.json, which --program makes anew.
 
 example: scripts/claims.py results/cpu --techniques techniques.json --program build/dev/bin/moelab
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
 import sys

@@ -15,6 +15,7 @@ other verdict; two know little, so that theirs is widened by 5 % either way.
 example: scripts/compare.py results/quickstart/records.jsonl:baseline results/quickstart/records.jsonl:bf16
          scripts/compare.py runs/moe-nano runs/moe-nano-recompute
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import sys
 

@@ -5,6 +5,7 @@ Each RUN is the folder of a `moelab train` (its run.dir); what is drawn is in it
 over each other, their memory stands side by side. Of one run that has ended or saved a checkpoint, the memory of some
 steps is drawn phase by phase as well, from its memory.json.
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
 import sys

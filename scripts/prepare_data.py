@@ -12,6 +12,7 @@ there is no val.bin, and the trainer holds out the last 5 % by itself.
 After each document comes its end: the tokenizer's end-of-text token, or with --bytes a zero byte.
 """
 
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import array
 import contextlib

@@ -9,6 +9,7 @@ check_plan.py) are read where they lie beside the records.
 
 example: scripts/report.py runs/tradeoff/records.jsonl --techniques runs/tradeoff/techniques.json --out runs/tradeoff
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
 import sys

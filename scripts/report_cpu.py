@@ -4,6 +4,7 @@ are read from peers.jsonl in the same folder, where there is one.
 
 example: scripts/report_cpu.py results/xeon-2-cores/cpu.jsonl > results/xeon-2-cores/cpu.md
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
 

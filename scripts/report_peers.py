@@ -4,6 +4,7 @@ people's, layers and steps with more experts, and where the time of a step goes.
 
 example: scripts/report_peers.py results/epyc-2-cores/peers.jsonl > results/epyc-2-cores/peers.md
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
 

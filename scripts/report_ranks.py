@@ -4,6 +4,7 @@ and draws the picture beside them.
 
 example: scripts/report_ranks.py results/my-machine/ranks.jsonl > results/my-machine/ranks.md  # and ranks.png
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
 

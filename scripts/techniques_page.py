@@ -5,6 +5,7 @@ With --check it writes nothing; exit code 1: the page is not what the program sa
 
 example: scripts/techniques_page.py --program build/dev/bin/moelab docs/techniques.md
 """
+import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import json
 import pathlib

@@ -60,10 +60,12 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
       control(rank, ranks);
   Trainer trainer(settings, at::kMeta, batches,
                   {.gradients = &gradients, .weights = &weights, .updates = &updates, .control = &control});
-  trainer.step(0);
   // The second step finds the state the first one made: moments, cached tables. A run of one step has no
-  // learning rate for a second, so step 0 is repeated.
-  trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
+  // learning rate for a second, so step 0 is repeated. A run of no step evaluates and saves.
+  if (settings.train.steps > 0) {
+    trainer.step(0);
+    trainer.step(std::min<int64_t>(1, settings.train.steps - 1));
+  }
   DryRun result;
   result.rank = rank;
   result.owned_elements = owned_elements(trainer.optimizer());

@@ -4,6 +4,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <CLI/Validators.hpp>
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <map>
@@ -75,7 +76,9 @@ class Parser {
       std::cout << version.what() << "\n";
       return false;
     } catch (const CLI::ParseError& error) {
-      throw UserError("command line: " + std::string(error.what()) + "; see moelab --help");
+      const std::vector<CLI::App*> called = app_.get_subcommands();
+      const std::string command = called.empty() ? "" : called.front()->get_name() + " ";
+      throw UserError("command line: " + std::string(error.what()) + "; see moelab " + command + "--help");
     }
     return true;
   }
@@ -268,8 +271,10 @@ class Parser {
   static void check_extras(const CLI::App& app, const std::string& help) {
     const std::vector<std::string> extras = app.remaining();
     if (extras.empty()) return;
-    const std::string name = extras[0].substr(0, extras[0].find('='));
+    const std::string& given = extras[0];
+    const std::string name = given.substr(0, given.find('='));
     const bool option = name.rfind('-', 0) == 0;
+    if (option) refuse_dashes(given, name);
     std::vector<std::string> candidates;
     for (const CLI::Option* known : app.get_options())
       if (option && known->get_name().rfind("--", 0) == 0) candidates.push_back(known->get_name());
@@ -278,6 +283,20 @@ class Parser {
     const std::string shown = describe({Value::Kind::argument, name, {}, 0});
     throw UserError("command line: unknown " + std::string(option ? "option " : "command ") + shown +
                     did_you_mean(name, candidates) + " (see " + help + ")");
+  }
+
+  // Throws the UserError for a setting that is written as an option: --train.steps=5, or --steps, whose last
+  // part alone is named.
+  static void refuse_dashes(const std::string& given, const std::string& option) {
+    const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+    std::string keys;
+    for (const std::string& key : setting_keys()) {
+      if (name.empty() || (key != name && !key.ends_with("." + name))) continue;
+      const std::string value = given.size() > option.size() ? given.substr(option.size()) : "=VALUE";
+      keys += (keys.empty() ? "" : " or ") + key + value;
+    }
+    if (!keys.empty())
+      throw UserError("command line: " + option + ": settings take no dashes; write " + keys);
   }
 
   CLI::App app_;

@@ -79,9 +79,13 @@ std::vector<Assignment> apply_config(Settings& settings, const std::string& conf
     return {};
   }
   std::error_code error;
-  if (!std::filesystem::exists(config, error))
+  if (!std::filesystem::exists(config, error)) {
+    const std::filesystem::path path = config;
+    if (path.has_parent_path() || path.extension() == ".yaml" || path.extension() == ".yml")
+      throw UserError("--config " + config + ": no such file");
     throw UserError("--config " + config + ": neither a model, nor a file or a folder" +
                     did_you_mean(config, names_of(model_presets())));
+  }
   std::vector<Assignment> assignments = read_yaml_file(config);
   apply(settings, assignments, true);
   return assignments;

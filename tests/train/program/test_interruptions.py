@@ -4,6 +4,7 @@ changed settings. What a run resumed after that leaves is compared with an unint
 import json
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -103,7 +104,9 @@ def test_a_signal_leaves_a_checkpoint_and_a_summary(shards, tmp_path, uninterrup
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    stopped = int(re.search(rf"{number.name}: stopped after step (\d+); --resume latest", said)[1])
+    stopped = int(re.search(rf"{number.name}: stopped after step (\d+); this goes on from there: ", said)[1])
+    way_on = shlex.split(re.search("goes on from there: (.*)\n", said)[1])
+    assert way_on == [*command(shards, tmp_path, *arguments), "--resume", "latest"]
     assert stopped < STEPS and checkpoints(tmp_path)[-1] == stopped
     told = summary(tmp_path)
     assert (told["status"], told["reason"], told["steps"]) == ("ok", number.name, stopped)
@@ -150,6 +153,17 @@ def test_a_signal_while_the_program_exits_changes_nothing(shards, tmp_path):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0 and summary(tmp_path / str(trial))["reason"] is None
+
+
+def test_a_run_of_no_steps_evaluates_and_saves_and_a_finished_one_says_so(shards, tmp_path):
+    begun = train(shards, tmp_path, "train.steps=0", "eval.batches=2")
+    assert begun.returncode == 0 and "held-out loss after step 0" in begun.stdout, begun
+    assert "nan tokens" not in begun.stdout and checkpoints(tmp_path) == [0]
+    trained = train(shards, tmp_path, "train.steps=2", "eval.batches=2", "--resume", "latest")
+    assert trained.returncode == 0 and "resumed from" in trained.stdout and checkpoints(tmp_path)[-1] == 2, trained
+    again = train(shards, tmp_path, "train.steps=2", "eval.batches=2", "--resume", "latest")
+    assert again.returncode == 0 and "nan tokens" not in again.stdout
+    assert "the checkpoint is after step 2, where train.steps ends; a larger train.steps goes on" in again.stdout
 
 
 def test_file_size_limit_is_a_clean_error(shards, tmp_path):

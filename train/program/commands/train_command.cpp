@@ -139,7 +139,8 @@ std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
   const int64_t mib = (predicted.peak + predicted.peak / 50 + (int64_t{1} << 20) - 1) >> 20;
   return "memory.limit=" + value_text(settings.memory.limit) + " cannot hold what the run begins with, " +
          human_bytes(start) +
-         " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB";
+         " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB" +
+         (limit < 1024 ? " (a number without a unit counts bytes)" : "");
 }
 
 // One run of moelab train: opens what a TrainLoop drives, records what it does, and always ends the run
@@ -194,6 +195,13 @@ class TrainRun : LoopObserver {
     return stopped() ? StopSignal::received() : stop_ ? "a signal to another rank" : "";
   }
 
+  // The command that goes on from the last checkpoint. Ranks are started by another, which is not known here.
+  std::string way_on() const {
+    if (!ranks_.alone()) return "--resume latest goes on from there";
+    return "this goes on from there: " + command_line_ +
+           (options_.resume == "latest" || options_.resume == "auto" ? "" : " --resume latest");
+  }
+
   void open() {
     model_.open(predicted_.update_bytes);
     std::optional<LoadedCheckpoint> checkpoint;
@@ -213,10 +221,13 @@ class TrainRun : LoopObserver {
   }
 
   void train() {
+    if (loop_.first_step() > 0 && loop_.first_step() >= settings_.train.steps)
+      std::cout << "the checkpoint is after step " << loop_.first_step()
+                << ", where train.steps ends; a larger train.steps goes on\n";
     loop_.run();
     if (stop_) {
       std::cout << stop_reason() << ": stopped after step " << loop_.steps()
-                << (loop_.saves_checkpoints() ? "; --resume latest goes on from there\n" : "\n");
+                << (loop_.saves_checkpoints() ? "; " + way_on() : "") << "\n";
     } else {
       ending_.held_out_loss = loop_.evaluate();
     }
@@ -268,7 +279,8 @@ class TrainRun : LoopObserver {
     const bool whole = failure_.reason().empty() || ranks_.alone() ||
                        (out_of_memory && ranks_.data().checkpoint->size() == 1);
     const bool worth_saving =
-        whole && (out_of_memory ? loop_.steps() > loop_.first_step() : loop_.steps() > 0 || stop_);
+        whole && (out_of_memory ? loop_.steps() > loop_.first_step()
+                                : loop_.steps() > 0 || stop_ || settings_.train.steps == 0);
     const std::string lost = failure_.attempt([&] { loop_.finish_saving(worth_saving); });
     if (!lost.empty() && out_of_memory) std::cerr << "moelab: " << lost << "\n";
     ending_.saves = loop_.save_costs();

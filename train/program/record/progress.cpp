@@ -91,9 +91,11 @@ void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending&
         "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s\n",
         saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds);
   }
+  const std::string speed =
+      std::isfinite(tokens_per_second) ? fmt::format(", {:.0f} tokens/s", tokens_per_second) : "";
   std::cout << fmt::format(
-                   "{} steps, {:.0f} tokens/s; peak {} (predicted {}){}; files in {}\n", steps,
-                   tokens_per_second, human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.peak),
+                   "{} steps{}; peak {} (predicted {}){}; files in {}\n", steps, speed,
+                   human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.peak),
                    settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
                    settings.run.dir)
             << std::flush;
