@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "moe/tensor_part.h"
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
-#include "train/io/tensor_part.h"
 
 // manifest.json: lists the files and tensors of a checkpoint with their hashes, so that any change is
 // noticed.

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "moe/tensor_part.h"
 #include "train/checkpoint/file_io.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/io/mapped_file.h"
-#include "train/io/tensor_part.h"
 
 // Reads and writes LibTorch tensors in safetensors files. safetensors.h has the format and its checks; pickle
 // is never read.

@@ -10,7 +10,7 @@
 
 #include "moe/communicator.h"
 #include "moe/parameter.h"
-#include "train/io/tensor_part.h"
+#include "moe/tensor_part.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/state_file.h"
 #include "train/optim/update_rule.h"
