@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
+
 #include "kernels/memory/ledger.h"
 #include "kernels/moe/expert_block.h"
 #include "kernels/moe/router.h"
@@ -46,18 +48,27 @@ void add_to(RoutingStats& stats, const RouterOutput& routed, const Routes& route
   stats.dropped.add_(routes.dropped);
 }
 
-// The experts' outputs, weighted and summed.
+// The experts' outputs, weighted and summed. Runs `meanwhile` while rows travel to other ranks, or
+// afterwards.
 at::Tensor expert_part(const at::Tensor& x_TD, const at::Tensor& weights_TK, const Routes& routes,
-                       const MoeWeights& w, const MoeContext& context) {
-  if (context.training && context.settings.dispatch == Dispatch::onehot) {
-    TORCH_CHECK(!context.exchange, "the one-hot dispatch needs all experts on one rank");
-    return onehot_experts(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, context.sequence);
-  }
+                       const MoeWeights& w, const MoeContext& context,
+                       const std::function<void()>& meanwhile) {
+  at::Tensor y;
+  const bool onehot = context.training && context.settings.dispatch == Dispatch::onehot;
   if (context.exchange) {
-    return context.exchange->experts(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, w.fp8,
+    TORCH_CHECK(!onehot, "the one-hot dispatch needs all experts on one rank");
+    const auto rows = context.exchange->send(x_TD, routes);
+    meanwhile();
+    return context.exchange->experts(rows, x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, w.fp8,
                                      context.keep_hidden);
   }
-  return expert_block(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, w.fp8, context.keep_hidden);
+  if (onehot) {
+    y = onehot_experts(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, context.sequence);
+  } else {
+    y = expert_block(x_TD, weights_TK, routes, w.w13_E2FD, w.w2_EDF, w.fp8, context.keep_hidden);
+  }
+  meanwhile();
+  return y;
 }
 
 at::Tensor dense_part(const at::Tensor& entered_TD, const MoeWeights& w, const MoeContext& context) {
@@ -85,8 +96,11 @@ MoeOutput moe_layer(const at::Tensor& x_TD, const MoeWeights& w, const MoeContex
   }
   // Every rank routes all tokens. Its experts' slices give a part of the gradient of the router weights too.
   const at::Tensor in_TD = context.reducer.enter(x_TD), weights_TK = context.reducer.enter(routed.weights_TK);
-  at::Tensor y = expert_part(in_TD, weights_TK, routing.routes, w, context);
-  if (w.shared13_2FD.defined()) y = y.add(dense_part(in_TD, w, context));
+  at::Tensor shared;
+  at::Tensor y = expert_part(in_TD, weights_TK, routing.routes, w, context, [&] {
+    if (w.shared13_2FD.defined()) shared = dense_part(in_TD, w, context);
+  });
+  if (shared.defined()) y = y.add(shared);
   return {context.reducer.leave(y), routed.balance_loss, routed.z_loss};
 }
 

@@ -33,11 +33,17 @@ Counts elements_of(Counts counts, const Tensor& rows) {
 // Where the rows of one layer and micro-batch go: the same in backward as in forward.
 struct Plan : torch::CustomClassHolder {
   Communicator& ranks;
+  const TokenExchange::Gradients& gradients;
   int64_t rows = 0;               // R
   Counts to, from;                // rows for the experts of each rank; rows from each rank for experts here
   std::vector<Segment> segments;  // `from`, by expert
 
-  explicit Plan(Communicator& ranks) : ranks(ranks) {}
+  Tensor w13_E2FD, w2_EDF;  // the weights as they were given, for `gradients`
+  // Until forward has them: the rows under way, from `home` to `owner`.
+  Tensor home_RD, owner_OD;
+  std::unique_ptr<Transfer> transfer;
+
+  Plan(Communicator& ranks, const TokenExchange::Gradients& gradients) : ranks(ranks), gradients(gradients) {}
 
   std::unique_ptr<Transfer> to_owners(const Tensor& home, const Tensor& owner) const {
     return ranks.exchange(sent(home), elements_of(to, home), owner, elements_of(from, home));
@@ -118,9 +124,9 @@ struct ExchangedExperts : Differentiable<ExchangedExperts> {
                         const PlanPointer& plan, bool keep, bool fp8) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const Routes routes = routes_of(row_TK, offsets, *plan);
-    Tensor home = gathered(x, routes);
-    const Tensor owner = rows_buffer(rows_in(plan->from), x, x.scalar_type());
-    plan->to_owners(home, owner)->wait();
+    Tensor home = std::move(plan->home_RD);
+    const Tensor owner = std::move(plan->owner_OD);
+    std::exchange(plan->transfer, nullptr)->wait();
     SegmentOutputs outputs = expert_segments_forward(owner, plan->segments, w13, w2, fp8, keep);
     home = reused(home, outputs.rows_RD.scalar_type());
     plan->to_homes(outputs.rows_RD, home)->wait();
@@ -156,41 +162,59 @@ struct ExchangedExperts : Differentiable<ExchangedExperts> {
     weights_out->wait();
 
     const std::span<const Tensor> hidden(saved.begin() + 6, saved.end());
-    SegmentGradients of_rows = expert_segments_backward(owner, owner_weights, saved[5], plan->segments, w13,
-                                                        w2, hidden, ctx->saved_data["fp8"].toBool());
+    const auto take = [&](int64_t rank, const Tensor& dw13, const Tensor& dw2) {
+      if (plan->w13_E2FD.requires_grad()) plan->gradients(plan->w13_E2FD, rank, dw13);
+      if (plan->w2_EDF.requires_grad()) plan->gradients(plan->w2_EDF, rank, dw2);
+    };
+    Tensor dx_rows = expert_segments_backward(owner, owner_weights, saved[5], plan->segments, w13, w2, hidden,
+                                              ctx->saved_data["fp8"].toBool(), take);
     // gone: a second backward must not use it
     for (const Tensor& h : hidden) h.unsafeGetTensorImpl()->bump_version();
     owner.reset();
 
-    home = reused(home, of_rows.rows_RD.scalar_type());
-    const auto rows_back = plan->to_homes(of_rows.rows_RD, home),
+    home = reused(home, dx_rows.scalar_type());
+    const auto rows_back = plan->to_homes(dx_rows, home),
                weights_back = plan->to_homes(owner_weights, home_weights);
     rows_back->wait();
     weights_back->wait();
-    of_rows.rows_RD.reset();
+    dx_rows.reset();
     const Tensor dx = at::empty_like(dy), dweights = values_of_routes(home_weights, routes);
     combine_routed(home, {}, routes, dx);
-    return {dx, dweights, {}, {}, of_rows.dw13_E2FD, of_rows.dw2_EDF, {}, {}, {}};
+    return {dx, dweights, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-Tensor TokenExchange::experts(const Tensor& x, const Tensor& weights, const Routes& routes, const Tensor& w13,
-                              const Tensor& w2, bool fp8, bool keep_hidden) const {
-  const int64_t owned = w13.size(0), N = ranks_.size();
-  TORCH_CHECK(owned > 0 && routes.offsets_E1.numel() == N * owned + 1, "exchange: ", owned,
-              " experts here and routes to ", routes.offsets_E1.numel() - 1, " on ", N, " ranks");
-  const auto plan = c10::make_intrusive<Plan>(ranks_);
+TokenExchange::Rows TokenExchange::send(const Tensor& x, const Routes& routes) const {
+  const int64_t N = ranks_.size(), owned = (routes.offsets_E1.numel() - 1) / N;
+  TORCH_CHECK(owned * N == routes.offsets_E1.numel() - 1, "exchange: routes to ",
+              routes.offsets_E1.numel() - 1, " experts on ", N, " ranks");
+  auto plan = c10::make_intrusive<Plan>(ranks_, gradients_);
   plan->rows = routes.rows;
   if (routes.even) {
     plan_even(*plan, routes, owned);
   } else {
     plan_ragged(*plan, routes, owned);
   }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  plan->home_RD = gathered(x, routes);
+  plan->owner_OD = rows_buffer(rows_in(plan->from), x, x.scalar_type());
+  plan->transfer = plan->to_owners(plan->home_RD, plan->owner_OD);
+  return plan;
+}
+
+Tensor TokenExchange::experts(const Rows& rows, const Tensor& x, const Tensor& weights, const Routes& routes,
+                              const Tensor& w13, const Tensor& w2, bool fp8, bool keep_hidden) const {
+  TORCH_CHECK(w13.size(0) * ranks_.size() == routes.offsets_E1.numel() - 1, "exchange: ", w13.size(0),
+              " experts here and routes to ", routes.offsets_E1.numel() - 1, " on ", ranks_.size(), " ranks");
+  const auto plan = c10::static_intrusive_pointer_cast<Plan>(rows);
+  TORCH_CHECK(plan->transfer, "exchange: these rows were used before");
   const bool keep =
       keep_hidden && at::GradMode::is_enabled() &&
       (x.requires_grad() || weights.requires_grad() || w13.requires_grad() || w2.requires_grad());
+  plan->w13_E2FD = w13;
+  plan->w2_EDF = w2;
   return ExchangedExperts::apply(x, weights, routes.row_TK, routes.offsets_E1, w13, w2, plan, keep, fp8);
 }
 

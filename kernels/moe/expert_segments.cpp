@@ -58,12 +58,13 @@ SegmentOutputs expert_segments_forward(const Tensor& rows_RD, std::span<const Se
   return outputs;
 }
 
-SegmentGradients expert_segments_backward(const Tensor& dy_RD, const Tensor& weights_R, const Tensor& rows_RD,
-                                          std::span<const Segment> segments, const Tensor& w13_E2FD,
-                                          const Tensor& w2_EDF, std::span<const Tensor> hidden, bool fp8) {
+Tensor expert_segments_backward(const Tensor& dy_RD, const Tensor& weights_R, const Tensor& rows_RD,
+                                std::span<const Segment> segments, const Tensor& w13_E2FD,
+                                const Tensor& w2_EDF, std::span<const Tensor> hidden, bool fp8,
+                                const SegmentGradients& take) {
   const at::ScalarType type = expert_row_type(rows_RD, w2_EDF, fp8);
   const bool wide = type != dy_RD.scalar_type();
-  SegmentGradients gradients{wide ? rows_buffer(dy_RD, type) : dy_RD, {}, {}};
+  const Tensor dx_RD = wide ? rows_buffer(dy_RD, type) : dy_RD;
   int64_t first = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
     const int64_t n = segments[i].rows;
@@ -75,18 +76,12 @@ SegmentGradients expert_segments_backward(const Tensor& dy_RD, const Tensor& wei
       const KindScope kind(Kind::capacity_buffers);
       return expert_block_detail::expert_block_backward(call, dy, hidden[i]);
     }();
-    gradients.rows_RD.narrow(0, first, n).copy_(dx);
+    dx_RD.narrow(0, first, n).copy_(dx);
     weights.copy_(dweights);
-    if (i == 0) {
-      gradients.dw13_E2FD = dw13;
-      gradients.dw2_EDF = dw2;
-    } else {
-      gradients.dw13_E2FD.add_(dw13);
-      gradients.dw2_EDF.add_(dw2);
-    }
+    take(static_cast<int64_t>(i), dw13, dw2);
     first += n;
   }
-  return gradients;
+  return dx_RD;
 }
 
 }  // namespace moelab

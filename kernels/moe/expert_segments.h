@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -30,15 +31,18 @@ SegmentOutputs expert_segments_forward(const at::Tensor& rows_RD, std::span<cons
                                        const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF, bool fp8,
                                        bool keep);
 
-struct SegmentGradients {
-  at::Tensor rows_RD;             // of expert_row_type
-  at::Tensor dw13_E2FD, dw2_EDF;  // segment 0's, to which the others' are added in order
-};
-// dy_RD: the gradient of each row's token, which the result may overwrite. weights_R (fp32): the rows' router
-// weights, which become their gradients. hidden: from forward; what is not empty is overwritten.
-SegmentGradients expert_segments_backward(const at::Tensor& dy_RD, const at::Tensor& weights_R,
-                                          const at::Tensor& rows_RD, std::span<const Segment> segments,
-                                          const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF,
-                                          std::span<const at::Tensor> hidden, bool fp8);
+// Takes the gradients that a segment's rows give the weights.
+using SegmentGradients =
+    std::function<void(int64_t segment, const at::Tensor& dw13_E2FD, const at::Tensor& dw2_EDF)>;
+
+// The gradients of the rows, of expert_row_type. dy_RD: the gradient of each row's token, which the result
+// may overwrite. weights_R (fp32): the rows' router weights, which become their gradients. hidden: from
+// forward; what is not empty is overwritten. `take` is called once for each segment, in order; what it does
+// with the weights themselves it must leave to the last call.
+at::Tensor expert_segments_backward(const at::Tensor& dy_RD, const at::Tensor& weights_R,
+                                    const at::Tensor& rows_RD, std::span<const Segment> segments,
+                                    const at::Tensor& w13_E2FD, const at::Tensor& w2_EDF,
+                                    std::span<const at::Tensor> hidden, bool fp8,
+                                    const SegmentGradients& take);
 
 }  // namespace moelab

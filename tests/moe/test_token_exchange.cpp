@@ -80,6 +80,12 @@ LayerInput make_layer_input(const ExchangeCase& c) {
   return in;
 }
 
+// Adds the gradients of the ranks' rows as they come.
+void accumulate(const Tensor& weight, int64_t, const Tensor& gradient) {
+  Tensor& sum = weight.mutable_grad();
+  sum = sum.defined() ? sum.add_(gradient) : gradient.clone();
+}
+
 Tensor leaf(const Tensor& t) { return t.detach().clone().requires_grad_(); }
 
 // What one micro-batch gives.
@@ -143,7 +149,7 @@ LayerResult over_ranks(const ExchangeCase& c, const LayerInput& in, bool keep_hi
   test::ThreadRanks(c.ranks).run([&](Communicator& ranks) {
     const int64_t r = ranks.rank();
     const std::unique_ptr<Communicator> wrapped = wrap ? wrap(ranks) : nullptr;
-    const TokenExchange exchange(wrapped ? *wrapped : ranks);
+    const TokenExchange exchange(wrapped ? *wrapped : ranks, accumulate);
     const MoeWeights experts = experts_of(in, r * owned, owned);
     result.batches[r] = run_micro_batch(c, in, r, experts, &exchange, keep_hidden);
     dw13[r] = experts.w13_E2FD.grad();
@@ -190,7 +196,7 @@ TEST_P(Exchange, RecomputesItsHiddenStateToTheSameBits) {
 // With no other rank every row still goes through the exchange.
 TEST_P(Exchange, OfOneRankHasTheResultsOfTheFusedBlock) {
   const LayerInput in = make_layer_input(GetParam());
-  const TokenExchange alone(one_rank());
+  const TokenExchange alone(one_rank(), accumulate);
   expect_same(on_one_rank(GetParam(), in, &alone), on_one_rank(GetParam(), in), GetParam().same_bits());
 }
 
@@ -229,7 +235,7 @@ TEST(TokenExchange, SendsItsRowsFourTimes) {
   const int64_t C = expert_capacity(kSequence, kChoices, kExperts, m.capacity_factor),
                 rows = kExperts * c.sequences(0) * C, owned = kExperts / c.ranks;
   test::ThreadRanks(c.ranks).run([&](Communicator& ranks) {
-    const TokenExchange exchange(ranks);
+    const TokenExchange exchange(ranks, accumulate);
     run_micro_batch(c, in, ranks.rank(), experts_of(in, ranks.rank() * owned, owned), &exchange);
     EXPECT_EQ(ranks.sent_bytes(), rows * (c.ranks - 1) / c.ranks * (4 * c.D + 2) * 4);
   });
@@ -250,7 +256,7 @@ TEST(TokenExchange, EvaluatesWithoutGradients) {
   };
   std::vector<Tensor> y(c.ranks);
   test::ThreadRanks(c.ranks).run([&](Communicator& ranks) {
-    const TokenExchange exchange(ranks);
+    const TokenExchange exchange(ranks, accumulate);
     const int64_t r = ranks.rank();
     y[r] = evaluate(r, experts_of(in, r * owned, owned), &exchange);
   });
@@ -261,7 +267,7 @@ TEST(TokenExchange, EvaluatesWithoutGradients) {
 TEST(TokenExchange, RefusesWhatItCannotSend) {
   ExchangeCase c = kExchangeCases[0];
   const LayerInput in = make_layer_input(c);
-  const TokenExchange alone(one_rank());
+  const TokenExchange alone(one_rank(), accumulate);
   EXPECT_THROW(run_micro_batch(c, in, 0, experts_of(in, 0, kExperts - 1), &alone), c10::Error);
   c.dispatch = Dispatch::onehot;
   EXPECT_THROW(run_micro_batch(c, in, 0, experts_of(in, 0, kExperts), &alone), c10::Error);
@@ -272,9 +278,13 @@ TEST(TokenExchange, SecondBackwardIsRefused) {
   const Tensor x = leaf(in.batches[0].x_TD),
                ids = at::arange(x.size(0), at::kInt).remainder(kExperts).view({-1, 1});
   const Routes routes = capacity_routes(ids, kExperts, kSequence, 2);
-  const Tensor y = TokenExchange(one_rank())
-                       .experts(x, at::ones({x.size(0), 1}), routes, in.w13_E2FD, in.w2_EDF, false, true)
-                       .sum();
+  const TokenExchange alone(one_rank(), accumulate);
+  const auto rows = alone.send(x, routes);
+  const auto experts = [&] {
+    return alone.experts(rows, x, at::ones({x.size(0), 1}), routes, in.w13_E2FD, in.w2_EDF, false, true);
+  };
+  const Tensor y = experts().sum();
+  EXPECT_THROW(experts(), c10::Error) << "the rows were used";
   y.backward({}, /*retain_graph=*/true);
   EXPECT_THROW(y.backward(), c10::Error);
 }

@@ -83,6 +83,19 @@ struct EvenLayer {
   }
 };
 
+Tensor experts(const TokenExchange& exchange, const EvenLayer& in, bool keep_hidden) {
+  return exchange.experts(exchange.send(in.x, in.routes), in.x, in.weights, in.routes, in.w13, in.w2, false,
+                          keep_hidden);
+}
+
+// Keeps the gradients of the weights.
+struct Kept {
+  std::vector<Tensor> gradients;
+  TokenExchange::Gradients take() {
+    return [this](const Tensor&, int64_t, const Tensor& gradient) { gradients.push_back(gradient); };
+  }
+};
+
 class ExchangeMemory : public ::testing::TestWithParam<ExchangeSizes> {
   void SetUp() override {
     install_allocators();
@@ -94,11 +107,12 @@ TEST_P(ExchangeMemory, MetaAllocatesWhatTheCpuAllocates) {
   const auto peak_on = [](c10::Device device, Ledger& ledger, bool keep_hidden) {
     const EvenLayer in(GetParam(), device);
     Mirror ranks;
+    Kept kept;
+    const TokenExchange exchange(ranks, kept.take());
     const int64_t before = ledger.allocated();
     ledger.reset_peaks();
-    TokenExchange(ranks)
-        .experts(in.x, in.weights, in.routes, in.w13, in.w2, false, keep_hidden)
-        .backward(in.dy);
+    experts(exchange, in, keep_hidden).backward(in.dy);
+    EXPECT_EQ(kept.gradients.size(), 2 * kRanks);
     return ledger.tensor_peak() - before;
   };
   for (const bool keep : {true, false}) {
@@ -114,7 +128,8 @@ TEST_P(ExchangeMemory, KeepsTheRowsItReceivedAndTheirPreActivation) {
   Mirror ranks;
   const auto held = [](Kind kind) { return cpu_ledger().by_kind()[static_cast<size_t>(kind)]; };
   const int64_t rows = held(Kind::capacity_buffers), hidden = held(Kind::activation_experts);
-  const Tensor y = TokenExchange(ranks).experts(in.x, in.weights, in.routes, in.w13, in.w2, false, true);
+  const TokenExchange exchange(ranks, [](const Tensor&, int64_t, const Tensor&) {});
+  const Tensor y = experts(exchange, in, true);
   const int64_t bytes = in.routes.rows * in.x.element_size();
   EXPECT_EQ(held(Kind::capacity_buffers) - rows, bytes * s.D);
   EXPECT_EQ(held(Kind::activation_experts) - hidden, bytes * 2 * s.F);

@@ -51,7 +51,9 @@ class Mailboxes {
 class ThreadRank : public Communicator {
  public:
   using Counts = std::span<const int64_t>;
-  ThreadRank(Mailboxes& boxes, int64_t rank, int64_t size) : boxes_(boxes), rank_(rank), size_(size) {}
+  // number: of this group's rank 0, where several groups share the mailboxes.
+  ThreadRank(Mailboxes& boxes, int64_t rank, int64_t size, int64_t number = 0)
+      : boxes_(boxes), rank_(rank), size_(size), number_(number) {}
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
   int64_t sent_bytes() const override { return sent_bytes_; }
@@ -112,13 +114,13 @@ class ThreadRank : public Communicator {
     }
   }
   void post(int64_t to, const at::Tensor& tensor) {
-    boxes_.post(rank_, to, tensor);
+    boxes_.post(number_ + rank_, number_ + to, tensor);
     sent_bytes_ += static_cast<int64_t>(tensor.nbytes());
   }
-  at::Tensor take(int64_t from) { return boxes_.take(from, rank_); }
+  at::Tensor take(int64_t from) { return boxes_.take(number_ + from, number_ + rank_); }
 
   Mailboxes& boxes_;
-  int64_t rank_, size_, sent_bytes_ = 0;
+  int64_t rank_, size_, number_, sent_bytes_ = 0;
 };
 
 class ThreadRanks {
