@@ -123,7 +123,8 @@ BlockOutput block_forward(const at::Tensor& x_BSD, const BlockWeights& w, const 
                  .stats = context.stats,
                  .keep_hidden = !recomputes(pieces, Piece::expert_hidden),
                  .documents = context.places.documents,
-                 .reducer = context.reducer};
+                 .reducer = context.reducer,
+                 .exchange = context.exchange};
   if (!recomputes(pieces, Piece::moe)) return moe_half(x, w, moe, routing, pieces);
   moe.keep_hidden = true;  // the whole half is recomputed
   const auto half = [&w, moe](const at::Tensor& in, RoutingState& replayed) {

@@ -43,6 +43,7 @@ struct BlockContext {
   SelectiveRecompute* pieces = nullptr;  // recomputes parts of the block in backward; null: keep all
   // Of ranks that have a slice of the weights each. `model` is then rank_model's (moe/tensor_slice.h).
   Reducer reducer = {};
+  const TokenExchange* exchange = nullptr;  // as MoeContext's
 };
 
 // x + attention(norm(x)), then x + moe(norm(x)). `routing` as for moe_layer. With slices of the weights,

@@ -1,7 +1,10 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
+
+#include "moe/tensor_part.h"
 
 namespace moelab {
 
@@ -16,6 +19,9 @@ struct Parameter {
   int64_t heads = 0;      // number of query and key heads in its first rows
   int64_t head_rows = 0;  // rows of each of those heads
   bool hidden = false;    // a block's matrix between hidden states: neither embedding, head nor router
+  // What `value` is of a weight that lies on several ranks, with the experts (TokenExchange); none: all of
+  // it.
+  std::optional<TensorPart> part = {};
 
   // The gradient to step with; undefined when there is none.
   const at::Tensor& gradient() const { return accumulated.defined() ? accumulated : value.grad(); }

@@ -40,19 +40,45 @@ void fill_normal(const at::Tensor& fp32, double mean, double deviation, uint64_t
   }
 }
 
+// With the values that the whole weight has there, which is made on the host for this.
+void fill_part(const at::Tensor& fp32, const TensorPart& part, double deviation, uint64_t seed) {
+  const HomeScope outside(Home::host);
+  const auto options = at::TensorOptions().device(fp32.is_meta() ? c10::kMeta : c10::kCPU);
+  const at::Tensor whole = at::empty(part.shape, options.dtype(at::kFloat));
+  fill_normal(whole, 0, deviation, seed);
+  fp32.view(-1).copy_(whole.view(-1).narrow(0, part.first, fp32.numel()));
+}
+
 }  // namespace
 
 at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                                    bool expert, int64_t heads, int64_t head_rows) {
+  return add_matrix({name, {}, {}, {}, true, expert, heads, head_rows}, shape, deviation);
+}
+
+// A weight with a matrix for each expert.
+at::Tensor Transformer::add_experts(const std::string& name, std::vector<int64_t> shape, double deviation) {
+  Parameter parameter{name, {}, {}, {}, true, true};
+  if (options_.exchange) {
+    const Communicator& ranks = options_.exchange->ranks();
+    parameter.part = TensorPart{shape, c10::multiply_integers(shape) / ranks.size() * ranks.rank()};
+    shape.front() /= ranks.size();
+  }
+  return add_matrix(std::move(parameter), shape, deviation);
+}
+
+at::Tensor Transformer::add_matrix(Parameter parameter, const std::vector<int64_t>& shape, double deviation) {
   const bool fp32 = options_.compute == at::kFloat;
   const auto device = at::TensorOptions().device(options_.device);
-  const Kind own = expert ? Kind::parameter_experts : Kind::parameters;
+  const Kind own = parameter.expert ? Kind::parameter_experts : Kind::parameters;
   at::Tensor master, value;
   {
     KindScope kind(fp32 ? own : Kind::master);
     master = at::empty(shape, device.dtype(at::kFloat));
   }
-  fill_normal(master, 0, deviation, seed_of(options_.seed, name));
+  const uint64_t seed = seed_of(options_.seed, parameter.name);
+  parameter.part ? fill_part(master, *parameter.part, deviation, seed)
+                 : fill_normal(master, 0, deviation, seed);
   if (fp32) {
     value = master;
   } else {
@@ -60,9 +86,10 @@ at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t>
     value = master.to(options_.compute);
   }
   value.requires_grad_();
-  parameters_.push_back(
-      {name, value, options_.masters || fp32 ? master : at::Tensor(), {}, true, expert, heads, head_rows});
-  parameters_.back().hidden = name.starts_with("blocks.");
+  parameter.value = value;
+  if (options_.masters || fp32) parameter.master = std::move(master);
+  parameter.hidden = parameter.name.starts_with("blocks.");
+  parameters_.push_back(std::move(parameter));
   if (options_.made) options_.made(parameters_.back());
   return value;
 }
@@ -88,8 +115,8 @@ void Transformer::add_feed_forward(const std::string& prefix, MoeWeights& w, dou
       w.bias_E = at::zeros({E}, w.router_ED.options().requires_grad(false));
       buffers_.push_back({prefix + "router_bias", w.bias_E});
     }
-    w.w13_E2FD = add_matrix(prefix + "experts.w13", {E, 2 * F, D}, kDeviation, true);
-    w.w2_EDF = add_matrix(prefix + "experts.w2", {E, D, F}, residual, true);
+    w.w13_E2FD = add_experts(prefix + "experts.w13", {E, 2 * F, D}, kDeviation);
+    w.w2_EDF = add_experts(prefix + "experts.w2", {E, D, F}, residual);
   }
   const int64_t shared = model_.dense() ? F : F * model_.shared_experts;
   if (shared > 0) {
@@ -194,7 +221,8 @@ BlockFunction Transformer::block(int64_t index, bool training, const TokenPositi
                           .training = training,
                           .stats = training ? &stats_[index] : nullptr,
                           .texts = rows,
-                          .pieces = pieces},
+                          .pieces = pieces,
+                          .exchange = options_.exchange},
                          routing);
   };
 }

@@ -33,6 +33,9 @@ struct TransformerOptions {
   uint64_t seed = 1;
   int64_t longest_document = std::numeric_limits<int64_t>::max();  // tokens; of documents that share a row
   Stage stage = {};
+  // Of ranks that have some of the experts each, in rank order; null: all experts are here. Must outlive the
+  // model.
+  const TokenExchange* exchange = nullptr;
   // Called with each parameter once it has its values, before the next one is made; it may free their memory.
   std::function<void(Parameter&)> made = {};
 };
@@ -152,6 +155,8 @@ class Transformer {
                     std::span<const CachedText> texts = {});
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
+  at::Tensor add_experts(const std::string& name, std::vector<int64_t> shape, double deviation);
+  at::Tensor add_matrix(Parameter parameter, const std::vector<int64_t>& shape, double deviation);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);
   void add_block(int64_t layer);
   void add_feed_forward(const std::string& prefix, MoeWeights& weights, double residual);

@@ -55,13 +55,14 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, const OptimSettings& set
 }
 
 Optimizer::Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
-                     std::shared_ptr<StateFile> file, Communicator& ranks)
+                     std::shared_ptr<StateFile> file, Communicator& ranks, Communicator& expert_ranks)
     : rule_(settings),
       masters_(masters && rule_.keeps_masters()),
       home_(home),
       device_(device),
       file_(std::move(file)),
       ranks_(ranks),
+      expert_ranks_(expert_ranks),
       copies_(device),
       numbers_{.beta1 = settings.betas.at(0),
                .beta2 = settings.betas.at(1),
@@ -76,6 +77,7 @@ const Parameter& Optimizer::add(Parameter parameter) {
   Held& held = held_.emplace_back();
   held.whole = parameter;
   held.whole.master.reset();
+  if (parameter.part) held.first = parameter.part->first;
   parameters_.push_back(divided() ? own_part(std::move(parameter), held) : std::move(parameter));
   Parameter& p = parameters_.back();
   const size_t index = parameters_.size() - 1;

@@ -43,15 +43,18 @@ struct StoredGradient {
 //
 // Ranks may divide it (ZeRO): then each keeps and steps its part of each parameter, with the bits that one
 // rank would give that part. parameters() are these parts, flat views of the model's values, and may be
-// empty. weights() and state() are of these parts too.
+// empty. weights() and state() are of these parts too. Where the model has a part of a weight (this rank's
+// experts), the ranks that have the same part divide it.
 class Optimizer {
  public:
   // Takes the parameters as add() does, with state on the device.
   Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters = true);
   // Starts without parameters. `file` holds the state if `home` is nvme, and gradients that are stored there.
-  // `ranks`: those that divide the parameters among them.
+  // `ranks`: those that divide the parameters among them; `expert_ranks`: those that divide the parameters of
+  // which the model has a part.
   Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
-            std::shared_ptr<StateFile> file = nullptr, Communicator& ranks = one_rank());
+            std::shared_ptr<StateFile> file = nullptr, Communicator& ranks = one_rank(),
+            Communicator& expert_ranks = one_rank());
 
   // Adds a parameter, whose tensors are shared with the model, and returns its final form. An fp32 value is
   // its own master. For a bf16 or fp16 value, `master` is its initial fp32 tensor, which is kept, and value
@@ -93,7 +96,7 @@ class Optimizer {
   // The fp32 weights of the parameter at `index`: the master itself; or, if that is not a tensor, a copy
   // (host's ledger) from the file or from value and state.
   at::Tensor weights(size_t index) const;
-  // What parameters()[index], and so weights(index), is of leaf(index); none: all of it.
+  // What parameters()[index], and so weights(index), is of the whole weight; none: all of it.
   std::optional<TensorPart> part(size_t index) const;
   // Takes fp32 weights, which may be a modified weights(index): rounds or splits them into value and state.
   void set_weights(size_t index, const at::Tensor& fp32);
@@ -119,7 +122,7 @@ class Optimizer {
   struct Held {
     Parameter whole;                // without a master; its value is the model's
     Parts ranks;                    // of `whole`, if ranks divide it
-    int64_t first = 0;              // this rank's first element in it
+    int64_t first = 0;              // this rank's first element in the weight
     std::vector<StateSlot> layout;  // of the parameter, which may be a part
     UpdateRule::State state;        // in layout's order; empty if in the file
     Cut cut;
@@ -156,6 +159,7 @@ class Optimizer {
   void set_tensors_of(size_t index, const std::vector<at::Tensor>& given);
 
   // optimizer_ranks.cpp
+  Communicator& ranks_of(const Parameter& parameter) const { return parameter.part ? expert_ranks_ : ranks_; }
   Parameter own_part(Parameter whole, Held& held) const;
   std::vector<std::optional<TensorPart>> parts_of_tensors(size_t index) const;
 
@@ -181,7 +185,7 @@ class Optimizer {
   Home home_;
   c10::Device device_;
   std::shared_ptr<StateFile> file_;
-  Communicator& ranks_;
+  Communicator &ranks_, &expert_ranks_;
   HostCopy copies_;
   std::vector<Parameter> parameters_;
   std::vector<Held> held_;

@@ -9,10 +9,11 @@ namespace moelab {
 
 // The master of the part is a tensor of its own, so that the whole one's memory is freed.
 Parameter Optimizer::own_part(Parameter whole, Held& held) const {
-  const int64_t index = static_cast<int64_t>(held_.size()) - 1, rank = ranks_.rank();
+  const Communicator& ranks = ranks_of(whole);
+  const int64_t index = static_cast<int64_t>(held_.size()) - 1, rank = ranks.rank();
   const int64_t row = whole.value.dim() > 0 ? whole.value.size(-1) : 1;
-  held.ranks = parts_of(rule_.cut(whole), row, ranks_.size(), index);
-  held.first = held.ranks.first_element(rank);
+  held.ranks = parts_of(rule_.cut(whole), row, ranks.size(), index);
+  held.first += held.ranks.first_element(rank);
   held.cut = held.ranks.cut;
   held.cut.shape.front() = held.ranks.rows(rank);
   Parameter part = rows_of(whole, held.ranks.cut, held.ranks.starts[rank], held.ranks.rows(rank));
@@ -24,17 +25,28 @@ Parameter Optimizer::own_part(Parameter whole, Held& held) const {
 }
 
 std::optional<TensorPart> Optimizer::part(size_t index) const {
+  const Held& held = held_.at(index);
+  if (held.whole.part) return TensorPart{held.whole.part->shape, held.first};
   if (!divided()) return std::nullopt;
-  return TensorPart{leaf(index).sizes().vec(), held_.at(index).first};
+  return TensorPart{leaf(index).sizes().vec(), held.first};
 }
 
 // The part that each tensor of tensors_of() is. The rule's tensors may have other shapes than the weight.
 std::vector<std::optional<TensorPart>> Optimizer::parts_of_tensors(size_t index) const {
   const Held& held = held_[index];
-  if (!divided()) return std::vector<std::optional<TensorPart>>(held.layout.size() + 1);
   std::vector<std::optional<TensorPart>> parts = {part(index)};
-  for (const StateSlot& slot : rule_.layout(held.whole)) parts.push_back(TensorPart{slot.shape, 0});
-  for (int64_t r = 0; r < ranks_.rank(); ++r) {
+  if (!parts.front()) return std::vector<std::optional<TensorPart>>(held.layout.size() + 1);
+  int64_t shares = 1, share = 0;  // of the experts
+  if (const auto& of = held.whole.part) {
+    shares = of->shape.front() / held.whole.value.size(0);
+    share = of->first / held.whole.value.numel();
+  }
+  for (StateSlot& slot : rule_.layout(held.whole)) {
+    const int64_t first = share * elements_of(slot);
+    if (shares > 1) slot.shape.front() *= shares;
+    parts.push_back(TensorPart{slot.shape, first});
+  }
+  for (int64_t r = 0; divided() && r < ranks_of(held.whole).rank(); ++r) {
     const Parameter before = rows_of(held.whole, held.ranks.cut, held.ranks.starts[r], held.ranks.rows(r));
     const std::vector<StateSlot> layout = rule_.layout(before);
     for (size_t k = 0; k < layout.size(); ++k) parts[k + 1]->first += elements_of(layout[k]);
@@ -43,7 +55,8 @@ std::vector<std::optional<TensorPart>> Optimizer::parts_of_tensors(size_t index)
 }
 
 std::unique_ptr<Transfer> Optimizer::gather_value(size_t index) {
-  return ranks_.gather(parameters_[index].value, leaf(index).detach(), parts(index).elements());
+  return ranks_of(held_[index].whole)
+      .gather(parameters_[index].value, leaf(index).detach(), parts(index).elements());
 }
 
 std::vector<NamedState> Optimizer::state(bool weights) const {

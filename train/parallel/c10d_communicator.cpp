@@ -121,17 +121,22 @@ std::unique_ptr<C10dCommunicator::Pending> C10dCommunicator::begin(const at::Ten
                                    clock_);
 }
 
+// The rank's number in the group that takes messages of tensors like this one.
+int C10dCommunicator::place_of(const at::Tensor& like, int64_t rank) const {
+  return like.is_cuda() ? cuda_places_.at(rank) : static_cast<int>(rank);
+}
+
 void C10dCommunicator::post_send(Pending& pending, const at::Tensor& flat, int64_t to) {
   if (flat.numel() == 0) return;
   std::vector<at::Tensor> one{flat.view(at::kByte)};  // Gloo knows no fp8
-  pending.add(pending.group().send(one, static_cast<int>(to), sent_to_[to]++), flat);
+  pending.add(pending.group().send(one, place_of(flat, to), sent_to_[to]++), flat);
   sent_bytes_ += static_cast<int64_t>(flat.nbytes());
 }
 
 void C10dCommunicator::post_receive(Pending& pending, const at::Tensor& flat, int64_t from) {
   if (flat.numel() == 0) return;
   std::vector<at::Tensor> one{flat.view(at::kByte)};
-  pending.add(pending.group().recv(one, static_cast<int>(from), received_from_[from]++), flat);
+  pending.add(pending.group().recv(one, place_of(flat, from), received_from_[from]++), flat);
 }
 
 std::unique_ptr<Transfer> C10dCommunicator::gather(const at::Tensor& part, const at::Tensor& whole,

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "moe/communicator.h"
 #include "train/parallel/exchange_clock.h"
@@ -17,8 +18,11 @@ class C10dCommunicator : public Communicator {
   // `name`: axis and use ("data/gradients"), for errors.
   C10dCommunicator(RankGroup group, std::string name,
                    std::shared_ptr<ExchangeClock> clock = std::make_shared<ExchangeClock>());
-  // From now on messages of CUDA tensors go by `group`, which has the same ranks; it needs no tags.
-  void use_for_cuda(RankGroup group) { cuda_group_ = std::move(group); }
+  // From now on messages of CUDA tensors go by `group`, which needs no tags. `places`: of these ranks in it.
+  void use_for_cuda(RankGroup group, std::vector<int> places) {
+    cuda_group_ = std::move(group);
+    cuda_places_ = std::move(places);
+  }
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
@@ -45,6 +49,7 @@ class C10dCommunicator : public Communicator {
  private:
   class Pending;
   std::unique_ptr<Pending> begin(const at::Tensor& like);
+  int place_of(const at::Tensor& like, int64_t rank) const;
   void post_send(Pending& pending, const at::Tensor& flat, int64_t to);
   void post_receive(Pending& pending, const at::Tensor& flat, int64_t from);
 
@@ -54,6 +59,7 @@ class C10dCommunicator : public Communicator {
   int64_t rank_, size_, calls_ = 0, sent_bytes_ = 0;
   // Messages between two ranks so far: the tag of the next, so that none is taken for another.
   std::vector<int> sent_to_, received_from_;
+  std::vector<int> cuda_places_;
 };
 
 }  // namespace moelab

@@ -9,22 +9,35 @@
 #include <vector>
 
 #include "moe/communicator.h"
+#include "moe/parameter.h"
 
 namespace moelab {
 
 // The data-parallel ranks: each takes its share of a step's micro-batches, and holds the whole model or, with
-// parallel.zero, its part of the state. Each use has a communicator of its own, because the calls of one must
-// come in the same order on all ranks. By default: one rank.
+// parallel.zero, its part of the state. With parallel.expert each holds some of the experts alone. Each use
+// has a communicator of its own, because the calls of one must come in the same order on all ranks. By
+// default: one rank.
 struct DataRanks {
   Communicator* gradients = &one_rank();
   Communicator* weights = &one_rank();  // gathered for a block's forward or backward pass
   Communicator* updates = &one_rank();  // parts that were stepped
   Communicator* control = &one_rank();  // what ranks decide and report together
-  // Ranks that divide the state, for the stages of a save, which pass while training goes on.
+  // Ranks that write a checkpoint together, for the stages of a save, which pass while training goes on.
   Communicator* checkpoint = &one_rank();
+  // Ranks that have different experts, for the rows that these exchange; …
+  Communicator* experts = &one_rank();
+  // … and those that have the same, for the three uses above. Rank r * E + e of the data axis is the e-th of
+  // E ranks along `experts` and the r-th along these.
+  Communicator* expert_gradients = &one_rank();
+  Communicator* expert_weights = &one_rank();
+  Communicator* expert_updates = &one_rank();
 
   int64_t rank() const { return control->rank(); }
   int64_t size() const { return control->size(); }
+  // Those that hold `parameter`, for its gradients.
+  Communicator& gradients_of(const Parameter& parameter) const {
+    return parameter.part ? *expert_gradients : *gradients;
+  }
 };
 
 // Every rank's value, in rank order.

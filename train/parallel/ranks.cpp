@@ -28,19 +28,83 @@ std::string one_line(const std::exception& error) {
   return text;
 }
 
+// Where each of these ranks is among `all`.
+std::vector<int> places_in(const std::vector<int64_t>& all, const std::vector<int64_t>& ranks) {
+  std::vector<int> places;
+  for (const int64_t rank : ranks)
+    places.push_back(static_cast<int>(std::find(all.begin(), all.end(), rank) - all.begin()));
+  return places;
+}
+
+// What ranks along an axis send one another.
+struct Use {
+  Axis axis;
+  const char* name;
+};
+enum UseIndex : size_t {
+  gradients,
+  weights,
+  updates,
+  control,
+  expert_rows,
+  expert_gradients,
+  expert_weights,
+  expert_updates
+};
+constexpr std::array kUses = {Use{Axis::data, "gradients"},   Use{Axis::data, "weights"},
+                              Use{Axis::data, "updates"},     Use{Axis::data, "control"},
+                              Use{Axis::expert, "rows"},      Use{Axis::replicas, "gradients"},
+                              Use{Axis::replicas, "weights"}, Use{Axis::replicas, "updates"}};
+
+std::string name_of(Axis axis) { return std::string(enum_names(axis)[static_cast<size_t>(axis)]); }
+
 }  // namespace
 
 struct Ranks::Groups {
   RankStore store;
   std::chrono::milliseconds timeout;
-  std::shared_ptr<ExchangeClock> clock;
-  C10dCommunicator gradients, weights, updates, control;
-  std::vector<CheckedCommunicator> checked = {};  // parallel.check: all() of them, in that order
+  int64_t rank;
+  RankLayout layout;
+  std::shared_ptr<ExchangeClock> clock = std::make_shared<ExchangeClock>();
+  // Of kUses; none where the axis has one rank.
+  std::array<std::optional<C10dCommunicator>, kUses.size()> uses = {};
+  std::array<std::optional<CheckedCommunicator>, kUses.size()> checked = {};  // parallel.check: around `uses`
   // Of all uses but control, which stays on the hosts: on a GPU the calls of all uses come in one order, and
   // messages of two NCCL groups could wait for each other.
   RankGroup gpus = {};
-  std::optional<C10dCommunicator> checkpoint = {};  // of ranks that divide the state
-  std::array<C10dCommunicator*, 4> all() { return {&gradients, &weights, &updates, &control}; }
+  std::optional<C10dCommunicator> checkpoint = {};  // of ranks that write checkpoints together
+
+  std::vector<int64_t> along(Axis axis) const { return ranks_along(layout, axis, rank); }
+  // `prefix`: what no other group of this name has.
+  RankGroup meet(const std::string& prefix, const std::string& name, Axis axis) const {
+    const std::vector<int64_t> ranks = along(axis);
+    const std::string unique = prefix + name + "/" + std::to_string(ranks.front());
+    return gloo_group(store, unique, rank, ranks, timeout);
+  }
+  void connect(bool check) {
+    for (size_t i = 0; i < kUses.size(); ++i) {
+      const auto [axis, use] = kUses[i];
+      if (layout.expert == 1 && axis != Axis::data) continue;
+      if (along(axis).size() == 1) continue;
+      const std::string name = name_of(axis) + "/" + use;
+      uses[i].emplace(meet("", name, axis), name, clock);
+      if (check) checked[i].emplace(*uses[i], name);
+    }
+  }
+  // Ranks that divide the state write checkpoints together; otherwise one of each kind of experts does.
+  void connect_writers(bool divided) {
+    const bool writes = divided || (layout.expert > 1 && place_of(layout, rank).replicas == 0);
+    if (!writes) return;
+    const Axis axis = divided ? Axis::data : Axis::expert;
+    const std::string name = name_of(axis) + "/checkpoint";
+    checkpoint.emplace(meet("", name, axis), name);
+  }
+  template <class Work>
+  void each(const Work& work) {
+    for (auto& one : uses) {
+      if (one) work(*one);
+    }
+  }
 };
 
 Ranks::Ranks(const World& world, const ParallelSettings& settings)
@@ -48,26 +112,16 @@ Ranks::Ranks(const World& world, const ParallelSettings& settings)
       layout_(layout_of(world.size, settings.data, settings.tensor, settings.pipeline, settings.expert)) {
   if (world.alone()) return;
   const auto timeout = timeout_of(settings);
-  RankStore store = open_store(world, timeout);
-  const std::vector<int64_t> ranks = ranks_along(layout_, Axis::data, world.rank);
-  const auto clock = std::make_shared<ExchangeClock>();
-  const auto group = [&](const std::string& name) {
-    return C10dCommunicator(gloo_group(store, name, world.rank, ranks, timeout), name, clock);
-  };
+  groups_.reset(new Groups{open_store(world, timeout), timeout, world.rank, layout_});
   try {
-    groups_.reset(new Groups{store, timeout, clock, group("data/gradients"), group("data/weights"),
-                             group("data/updates"), group("data/control")});
-    const std::string name = "data/checkpoint";
-    if (settings.zero > 0)
-      groups_->checkpoint.emplace(gloo_group(store, name, world.rank, ranks, timeout), name);
+    groups_->connect(settings.check);
+    groups_->connect_writers(settings.zero > 0);
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     throw UserError("the " + std::to_string(world.size) + " ranks of this run did not all meet at " +
                     world.address + ":" + std::to_string(world.port) + " within parallel.timeout (" +
                     std::to_string(timeout.count() / 1000) + " s): " + reason.substr(0, reason.find('\n')));
   }
-  if (!settings.check) return;
-  for (C10dCommunicator* one : groups_->all()) groups_->checked.emplace_back(*one, one->name());
 }
 
 // While an error passes, other ranks may wait elsewhere, and shutting down would wait for them.
@@ -83,32 +137,39 @@ Ranks::~Ranks() {
 void Ranks::connect(c10::Device gpu) {
   if (!groups_) return;
   try {
-    groups_->gpus = nccl_group(groups_->store, "data/gpus", world_.rank,
-                               ranks_along(layout_, Axis::data, world_.rank), gpu, groups_->timeout);
+    groups_->gpus = nccl_group(groups_->store, "data/gpus", world_.rank, groups_->along(Axis::data), gpu,
+                               groups_->timeout);
   } catch (const std::exception& error) {
     throw UserError("NCCL cannot connect the GPUs of the " + std::to_string(world_.size) +
                     " ranks: " + one_line(error));
   }
-  for (C10dCommunicator* one : {&groups_->gradients, &groups_->weights, &groups_->updates})
-    one->use_for_cuda(groups_->gpus);
+  for (size_t i = 0; i < kUses.size(); ++i) {
+    if (i == control || !groups_->uses[i]) continue;
+    groups_->uses[i]->use_for_cuda(groups_->gpus,
+                                   places_in(groups_->along(Axis::data), groups_->along(kUses[i].axis)));
+  }
 }
 
 DataRanks Ranks::data() {
   if (!groups_) return {};
-  const auto use = [&](size_t i) -> Communicator* {
-    if (groups_->checked.empty()) return groups_->all()[i];
-    return &groups_->checked[i];
+  const auto use = [&](UseIndex i) -> Communicator* {
+    if (groups_->checked[i]) return &*groups_->checked[i];
+    return groups_->uses[i] ? static_cast<Communicator*>(&*groups_->uses[i]) : &one_rank();
   };
-  return {.gradients = use(0),
-          .weights = use(1),
-          .updates = use(2),
-          .control = use(3),
-          .checkpoint = groups_->checkpoint ? &*groups_->checkpoint : &one_rank()};
+  return {.gradients = use(gradients),
+          .weights = use(weights),
+          .updates = use(updates),
+          .control = use(control),
+          .checkpoint = groups_->checkpoint ? static_cast<Communicator*>(&*groups_->checkpoint) : &one_rank(),
+          .experts = use(expert_rows),
+          .expert_gradients = use(expert_gradients),
+          .expert_weights = use(expert_weights),
+          .expert_updates = use(expert_updates)};
 }
 
 void Ranks::require_same(const std::string& what, std::span<const int64_t> words) {
   if (!groups_) return;
-  const std::vector<int64_t> all = groups_->control.agree(words);
+  const std::vector<int64_t> all = groups_->uses[control]->agree(words);
   const auto count = static_cast<int64_t>(words.size());
   for (int64_t r = 1; r < world_.size; ++r) {
     if (std::equal(all.begin(), all.begin() + count, all.begin() + r * count)) continue;
@@ -132,12 +193,10 @@ bool Ranks::meet_again(bool asks) {
     return false;
   }
   ++meetings_;
-  const std::vector<int64_t> ranks = ranks_along(layout_, Axis::data, world_.rank);
-  for (C10dCommunicator* one : groups_->all()) one->leave();
+  groups_->each([](C10dCommunicator& one) { one.leave(); });
   try {
-    for (C10dCommunicator* one : groups_->all()) {
-      const std::string name = meeting + "/" + one->name();
-      one->join(gloo_group(groups_->store, name, world_.rank, ranks, groups_->timeout));
+    for (size_t i = 0; i < kUses.size(); ++i) {
+      if (auto& one = groups_->uses[i]) one->join(groups_->meet(meeting + "/", one->name(), kUses[i].axis));
     }
   } catch (const std::exception&) {  // another rank is gone
     return false;
@@ -147,7 +206,7 @@ bool Ranks::meet_again(bool asks) {
 
 void Ranks::leave() {
   if (!groups_) return;
-  for (C10dCommunicator* one : groups_->all()) one->leave();
+  groups_->each([](C10dCommunicator& one) { one.leave(); });
   if (const RankGroup gpus = std::exchange(groups_->gpus, {})) {
     try {
       gpus->abort();
@@ -159,7 +218,7 @@ void Ranks::leave() {
 std::vector<std::pair<std::string, int64_t>> Ranks::sent_bytes() const {
   if (!groups_) return {};
   std::vector<std::pair<std::string, int64_t>> sent;
-  for (const C10dCommunicator* one : groups_->all()) sent.emplace_back(one->name(), one->sent_bytes());
+  groups_->each([&](const C10dCommunicator& one) { sent.emplace_back(one.name(), one.sent_bytes()); });
   return sent;
 }
 

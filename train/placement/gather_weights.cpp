@@ -50,18 +50,20 @@ void round_as_stored(const Parameter& parameter, const PrecisionSettings& precis
   unpack_blocks(pack_blocks(value, *code, kQuantBlock), *code, kQuantBlock, value);
 }
 
-GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks)
+GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks,
+                                 Communicator& expert_ranks)
     : copies_(device),
       code_(weight_code(settings.precision)),
+      home_(settings.placement.parameters),
       moves_masters_(settings.placement.parameters != Home::device &&
                      settings.placement.optimizer == Home::device),
       keeps_gathered_(ranks.size() > 1 && !settings.placement.reshard_after_forward),
       ranks_(ranks),
+      expert_ranks_(expert_ranks),
       blocks_(static_cast<size_t>(settings.model.layers) + 2),
       tied_(settings.model.tie_embeddings) {
-  const Home home = settings.placement.parameters;
-  if (home != Home::device || ranks.size() > 1)
-    offload_pool_ = make_offload_pool(home, settings.placement, copies_);
+  if (home_ != Home::device || ranks.size() > 1)
+    offload_pool_ = make_offload_pool(home_, settings.placement, copies_);
 }
 
 GatheredWeights::~GatheredWeights() {
@@ -94,12 +96,14 @@ void GatheredWeights::adopt(const Parameter& parameter, const at::Tensor& master
   weight.first_use = first_use(parameter.name, static_cast<int64_t>(blocks_.size()) - 2);
   weight.bytes = weight.held_bytes =
       coded ? coded_bytes(parameter.value.numel()) : static_cast<int64_t>(parameter.value.nbytes());
-  if (!layer || (!coded && !offload_pool_)) return;
+  Communicator& ranks = ranks_of(parameter);
+  const bool stays = home_ == Home::device && ranks.size() == 1;
+  if (!layer || (!coded && stays)) return;
   weight.value = parameter.value;
   weight.kind = kind_of(parameter.value);
   weight.coded = coded;
   weight.written_whole = coded || parameter.has_master_copy();
-  if (offload_pool_) weight.home = make_home(weight, parts);
+  if (!stays) weight.home = make_home(weight, ranks, parts);
   if (moves_masters_ && parameter.has_master_copy()) {
     weight.master = master;
     weight.master_home = offload_pool_->take(static_cast<int64_t>(master.nbytes()), Kind::master);
@@ -111,8 +115,9 @@ void GatheredWeights::adopt(const Parameter& parameter, const at::Tensor& master
 }
 
 // Codes are cut evenly: their blocks don't end where rows do.
-std::unique_ptr<OffloadBuffer> GatheredWeights::make_home(Weight& weight, const Parts* parts) {
-  const int64_t N = ranks_.size();
+std::unique_ptr<OffloadBuffer> GatheredWeights::make_home(Weight& weight, Communicator& ranks,
+                                                          const Parts* parts) {
+  const int64_t N = ranks.size();
   if (N == 1) return offload_pool_->take(weight.bytes, weight.kind);
   weight.divided = true;
   std::vector<int64_t> bytes;
@@ -120,9 +125,9 @@ std::unique_ptr<OffloadBuffer> GatheredWeights::make_home(Weight& weight, const 
     const int64_t even = (r + 1) * weight.bytes / N - r * weight.bytes / N;
     bytes.push_back(weight.coded ? even : parts->elements()[r] * weight.value.element_size());
   }
-  weight.held_bytes = bytes[ranks_.rank()];
+  weight.held_bytes = bytes[ranks.rank()];
   auto kept = weight.held_bytes > 0 ? offload_pool_->take(weight.held_bytes, weight.kind) : nullptr;
-  return std::make_unique<DividedBuffer>(std::move(kept), std::move(bytes), ranks_, copies_.device());
+  return std::make_unique<DividedBuffer>(std::move(kept), std::move(bytes), ranks, copies_.device());
 }
 
 // Writes the current `value` and `master` to their home.
@@ -159,6 +164,7 @@ void GatheredWeights::fetch(int64_t layer) {
   std::vector<std::pair<OffloadBuffer*, void*>> reads;
   for (const size_t i : block.weights) {
     Weight& weight = weights_[i];
+    if (!weight.home) continue;
     make_room(weight);
     reads.emplace_back(weight.home.get(), data_of(weight.coded ? weight.payload : weight.value));
   }

@@ -37,15 +37,18 @@ void round_as_stored(const Parameter& parameter, const PrecisionSettings& precis
 //
 // Ranks may divide the weights (ZeRO-3): then each holds its part of each weight, and gather() brings the
 // other parts from the other ranks. Embedding and head are divided too, and gathered as if they were two more
-// blocks; the final norm is not. Coded weights are divided without regard to the optimizer's parts.
+// blocks; the final norm is not. Coded weights are divided without regard to the optimizer's parts. Weights
+// of which the model has a part (this rank's experts) are divided by the ranks that have the same part.
 //
 // Weights move between homes and ranks in the form in which they are held: coded weights stay coded. On CUDA
 // copies have their own stream, and the current stream waits for it when the weights are used. The layout is
 // FSDP's with one block per unit (Zhao 2023, arXiv 2304.11277).
 class GatheredWeights {
  public:
-  // `ranks`: those that divide the weights. Throws IoError when no file can be made in the nvme folder.
-  GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks = one_rank());
+  // `ranks`: those that divide the weights; `expert_ranks`: those that divide the weights of which the model
+  // has a part. Throws IoError when no file can be made in the nvme folder.
+  GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks = one_rank(),
+                  Communicator& expert_ranks = one_rank());
   ~GatheredWeights();
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
@@ -63,7 +66,7 @@ class GatheredWeights {
   int64_t layer_of(OuterWeight weight) const;
 
   // Allocates memory for a block's weights and starts reading them on another thread; no-op for a layer
-  // below 0. Coded weights on the device need no reading.
+  // below 0. Weights on the device need no reading.
   void fetch(int64_t layer);
   // Returns when the weights are on the device. Throws what reading them threw.
   void gather(int64_t layer);
@@ -124,15 +127,17 @@ class GatheredWeights {
   class Visit;
   std::optional<int64_t> layer_of(const std::string& name) const;
   void adopt(const Parameter& parameter, const at::Tensor& master, const Parts* parts);
-  std::unique_ptr<OffloadBuffer> make_home(Weight& weight, const Parts* parts);
+  Communicator& ranks_of(const Parameter& parameter) const { return parameter.part ? expert_ranks_ : ranks_; }
+  std::unique_ptr<OffloadBuffer> make_home(Weight& weight, Communicator& ranks, const Parts* parts);
   void take_home(Weight& weight);
   void make_room(Weight& weight);
   at::Tensor make_payload(const Weight& weight) const;
 
   CopyStream copies_;
   std::optional<BlockCode> code_;
+  Home home_;
   bool moves_masters_, keeps_gathered_;
-  Communicator& ranks_;
+  Communicator &ranks_, &expert_ranks_;
   std::unique_ptr<OffloadPool> offload_pool_;  // null: weights stay on the device, as they are
   std::vector<Weight> weights_;                // one per parameter; empty for weights left alone
   std::vector<Block> blocks_;                  // then head and embedding

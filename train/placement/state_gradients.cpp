@@ -10,7 +10,6 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/update/ordered_sum.h"
 #include "kernels/update/squared_norm.h"
-#include "train/parallel/data_ranks.h"
 
 namespace moelab {
 namespace {
@@ -37,17 +36,6 @@ void add_over_ranks(Communicator& ranks, std::vector<ExactSum>& sums) {
   }
 }
 
-// For all gradients on a CUDA device at once, so that the host waits only once.
-double squared_norm_there(const std::vector<Parameter>& parameters) {
-  std::vector<at::Tensor> squares;
-  for (const Parameter& parameter : parameters)
-    if (parameter.gradient().defined()) squares.push_back(cuda_squared_norm(parameter.gradient()));
-  if (squares.empty()) return 0;
-  const at::Tensor all = at::stack(squares).cpu();
-  const auto* const square = all.const_data_ptr<double>();
-  return std::accumulate(square, square + all.numel(), 0.0);
-}
-
 at::Tensor as_row(const at::Tensor& gradient) { return gradient.view({1, -1}); }
 
 }  // namespace
@@ -58,7 +46,7 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 }
 
 GradientStore::GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                             std::shared_ptr<StateFile> file, Communicator& ranks, Reduction reduction)
+                             std::shared_ptr<StateFile> file, DataRanks ranks, Reduction reduction)
     : home_(gradient_home(settings, device)),
       device_(device),
       optimizer_(optimizer),
@@ -87,11 +75,50 @@ void GradientStore::take(size_t index) {
   gradient.reset();
 }
 
+void GradientStore::take(size_t index, int64_t sender, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  if (stored_.empty()) prepare();
+  const Parameter& parameter = optimizer_.parameters()[index];
+  if (ranks_.gradients_of(parameter).size() == 1) return add(index, as_row(gradient));
+  if (sums_first()) return add_own_version(index, gradient);
+  put_version(index, sender, gradient);
+  const int64_t senders = ranks_.experts->size();
+  if (sender + 1 == senders) start_exchange(index, std::exchange(stored_[index].versions, {}), senders);
+}
+
+void GradientStore::add_own_version(size_t index, const at::Tensor& gradient) {
+  Stored& stored = stored_[index];
+  const bool fresh = !stored.own.defined();
+  const KindScope kind(Kind::gradients);
+  if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(at::kFloat));
+  add_in_order(stored.own.view(-1), as_row(gradient), fresh);
+  if (++stored.taken < micro_batches_here() * ranks_.experts->size()) return;
+  stored.taken = 0;
+  start_exchange(index, std::exchange(stored.own, {}));
+}
+
+// What one rank takes of all versions lies together.
+void GradientStore::put_version(size_t index, int64_t sender, const at::Tensor& gradient) {
+  const int64_t senders = ranks_.experts->size();
+  at::Tensor& versions = stored_[index].versions;
+  if (sender == 0) {
+    const KindScope kind(Kind::communication);
+    versions = at::empty({senders * gradient.numel()}, gradient.options());
+  }
+  std::vector<int64_t> counts = {gradient.numel()};
+  if (optimizer_.divided()) counts = optimizer_.parts(index).elements();
+  int64_t first = 0;
+  for (const int64_t count : counts) {
+    versions.narrow(0, first * senders + sender * count, count)
+        .copy_(gradient.view(-1).narrow(0, first, count));
+    first += count;
+  }
+}
+
 // Whether `gradient` is what the other ranks need now: by itself, or as the sum of this rank's micro-batches,
 // which it has become. If not, it was added, and waits for the next micro-batch.
 bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
-  const int64_t micro_batches = micro_batches_ / ranks_.size();  // of this rank
-  if (reduction_ == Reduction::micro_batch || micro_batches == 1) return true;
+  if (!sums_first()) return true;
   Stored& stored = stored_[index];
   if (gradient.scalar_type() != at::kFloat) {  // autograd itself sums fp32 gradients
     const bool fresh = !stored.own.defined();
@@ -102,7 +129,7 @@ bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
     optimizer_.leaf(index).mutable_grad().reset();
   }
   retag(gradient, Kind::gradients);
-  if (++stored.taken < micro_batches) return false;
+  if (++stored.taken < micro_batches_here()) return false;
   stored.taken = 0;
   stored.own.reset();
   return true;
@@ -110,26 +137,34 @@ bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
 
 void GradientStore::prepare() {
   stored_.resize(optimizer_.parameters().size());
-  for (size_t i = 0; i < stored_.size(); ++i)
-    largest_ = std::max(largest_, static_cast<int64_t>(optimizer_.leaf(i).nbytes()));
+  for (size_t i = 0; i < stored_.size(); ++i) {
+    const int64_t versions = optimizer_.parameters()[i].part ? ranks_.experts->size() : 1;
+    largest_ = std::max(largest_, versions * static_cast<int64_t>(optimizer_.leaf(i).nbytes()));
+  }
 }
 
 // Twice the largest gradient may be under way: an expert block makes its two together, of which one is half
 // of the other.
-void GradientStore::start_exchange(size_t index, const at::Tensor& gradient) {
+void GradientStore::start_exchange(size_t index, const at::Tensor& gradient, int64_t versions) {
   int64_t bytes = static_cast<int64_t>(gradient.nbytes());
   for (const Exchange& one : exchanges_) bytes += static_cast<int64_t>(one.sent.nbytes());
   while (!exchanges_.empty() && bytes > 2 * largest_) {
     bytes -= static_cast<int64_t>(exchanges_.front().sent.nbytes());
     finish_exchange();
   }
-  const int64_t size = ranks_.size(), own = optimizer_.parameters()[index].value.numel();
+  const Parameter& parameter = optimizer_.parameters()[index];
+  Communicator& ranks = ranks_.gradients_of(parameter);
+  const int64_t size = ranks.size(), own = parameter.value.numel();
   const KindScope kind(Kind::communication);
-  Exchange started{index, gradient, at::empty({size, own}, gradient.options())};
-  const std::vector<int64_t> received(size, own);
-  started.transfer = optimizer_.divided() ? ranks_.exchange(gradient, optimizer_.parts(index).elements(),
-                                                            started.versions_RN, received)
-                                          : ranks_.gather(gradient, started.versions_RN, received);
+  Exchange started{index, gradient, at::empty({size * versions, own}, gradient.options())};
+  const std::vector<int64_t> received(size, versions * own);
+  if (optimizer_.divided()) {
+    std::vector<int64_t> sent = optimizer_.parts(index).elements();
+    for (int64_t& count : sent) count *= versions;
+    started.transfer = ranks.exchange(gradient, sent, started.versions_RN, received);
+  } else {
+    started.transfer = ranks.gather(gradient, started.versions_RN, received);
+  }
   exchanges_.push_back(std::move(started));
 }
 
@@ -230,32 +265,56 @@ void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& rows
   optimizer_.use_stored_gradient(index, StoredGradient{stored.offset, type});
 }
 
-double GradientStore::sum_of_squares(Communicator& control) {
+// Whether ranks hold different gradients, so that norms are sums over them.
+bool GradientStore::gradients_differ() const { return optimizer_.divided() || ranks_.experts->size() > 1; }
+
+// Whether this rank's gradient counts in such a sum: no lower rank holds the same.
+bool GradientStore::counts(size_t index) const {
+  if (optimizer_.divided() || !gradients_differ()) return true;
+  return ranks_.gradients_of(optimizer_.parameters()[index]).rank() == 0;
+}
+
+double GradientStore::sum_of_squares() {
   finish_exchanges();
   double sum = 0;
   if (home_ == Home::device && device_.is_cuda()) {
-    const double own = squared_norm_there(optimizer_.parameters());
-    if (!optimizer_.divided()) return own;
-    for (const double one : of_all_ranks(control, own)) sum += one;
+    const double own = squared_norm_there();
+    if (!gradients_differ()) return own;
+    for (const double one : of_all_ranks(*ranks_.control, own)) sum += one;
     return sum;
   }
   copies_.finish();
   std::vector<ExactSum> each;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) each.push_back(own_squares(i));
-  if (optimizer_.divided()) add_over_ranks(control, each);
+  if (gradients_differ()) add_over_ranks(*ranks_.control, each);
   for (const ExactSum& one : each) sum += one.value();
   return sum;
 }
 
-double GradientStore::squares_of(size_t index, Communicator& control) {
+// For all gradients on a CUDA device at once, so that the host waits only once.
+double GradientStore::squared_norm_there() const {
+  std::vector<at::Tensor> squares;
+  const std::vector<Parameter>& parameters = optimizer_.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& gradient = parameters[i].gradient();
+    if (gradient.defined() && counts(i)) squares.push_back(cuda_squared_norm(gradient));
+  }
+  if (squares.empty()) return 0;
+  const at::Tensor all = at::stack(squares).cpu();
+  const auto* const square = all.const_data_ptr<double>();
+  return std::accumulate(square, square + all.numel(), 0.0);
+}
+
+double GradientStore::squares_of(size_t index) {
   finish_exchanges();
   std::vector<ExactSum> one{own_squares(index)};
-  if (optimizer_.divided()) add_over_ranks(control, one);
+  if (gradients_differ()) add_over_ranks(*ranks_.control, one);
   return one.front().value();
 }
 
-// Nothing where the gradient is no longer in memory.
+// Nothing where the gradient is no longer in memory, or another rank counts it.
 ExactSum GradientStore::own_squares(size_t index) const {
+  if (!counts(index)) return {};
   if (index < stored_.size() && stored_[index].present) return stored_[index].squares;
   ExactSum squares;
   const at::Tensor& gradient = optimizer_.parameters()[index].gradient();
@@ -283,6 +342,7 @@ void GradientStore::drop(size_t index) {
   stored_[index].present = false;
   stored_[index].own.reset();
   stored_[index].taken = 0;
+  stored_[index].versions.reset();
 }
 
 }  // namespace moelab

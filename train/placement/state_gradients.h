@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "kernels/update/exact_sum.h"
-#include "moe/communicator.h"
 #include "train/optim/host_copy.h"
 #include "train/optim/optimizer.h"
 #include "train/optim/state_file.h"
+#include "train/parallel/data_ranks.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
@@ -28,13 +28,15 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 // each gradient (ZeRO-2). At every micro-batch it sends each of the others what that one holds, and adds what
 // it receives in rank order. Gradients travel while backward computes the next ones. A rank of N sends
 // (N - 1) times the bytes of its gradients a micro-batch, or (N - 1) / N of them. With Reduction::step it
-// adds its own micro-batches first, on the device, in fp32, and sends their sums once a step.
+// adds its own micro-batches first, on the device, in fp32, and sends their sums once a step. The gradient of
+// experts that lie on this rank comes in as many versions as ranks send it rows, and is added over the ranks
+// that have the same experts.
 class GradientStore {
  public:
   // Keeps references; `optimizer` must have all its parameters at the first take(). On CUDA, if the optimizer
   // steps on the host, gradients go to the host even with placement.gradients=device.
   GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                std::shared_ptr<StateFile> file, Communicator& ranks = one_rank(),
+                std::shared_ptr<StateFile> file, DataRanks ranks = {},
                 Reduction reduction = Reduction::micro_batch);
 
   // Sets the number of micro-batches per step, those of all ranks together, from the next step on.
@@ -43,14 +45,16 @@ class GradientStore {
   // Takes the gradient that autograd has accumulated for the parameter at `index`; call once per micro-batch.
   // Throws IoError. Between ranks, a later call adds it.
   void take(size_t index);
+  // As above for experts: takes what the rows of rank `sender`, of those with other experts, give it. One
+  // call a sender, in rank order, instead of the one above.
+  void take(size_t index, int64_t sender, const at::Tensor& gradient);
   // Adds what is still on its way between the ranks.
   void finish_exchanges();
   // The sum of squares of all gradients, once all are taken. Bitwise the same in every home and however ranks
-  // divide them, except that a CUDA device and its host sum in different orders. 0 on meta. Ranks that divide
-  // the gradients add their parts over `control`.
-  double sum_of_squares(Communicator& control = one_rank());
+  // divide them, except that a CUDA device and its host sum in different orders. 0 on meta.
+  double sum_of_squares();
   // As above, of the gradient of the parameter at `index` alone.
-  double squares_of(size_t index, Communicator& control = one_rank());
+  double squares_of(size_t index);
   // Drops all gradients, or one; keeps memory and file space for the next step.
   void drop();
   void drop(size_t index);
@@ -61,11 +65,13 @@ class GradientStore {
     int64_t offset = 0;    // nvme: the sum's offset in the file …
     int64_t bytes = 0;     // … and its reserved bytes
     bool present = false;  // holds a gradient of this step
-    at::Tensor own;        // Reduction::step: the sum of this rank's 16-bit gradients …
-    int64_t taken = 0;     // … of so many micro-batches
+    at::Tensor own;        // Reduction::step: the sum of gradients that are not sent yet …
+    int64_t taken = 0;     // … of so many micro-batches, or so many senders in them
+    at::Tensor versions;   // of experts: the senders' gradients so far, in the order in which they are sent
     ExactSum squares;      // nvme
   };
-  // A parameter's gradient on its way between the ranks. R ranks, N elements that this one holds.
+  // A parameter's gradient on its way between the ranks. R ranks, or versions of all ranks, N elements that
+  // this one holds.
   struct Exchange {
     size_t index;
     at::Tensor sent;
@@ -73,9 +79,16 @@ class GradientStore {
     std::unique_ptr<Transfer> transfer = {};
   };
   c10::ScalarType sum_type(const Parameter& parameter) const;
+  int64_t micro_batches_here() const { return micro_batches_ / ranks_.size(); }
+  bool sums_first() const { return reduction_ == Reduction::step && micro_batches_here() > 1; }
+  bool gradients_differ() const;
+  bool counts(size_t index) const;
   bool add_own(size_t index, at::Tensor& gradient);
+  void add_own_version(size_t index, const at::Tensor& gradient);
+  void put_version(size_t index, int64_t sender, const at::Tensor& gradient);
   void prepare();
-  void start_exchange(size_t index, const at::Tensor& gradient);
+  void start_exchange(size_t index, const at::Tensor& gradient, int64_t versions = 1);
+  double squared_norm_there() const;
   void finish_exchange();
   ExactSum own_squares(size_t index) const;
   // Adds R gradients, each of the N elements that are held of a parameter, in their order.
@@ -89,12 +102,12 @@ class GradientStore {
   c10::Device device_;
   Optimizer& optimizer_;
   std::shared_ptr<StateFile> file_;
-  Communicator& ranks_;
+  DataRanks ranks_;
   Reduction reduction_;
   HostCopy copies_;
   int64_t micro_batches_ = 1;
   std::vector<Stored> stored_;  // one per parameter
-  int64_t largest_ = 0;         // bytes of the largest weight
+  int64_t largest_ = 0;         // bytes of the largest gradient that is sent
   std::deque<Exchange> exchanges_;
 };
 

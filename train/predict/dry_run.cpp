@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "kernels/memory/block_observer.h"
@@ -11,6 +10,7 @@
 #include "kernels/meta/simulated_device.h"
 #include "train/generate/sample_plan.h"
 #include "train/parallel/counting_communicator.h"
+#include "train/parallel/layout.h"
 
 namespace moelab {
 namespace {
@@ -31,16 +31,54 @@ Batch meta_rows(const TrainSettings& train, int64_t rows) {
   return batch;
 }
 
-std::vector<int64_t> owned_elements(const Optimizer& optimizer) {
+std::vector<int64_t> owned_elements(const Optimizer& optimizer, const RankLayout& layout) {
   if (!optimizer.divided()) return {};
-  std::vector<int64_t> owned;
+  std::vector<int64_t> owned(layout.data);
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const std::vector<int64_t> elements = optimizer.parts(i).elements();
-    owned.resize(elements.size());
-    std::transform(owned.begin(), owned.end(), elements.begin(), owned.begin(), std::plus<>());
+    const bool experts = optimizer.parameters()[i].part.has_value();
+    for (int64_t r = 0; r < layout.data; ++r) owned[r] += elements[experts ? r / layout.expert : r];
   }
   return owned;
 }
+
+// One of the ranks, which counts what it would send.
+struct CountedRanks {
+  CountedRanks(const RankLayout& layout, int64_t rank)
+      : places(place_of(layout, rank)),
+        gradients(rank, layout.data),
+        weights(rank, layout.data),
+        updates(rank, layout.data),
+        control(rank, layout.data),
+        experts(places.expert, layout.expert),
+        expert_gradients(places.replicas, replicas_in(layout)),
+        expert_weights(places.replicas, replicas_in(layout)),
+        expert_updates(places.replicas, replicas_in(layout)) {}
+
+  static int64_t replicas_in(const RankLayout& layout) { return layout.data / layout.expert; }
+  DataRanks ranks() {
+    return {.gradients = &gradients,
+            .weights = &weights,
+            .updates = &updates,
+            .control = &control,
+            .experts = &experts,
+            .expert_gradients = &expert_gradients,
+            .expert_weights = &expert_weights,
+            .expert_updates = &expert_updates};
+  }
+  // Without what ranks decide together.
+  int64_t sent_bytes() const {
+    int64_t bytes = 0;
+    for (const CountingCommunicator* one :
+         {&gradients, &weights, &updates, &experts, &expert_gradients, &expert_weights, &expert_updates})
+      bytes += one->sent_bytes();
+    return bytes;
+  }
+
+  Place places;
+  CountingCommunicator gradients, weights, updates, control, experts, expert_gradients, expert_weights,
+      expert_updates;
+};
 
 }  // namespace
 
@@ -55,11 +93,10 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
   host.reset_peaks();
   nvme.reset_peaks();
   const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
-  const int64_t ranks = std::max<int64_t>(1, settings.parallel.data);
-  CountingCommunicator gradients(rank, ranks), weights(rank, ranks), updates(rank, ranks),
-      control(rank, ranks);
-  Trainer trainer(settings, at::kMeta, batches,
-                  {.gradients = &gradients, .weights = &weights, .updates = &updates, .control = &control});
+  const int64_t data = std::max<int64_t>(1, settings.parallel.data);
+  const RankLayout layout = layout_of(data, data, 1, 1, settings.parallel.expert);
+  CountedRanks ranks(layout, rank);
+  Trainer trainer(settings, at::kMeta, batches, ranks.ranks());
   // The second step finds the state the first one made: moments, cached tables. A run of one step has no
   // learning rate for a second, so step 0 is repeated. A run of no step evaluates and saves.
   if (settings.train.steps > 0) {
@@ -68,8 +105,9 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
   }
   DryRun result;
   result.rank = rank;
-  result.owned_elements = owned_elements(trainer.optimizer());
-  result.sent_bytes = (gradients.sent_bytes() + weights.sent_bytes() + updates.sent_bytes()) / 2;
+  result.owned_elements = owned_elements(trainer.optimizer(), layout);
+  result.sent_bytes = ranks.sent_bytes() / 2;
+  result.sent_rows_bytes = ranks.experts.sent_bytes() / 2;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {

@@ -21,15 +21,16 @@ struct DryRun {
   int64_t host_peak = 0;           // batches and everything else outside the device budget
   int64_t nvme_peak = 0;
   std::vector<int64_t> owned_elements;  // of the weights, by each rank, if ranks divide the state
-  int64_t sent_bytes = 0;               // to other ranks, by the gradients and weights of a step
+  int64_t sent_bytes = 0;               // to other ranks, by a step …
+  int64_t sent_rows_bytes = 0;          // … and of these by the exchanges between dispatch and experts
   int64_t update_bytes = 0;             // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
 };
 
 // Runs two steps, plus an evaluation batch and the largest sampling pass if the run has them, on one thread.
 // Nothing else may use the meta device meanwhile. Throws what the model's checks throw, and UserError when
-// sample.share is too small for one text. Of ranks that divide the state (parallel.zero), that of the one
-// with the largest part.
+// sample.share is too small for one text, or the layout of the ranks is none. Of ranks that divide the state
+// (parallel.zero), that of the one with the largest part.
 DryRun dry_run(const Settings& settings);
 // That of one of the ranks.
 DryRun dry_run_of_rank(const Settings& settings, int64_t rank);

@@ -186,7 +186,8 @@ struct ParallelSettings {
             range(0, 3));
     v.field("tensor", self.tensor, "ranks that share each weight matrix; only 1 so far", range(1, 1 << 20));
     v.field("pipeline", self.pipeline, "ranks that share the layers; only 1 so far", range(1, 1 << 20));
-    v.field("expert", self.expert, "data-parallel ranks that share the experts; only 1 so far",
+    v.field("expert", self.expert,
+            "data-parallel ranks that share the experts: each holds its part of them, and all other weights",
             range(1, 1 << 20));
     v.field(
         "reduce", self.reduce,

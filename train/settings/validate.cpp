@@ -219,13 +219,48 @@ void check_dynamic_batch(const Settings& s) {
               value_text(d.min) + " to max=" + value_text(d.max) + ", its range; change one of them");
 }
 
+// The update rule must allow a cut of the experts' weights where those of a rank end.
+void check_cut_of_experts(const Settings& s) {
+  const ModelSettings& m = s.model;
+  const int64_t D = m.d_model, F = m.d_expert;
+  for (const WeightShape& weight : {WeightShape{.shape = {m.experts, 2 * F, D}, .hidden = true},
+                                    WeightShape{.shape = {m.experts, D, F}, .hidden = true}}) {
+    const Cut cut = update_rule_facts(s.optim).cut(weight);
+    const int64_t unit = s.parallel.expert * cut.align;
+    require(cut.shape.front() % unit == 0,
+            named("parallel.expert", s.parallel.expert) + " with " + named("optim.name", s.optim.name) +
+                ": this optimizer keeps blocks of " + std::to_string(cut.align) +
+                " weights together, and a rank's experts do not end where a block does; set another "
+                "optim.name, or model.d_model and model.d_expert to multiples of 16");
+  }
+}
+
+void check_expert_ranks(const Settings& s) {
+  if (s.parallel.expert == 1) return;
+  const std::string ranks = named("parallel.expert", s.parallel.expert) + " with ";
+  require(!s.model.dense(), ranks + "model.experts=0: there are no experts to share; set parallel.expert=1");
+  require(s.model.experts % s.parallel.expert == 0,
+          ranks + named("model.experts", s.model.experts) +
+              ": each rank needs as many experts as the others; set parallel.expert to a number that divides "
+              "model.experts");
+  require(s.model.dispatch != Dispatch::onehot,
+          ranks +
+              "model.dispatch=onehot: the one-hot dispatch needs all experts on one rank; set "
+              "model.dispatch=capacity or dropless");
+  require(s.memory.cuda_graphs == CudaGraphs::none,
+          ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +
+              ": a graph cannot exchange rows with other ranks; set memory.cuda_graphs=none");
+  check_cut_of_experts(s);
+}
+
 void check_parallel(const Settings& s) {
   const auto one = [](const char* key, int64_t value) {
-    require(value == 1, named(key, value) + ": only data-parallel ranks are built so far; set it to 1");
+    require(value == 1,
+            named(key, value) + ": ranks that share matrices or layers are not built; set it to 1");
   };
   one("parallel.tensor", s.parallel.tensor);
   one("parallel.pipeline", s.parallel.pipeline);
-  one("parallel.expert", s.parallel.expert);
+  check_expert_ranks(s);
   require(s.parallel.reduce == Reduction::micro_batch || s.parallel.zero < 2,
           "parallel.reduce=step with " + named("parallel.zero", s.parallel.zero) +
               ": a rank that holds only its part of the gradients cannot add whole ones first; set "

@@ -61,9 +61,8 @@ void Trainer::LaunchedStep::take_routing() {
 bool Trainer::LaunchedStep::decide() {
   const bool alone = trainer_.ranks_.size() == 1;
   if (!alone) trainer_.reserve_on_all_ranks();
-  const double squares = trainer_.settings_.optim.in_backward
-                             ? trainer_.consumed_squares()
-                             : trainer_.gradients_.sum_of_squares(*trainer_.ranks_.control);
+  const double squares = trainer_.settings_.optim.in_backward ? trainer_.consumed_squares()
+                                                              : trainer_.gradients_.sum_of_squares();
   decision_ = decide_step(squares, report_.loss, report_.loss_scale, trainer_.settings_.optim.clip);
   report_.take(decision_);
   if (alone && !decision_.skipped) trainer_.reserve();

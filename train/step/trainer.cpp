@@ -20,11 +20,12 @@ namespace moelab {
 namespace {
 
 TransformerOptions training_options(const Settings& settings, c10::Device device, Optimizer& optimizer,
-                                    GatheredWeights& gathered) {
+                                    GatheredWeights& gathered, const std::optional<TokenExchange>& exchange) {
   TransformerOptions options = compute_options(settings.precision, device);
   options.seed = static_cast<uint64_t>(settings.train.seed);
   options.masters = keeps_masters(settings);
   options.longest_document = settings.train.sequence;
+  options.exchange = exchange ? &*exchange : nullptr;
   options.made = [&](Parameter& parameter) {
     const Parameter kept = optimizer.add(parameter);
     if (!optimizer.divided()) {
@@ -50,6 +51,11 @@ struct GradientHook : torch::autograd::PostAccumulateGradHook {
 bool steps_beside_backward(const Settings& s, c10::Device device) {
   return device.is_cuda() && s.optim.in_backward && s.placement.optimizer != Home::device &&
          s.placement.parameters == Home::device;
+}
+
+std::optional<TokenExchange> exchange_over(Communicator& experts, TokenExchange::Gradients take) {
+  if (experts.size() == 1) return std::nullopt;
+  return TokenExchange(experts, std::move(take));
 }
 
 }  // namespace
@@ -114,13 +120,19 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
       device_(device),
       batches_(std::move(batches)),
       ranks_(ranks),
-      gathered_(settings, device, settings.parallel.zero == 3 ? *ranks.weights : one_rank()),
+      gathered_(settings, device, settings.parallel.zero == 3 ? *ranks.weights : one_rank(),
+                settings.parallel.zero == 3 ? *ranks.expert_weights : one_rank()),
       state_file_(make_state_file(settings.placement, device)),
       optimizer_(settings.optim, keeps_masters(settings), settings.placement.optimizer, device, state_file_,
-                 settings.parallel.zero > 0 ? *ranks.updates : one_rank()),
-      model_(settings.model, settings.attention, training_options(settings, device, optimizer_, gathered_)),
-      gradients_(settings.placement, device, optimizer_, state_file_, *ranks.gradients,
-                 settings.parallel.reduce),
+                 settings.parallel.zero > 0 ? *ranks.updates : one_rank(),
+                 settings.parallel.zero > 0 ? *ranks.expert_updates : one_rank()),
+      exchange_(exchange_over(*ranks.experts,
+                              [this](const at::Tensor& weight, int64_t sender, const at::Tensor& gradient) {
+                                take_of_experts(weight, sender, gradient);
+                              })),
+      model_(settings.model, settings.attention,
+             training_options(settings, device, optimizer_, gathered_, exchange_)),
+      gradients_(settings.placement, device, optimizer_, state_file_, ranks, settings.parallel.reduce),
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
@@ -133,9 +145,18 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
 void Trainer::hook_gradients() {
   gradients_.accumulate(micro_batches());
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    if (optimizer_.parameters()[i].part) continue;  // take_of_experts
     const auto take = [this, i] { settings_.optim.in_backward ? consume_gradient(i) : gradients_.take(i); };
     torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.leaf(i), std::make_unique<GradientHook>(take));
   }
+}
+
+// Of experts, as soon as one rank's rows have given a gradient.
+void Trainer::take_of_experts(const at::Tensor& weight, int64_t sender, const at::Tensor& gradient) {
+  size_t index = 0;
+  while (!optimizer_.leaf(index).is_same(weight)) ++index;
+  gradients_.take(index, sender, gradient);
+  if (settings_.optim.in_backward && sender + 1 == ranks_.experts->size()) consume_gradient(index);
 }
 
 void Trainer::enter(Phase phase) const {
@@ -184,8 +205,9 @@ void Trainer::consume_gradient(size_t index) {
 
 void Trainer::step_consumed(size_t index) {
   at::NoGradGuard no_grad;
-  if (ranks_.size() > 1) gradients_.take(index);
-  consumed_squares_[index] = gradients_.squares_of(index, *ranks_.control);
+  const bool taken = optimizer_.parameters()[index].part.has_value();
+  if (ranks_.size() > 1 && !taken) gradients_.take(index);
+  consumed_squares_[index] = gradients_.squares_of(index);
   const StepDecision decision = decide_step(consumed_squares_[index], 0, 1, settings_.optim.clip);
   if (!decision.skipped) {
     written_ = true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/memory/ledger.h"
+#include "moe/token_exchange.h"
 #include "moe/transformer.h"
 #include "train/activations/recompute.h"
 #include "train/activations/saved_tensors.h"
@@ -51,7 +52,8 @@ void round_masters(Transformer& model, const PrecisionSettings& precision = {});
 // Of several data-parallel ranks, rank d of N takes micro-batch a * N + d of a step as its a-th. Every rank
 // adds the gradients, losses and routing of all of them in that order, so that all ranks have the bits of one
 // rank that takes N times as many micro-batches. With parallel.zero they divide the state among them, which
-// changes no bit. All ranks make the same calls.
+// changes no bit. With parallel.expert each holds some of the experts, and they exchange rows. All ranks make
+// the same calls.
 class Trainer {
  public:
   Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks = {});
@@ -139,6 +141,7 @@ class Trainer {
   void reserve_on_all_ranks();
   void step_all(double gradient_scale);
   void hook_gradients();
+  void take_of_experts(const at::Tensor& weight, int64_t sender, const at::Tensor& gradient);
 
   // What captured steps keep, with memory.cuda_graphs=step.
   struct GraphStep {
@@ -164,6 +167,7 @@ class Trainer {
   mutable GatheredWeights gathered_;       // reading weights gathers them on the device for a moment
   std::shared_ptr<StateFile> state_file_;  // null: no state is on NVMe
   Optimizer optimizer_;
+  std::optional<TokenExchange> exchange_;  // none: all experts are here
   Transformer model_;
   GradientStore gradients_;
   RecomputeRunner recompute_;

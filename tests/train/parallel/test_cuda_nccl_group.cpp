@@ -35,7 +35,7 @@ void run_on_gpus(int64_t size, const std::function<void(c10::Device, C10dCommuni
         c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(gpu);
         const RankGroup nccl = nccl_group(store, "gpus", r, all, gpu, seconds(60));
         C10dCommunicator communicator(gloo_group(store, "hosts", r, all, seconds(60)), "data/weights");
-        communicator.use_for_cuda(nccl);
+        communicator.use_for_cuda(nccl, {0});
         rank(gpu, communicator);
         communicator.agree(std::vector<int64_t>{r});
         nccl->shutdown();

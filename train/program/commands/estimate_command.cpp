@@ -137,6 +137,7 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
       {"host_bytes", run.host_peak},
       {"nvme_bytes", run.nvme_peak},
       {"sent_bytes", run.sent_bytes},
+      {"sent_rows_bytes", run.sent_rows_bytes},
       {"owned_elements", run.owned_elements},
       {"state_bytes",
        {{"parameters", run.state.parameters},
@@ -151,15 +152,19 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
 
 // What a rank of N sends in a step, in elements of P parameters.
 std::string sent_formula(const Settings& settings) {
-  const std::string each = settings.parallel.reduce == Reduction::step ? " a step" : " a micro-batch";
+  const std::string each = settings.parallel.reduce == Reduction::step ? " a step" : " a micro-batch",
+                    experts = settings.parallel.expert > 1
+                                  ? "; of experts N / M in place of N, and of their weights P / M"
+                                  : "";
   switch (settings.parallel.zero) {
     case 0:
-      return "gradients: P (N - 1)" + each;
+      return "gradients: P (N - 1)" + each + experts;
     case 3:
       return fmt::format("(N - 1) / N of: gradients P, blocks {}P, embedding and head P, all a micro-batch",
-                         settings.placement.reshard_after_forward ? "2 " : "");
+                         settings.placement.reshard_after_forward ? "2 " : "") +
+             experts;
     default:
-      return "(N - 1) / N of: gradients P" + each + ", weights P";
+      return "(N - 1) / N of: gradients P" + each + ", weights P" + experts;
   }
 }
 
@@ -180,7 +185,9 @@ void print_state(const Settings& settings, const DryRun& run) {
       !wide && keeps_masters(settings) ? " + " + part("4 P", 1) + " (fp32 masters)" : "";
   const bool whole = settings.parallel.reduce == Reduction::step && settings.train.accumulation > 1;
   const bool one_micro_batch = settings.train.accumulation * ranks == 1;
-  std::cout << "\nstate, by formula\n";
+  std::cout << "\nstate, by formula"
+            << (settings.parallel.expert > 1 ? "; P that is not divided counts this rank's experts alone\n"
+                                             : "\n");
   print("weights", run.state.parameters,
         wide ? part("4 P", 3) : part("2 P", 3) + " (" + stored + coded + ")" + masters);
   print("gradients", run.state.gradients,
@@ -214,7 +221,14 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
                            human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
   if (settings.parallel.data > 1) {
     std::cout << fmt::format("\none of {} data-parallel ranks\n  {:<24}{:>12}  {}\n", settings.parallel.data,
-                             "sent in a step", human_bytes(run.sent_bytes), sent_formula(settings));
+                             "sent in a step", human_bytes(run.sent_bytes - run.sent_rows_bytes),
+                             sent_formula(settings));
+    if (settings.parallel.expert > 1) {
+      std::cout << fmt::format(
+          "  {:<24}{:>12}  (M - 1) / M of 4 R D and 2 R weights, a layer and micro-batch: R "
+          "rows of width D, M={}\n",
+          "rows of experts", human_bytes(run.sent_rows_bytes), settings.parallel.expert);
+    }
     if (!run.owned_elements.empty()) {
       const auto [least, most] = std::minmax_element(run.owned_elements.begin(), run.owned_elements.end());
       std::cout << fmt::format("  {:<24}{:>12}  at least, and {} at most: whole rows, blocks or matrices\n",

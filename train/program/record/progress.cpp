@@ -52,7 +52,9 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
   const ModelSettings& m = settings.model;
   const std::string experts =
       m.dense() ? "dense" : fmt::format("{} experts, top-{}", m.experts, m.experts_per_token);
-  const int64_t limit = settings.memory.limit.count;
+  const int64_t limit = settings.memory.limit.count, sharing = settings.parallel.expert;
+  const std::string shared_experts =
+      sharing > 1 ? fmt::format(", with {} experts each", m.experts / sharing) : "";
   std::cout << fmt::format("{}: {} parameters, {} active a token; {} layers of width {}, {}\n", m.preset,
                            human_count(parameter_count(m)), human_count(active_parameter_count(m)), m.layers,
                            m.d_model, experts)
@@ -61,8 +63,8 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                            value_text(settings.attention.kernel), value_text(m.dispatch),
                            value_text(settings.activations.checkpoint))
             << (settings.parallel.data > 1
-                    ? fmt::format("{} data-parallel ranks; a step takes {} micro-batches of {} rows\n",
-                                  settings.parallel.data,
+                    ? fmt::format("{} data-parallel ranks{}; a step takes {} micro-batches of {} rows\n",
+                                  settings.parallel.data, shared_experts,
                                   settings.parallel.data * settings.train.accumulation,
                                   settings.train.micro_batch)
                     : "")

@@ -1,5 +1,5 @@
-// A run of N ranks stops, and M ranks with another stage of ZeRO go on from its checkpoint: the bits of one
-// rank that was never stopped.
+// A run of N ranks stops, and M ranks with another stage of ZeRO, or with other experts, go on from its
+// checkpoint: the bits of one rank that was never stopped.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -21,7 +21,16 @@ constexpr int64_t kMicroBatches = 12;  // of a step, over all ranks
 
 using Overrides = std::vector<std::string>;
 
-Settings settings_of(int64_t ranks, int64_t stage, const Overrides& more) {
+// Ranks that divide the state by a stage of ZeRO, and the experts.
+struct Layout {
+  int64_t ranks = 1, stage = 0, experts = 1;
+  std::string text() const {
+    return std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", experts over " +
+           std::to_string(experts);
+  }
+};
+
+Settings settings_of(const Layout& layout, const Overrides& more) {
   Overrides all = {"model.vocab=61",
                    "model.d_model=32",
                    "model.layers=2",
@@ -33,9 +42,10 @@ Settings settings_of(int64_t ranks, int64_t stage, const Overrides& more) {
                    "train.steps=8",
                    "optim.warmup=1",
                    "optim.clip=0.5",
-                   "parallel.data=" + std::to_string(ranks),
-                   "parallel.zero=" + std::to_string(ranks == 1 ? 0 : stage),
-                   "train.accumulation=" + std::to_string(kMicroBatches / ranks)};
+                   "parallel.data=" + std::to_string(layout.ranks),
+                   "parallel.zero=" + std::to_string(layout.ranks == 1 ? 0 : layout.stage),
+                   "parallel.expert=" + std::to_string(layout.experts),
+                   "train.accumulation=" + std::to_string(kMicroBatches / layout.ranks)};
   all.insert(all.end(), more.begin(), more.end());
   return load_settings({.config = "moe-pico", .overrides = all});
 }
@@ -53,7 +63,7 @@ std::vector<TensorEntry> copies(std::vector<TensorEntry> entries) {
 // Steps from `from` to `to`, resumed from what is in `folder` unless `from` is 0, saved there if `saves`.
 Outcome train(const Settings& s, DataRanks ranks, int64_t from, int64_t to,
               const std::filesystem::path& folder, bool saves) {
-  Trainer trainer(s, at::kCPU, test::random_batches(settings_of(1, 0, {})), ranks);
+  Trainer trainer(s, at::kCPU, test::random_batches(settings_of({}, {})), ranks);
   MemoryManager manager(s, [](const Settings&) { return int64_t{0}; });
   if (from > 0) {
     const LoadedCheckpoint loaded = load_latest(folder);
@@ -62,31 +72,32 @@ Outcome train(const Settings& s, DataRanks ranks, int64_t from, int64_t to,
   }
   Outcome outcome;
   for (int64_t step = from; step < to; ++step) outcome.losses.push_back(trainer.step(step).loss);
-  const bool writes = ranks.rank() == 0 || s.parallel.zero > 0;
+  const bool divided = s.parallel.zero > 0, writes = divided || ranks.rank() < s.parallel.expert;
   if (saves && writes)
     write_checkpoint(folder, run_state(trainer, manager, s, {}, to, 0), 1,
-                     s.parallel.zero > 0 ? *ranks.checkpoint : one_rank());
+                     divided ? *ranks.checkpoint : *ranks.experts);
   outcome.weights = copies(trainer.weights());
   outcome.state = copies(trainer.optimizer_state());
   return outcome;
 }
 
-Outcome straight(const Overrides& more) { return train(settings_of(1, 0, more), {}, 0, 4, "", false); }
+Outcome straight(const Overrides& more) { return train(settings_of({}, more), {}, 0, 4, "", false); }
 
-void expect_resumed(const Outcome& want, int64_t from_ranks, int64_t from_stage, int64_t to_ranks,
-                    int64_t to_stage, const Overrides& more) {
-  const std::string where = std::to_string(from_ranks) + " ranks, stage " + std::to_string(from_stage) +
-                            " to " + std::to_string(to_ranks) + ", stage " + std::to_string(to_stage);
+void expect_resumed(const Outcome& want, const Layout& from, const Layout& to, const Overrides& more) {
+  const std::string where = from.text() + " to " + to.text();
   const TemporaryFolder folder;
-  const Settings before = settings_of(from_ranks, from_stage, more),
-                 after = settings_of(to_ranks, to_stage, more);
-  test::run_data_ranks(from_ranks, [&](DataRanks ranks) { train(before, ranks, 0, 2, folder.path(), true); });
-  test::run_data_ranks(to_ranks, [&](DataRanks ranks) {
-    const Outcome got = train(after, ranks, 2, 4, folder.path(), false);
-    EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + 2, want.losses.end())) << where;
-    test::expect_equal(got.weights, want.weights, where);
-    test::expect_equal(got.state, want.state, where);
-  });
+  const Settings before = settings_of(from, more), after = settings_of(to, more);
+  test::run_data_ranks(
+      from.ranks, [&](DataRanks ranks) { train(before, ranks, 0, 2, folder.path(), true); }, from.experts);
+  test::run_data_ranks(
+      to.ranks,
+      [&](DataRanks ranks) {
+        const Outcome got = train(after, ranks, 2, 4, folder.path(), false);
+        EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + 2, want.losses.end())) << where;
+        test::expect_equal(got.weights, want.weights, where);
+        test::expect_equal(got.state, want.state, where);
+      },
+      to.experts);
 }
 
 // Over the 16 pairs, each stage is written and read by several numbers of ranks.
@@ -95,7 +106,7 @@ void expect_all_resumed(const Overrides& more) {
   for (const double loss : want.losses) ASSERT_TRUE(std::isfinite(loss));
   for (int64_t from = 1; from <= 4; ++from)
     for (int64_t to = 1; to <= 4; ++to)
-      expect_resumed(want, from, (from + to) % 4, to, (from + 2 * to + 1) % 4, more);
+      expect_resumed(want, {from, (from + to) % 4}, {to, (from + 2 * to + 1) % 4}, more);
 }
 
 TEST(ResumeRanks, AnyNumberAndStageGoesOnFromAnyOther) { expect_all_resumed({"precision.compute=bf16"}); }
@@ -112,9 +123,22 @@ TEST(ResumeRanks, StateInBlocksAndInMatricesIsDividedAnew) {
   for (const Overrides& more : cases) {
     SCOPED_TRACE(more.front());
     const Outcome want = straight(more);
-    expect_resumed(want, 3, 3, 4, 1, more);
-    expect_resumed(want, 1, 0, 2, 3, more);
-    expect_resumed(want, 4, 2, 1, 0, more);
+    expect_resumed(want, {3, 3}, {4, 1}, more);
+    expect_resumed(want, {1, 0}, {2, 3}, more);
+    expect_resumed(want, {4, 2}, {1, 0}, more);
+  }
+}
+
+TEST(ResumeRanks, ExpertsGoToOtherRanks) {
+  for (const Overrides& more :
+       {Overrides{"precision.compute=bf16"}, Overrides{"optim.name=adafactor", "model.shared_experts=1"},
+        Overrides{"optim.name=adam8bit", "precision.compute=bf16", "precision.master=none"}}) {
+    SCOPED_TRACE(more.front());
+    const Outcome want = straight(more);
+    expect_resumed(want, {4, 0, 2}, {2, 3, 1}, more);
+    expect_resumed(want, {1, 0, 1}, {4, 3, 2}, more);
+    expect_resumed(want, {4, 1, 2}, {4, 0, 4}, more);
+    expect_resumed(want, {4, 2, 4}, {1, 0, 1}, more);
   }
 }
 
