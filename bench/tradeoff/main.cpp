@@ -52,7 +52,7 @@ void declare(CLI::App& app, Options& options) {
       ->type_name("FILE");
   CLI::Option* plan =
       app.add_option("--plan", options.plan, "what to measure; default: the rows of `moelab techniques`")
-          ->type_name("quick|full|FILE");
+          ->type_name("quick|full|ranks|FILE");
   CLI::Option* quick = app.add_flag("--quick", options.quick,
                                     "--plan quick: moe-pico unless --model is given, under six minutes");
   app.add_flag("--full", options.full, "--plan full: ninety minutes at a time")->excludes(plan, quick);

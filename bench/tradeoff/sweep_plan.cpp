@@ -218,9 +218,11 @@ SweepPlan parse_plan(const std::string& text, const std::string& where) {
 SweepPlan load_plan(const std::string& name) {
   if (name == "quick") return parse_plan(kQuickPlan, "quick.yaml");
   if (name == "full") return parse_plan(kFullPlan, "full.yaml");
+  if (name == "ranks") return parse_plan(kRanksPlan, "ranks.yaml");
   std::error_code none;
   if (!std::filesystem::is_regular_file(name, none))
-    throw UserError("--plan " + name + ": neither a plan nor a file" + did_you_mean(name, {"quick", "full"}));
+    throw UserError("--plan " + name + ": neither a plan nor a file" +
+                    did_you_mean(name, {"quick", "full", "ranks"}));
   return parse_plan(file_text(name), name);
 }
 

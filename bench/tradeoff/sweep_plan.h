@@ -36,9 +36,9 @@ struct SweepPlan {
 // A plan of one part without a name: every row of the table of techniques.
 SweepPlan plan_of_all_rows(int64_t rounds, int64_t steps);
 
-// `name`: "quick" or "full" (this folder's files at the time of the build), or a file. Throws UserError with
-// FILE:LINE for text that is no plan, and for unknown keys, techniques, settings and presets, with the
-// nearest known name.
+// `name`: "quick", "full" or "ranks" (this folder's files at the time of the build), or a file. Throws
+// UserError with FILE:LINE for text that is no plan, and for unknown keys, techniques, settings and presets,
+// with the nearest known name.
 SweepPlan load_plan(const std::string& name);
 
 // As load_plan, from text; `where` names the file in messages.
@@ -46,5 +46,6 @@ SweepPlan parse_plan(const std::string& text, const std::string& where);
 
 extern const char* const kQuickPlan;
 extern const char* const kFullPlan;
+extern const char* const kRanksPlan;
 
 }  // namespace moelab::tradeoff

@@ -88,7 +88,7 @@ TEST(SweepPlan, MistakesNameTheFileTheLineAndWhatIsNearest) {
 
 // Every case of the plans is a valid run, and is found again by its name.
 TEST(SweepPlan, TheProgramsOwnPlansAreCases) {
-  for (const char* name : {"quick", "full"}) {
+  for (const char* name : {"quick", "full", "ranks"}) {
     SweepPlan plan = load_plan(name);
     EXPECT_GT(plan.minutes, 0);
     for (PlanPart& one : plan.parts) {
