@@ -3,6 +3,7 @@
 # The wheel's own CMake package insists on a whole CUDA toolkit even for its CPU half, so the libraries are
 # named here one by one: libtorch_cpu and libc10 need no more than libcudart and libcupti; the CUDA half is
 # added where scripts/setup.sh found or fetched a compiler for it (MOELAB_CUDA).
+include(CudaArchitectures)
 set(MOELAB_TORCH "" CACHE PATH "folder of the torch package (site-packages/torch); empty: the one in .venv")
 if(MOELAB_TORCH)
   set(MOELAB_TORCH_FOUND ${MOELAB_TORCH})
@@ -44,12 +45,12 @@ if(MOELAB_CUDA STREQUAL "ON" OR (MOELAB_CUDA STREQUAL "AUTO" AND NOT _cuda_sourc
   endif()
 endif()
 if(MOELAB_WITH_CUDA)
-  set(CMAKE_CUDA_ARCHITECTURES ${MOELAB_CUDA_ARCHITECTURES})
+  moelab_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${MOELAB_CUDA_ARCHITECTURES}")
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA C++20
   find_package(CUDAToolkit REQUIRED)
 endif()
-message(STATUS "LibTorch: ${MOELAB_TORCH_FOUND}; CUDA kernels: ${MOELAB_WITH_CUDA}")
+message(STATUS "LibTorch: ${MOELAB_TORCH_FOUND}; CUDA kernels: ${MOELAB_WITH_CUDA} ${CMAKE_CUDA_ARCHITECTURES}")
 
 # libtorch_cpu itself needs these two, with or without CUDA kernels.
 foreach(_name cudart cupti)

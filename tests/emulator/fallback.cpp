@@ -284,14 +284,14 @@ void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 struct Hooks : at::CUDAHooksInterface {
   explicit Hooks(at::CUDAHooksArgs) {}
   void init() const override {}
-  bool hasCUDA() const override { return true; }
+  bool hasCUDA() const override { return c10::cuda::device_count() > 0; }
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isAvailable() const override { return hasCUDA(); }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex deviceCount() const override { return c10::cuda::device_count(); }
   c10::DeviceIndex current_device() const override { return 0; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  int getNumGPUs() const override { return 1; }
+  int getNumGPUs() const override { return c10::cuda::device_count(); }
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
   at::Allocator* getCUDADeviceAllocator() const override { return allocator(); }
   // Seeded with the CPU's and never drawn from: random numbers are the CPU's.
@@ -304,7 +304,8 @@ struct Hooks : at::CUDAHooksInterface {
 
 [[maybe_unused]] static const bool ready = [] {
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
-  c10::cuda::CUDACachingAllocator::init(1);
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) == cudaSuccess) c10::cuda::CUDACachingAllocator::init(gpus);
   return true;
 }();
 

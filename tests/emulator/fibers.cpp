@@ -209,7 +209,10 @@ void* dynamic_shared() { return machine.shared.data(); }
 
 void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel) {
   ++machine.launches;
-  if (!is_valid(grid, block, shared_bytes)) {
+  if (const char* const fails = std::getenv("MOELAB_EMULATOR_FAILS");
+      fails && std::atoll(fails) == machine.launches) {
+    machine.error = cudaErrorLaunchFailure;
+  } else if (!is_valid(grid, block, shared_bytes)) {
     machine.error = cudaErrorInvalidConfiguration;
   } else if (capturing()) {
     record([=] { run_blocks(grid, block, shared_bytes, kernel); });

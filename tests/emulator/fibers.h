@@ -39,7 +39,7 @@ uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other);
 void* dynamic_shared();
 
 // Runs kernel() on every thread. A launch that a GPU would refuse leaves cudaErrorInvalidConfiguration. In a
-// capture (capture.h) it is recorded.
+// capture (capture.h) it is recorded. Launch MOELAB_EMULATOR_FAILS of the process, counted from 1, fails.
 void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel);
 
 // What `kernel<<<grid, block, shared_bytes, stream>>>(arguments...)` is translated to.

@@ -1,7 +1,8 @@
 // The CUDA runtime as libc10_cuda and our operators call it, for a device whose memory is the host's: one GPU
-// of compute capability 9.0, or MOELAB_EMULATOR_CAPABILITY (as "8.0"). Work is done when a call returns, but
-// for copies (streams.h). Linked before libcudart, it stands in front of it; LibTorch's own CUDA kernels,
-// which libtorch_cuda holds, are replaced by fallback.cpp.
+// of compute capability 9.0, or MOELAB_EMULATOR_CAPABILITY (as "8.0"), with a driver for this CUDA version, or
+// for MOELAB_EMULATOR_DRIVER (as "12.8"; 0: no driver). Work is done when a call returns, but for copies
+// (streams.h). Linked before libcudart, it stands in front of it; LibTorch's own CUDA kernels, which
+// libtorch_cuda holds, are replaced by fallback.cpp.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -43,11 +44,19 @@ Memory& memory() {
 
 size_t rounded_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-int capability() {
-  const char* const text = std::getenv("MOELAB_EMULATOR_CAPABILITY");
-  int major = 9, minor = 0;
-  if (text != nullptr) std::sscanf(text, "%d.%d", &major, &minor);
-  return major * 10 + minor;
+struct Version {
+  int major, minor;
+};
+Version version_of(const char* variable, Version otherwise) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  Version version{};
+  std::sscanf(text, "%d.%d", &version.major, &version.minor);
+  return version;
+}
+
+Version driver() {
+  return version_of("MOELAB_EMULATOR_DRIVER", {CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10});
 }
 
 // Waiting is not permitted in a capture; elsewhere it tells of a kernel that failed.
@@ -161,6 +170,9 @@ cudaError_t cudaHostUnregister(void* memory_of_host) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  if (driver().major == 0) return cudaErrorNoDevice;
+  if (driver().major < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;
   *count = 1;
   return cudaSuccess;
 }
@@ -177,8 +189,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* all, int) {
   *all = {};
   std::snprintf(all->name, sizeof(all->name), "emulator");
-  all->major = capability() / 10;
-  all->minor = capability() % 10;
+  const Version capability = version_of("MOELAB_EMULATOR_CAPABILITY", {9, 0});
+  all->major = capability.major;
+  all->minor = capability.minor;
   all->multiProcessorCount = 1;
   all->warpSize = 32;
   all->maxThreadsPerBlock = 1024;
@@ -187,7 +200,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* all, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = driver().major * 1000 + driver().minor * 10;
   return cudaSuccess;
 }
 
