@@ -23,7 +23,10 @@ say "Setting up: compiler, libraries, LibTorch (a first time downloads about 1 G
 scripts/setup.sh --for run
 
 say "Building moelab and its trade-off harness (a first time takes some minutes)"
-configure_and_build quick bench_tradeoff -DMOELAB_CUDA=OFF
+# CUDA takes longer to build: only where there is a GPU, and then for that GPU.
+cuda=OFF
+if have_gpu; then cuda=AUTO; fi
+configure_and_build quick bench_tradeoff "-DMOELAB_CUDA=$cuda"
 readonly MOELAB=build/quick/bin/moelab
 
 say "Preparing the corpus: the source of Python's standard library, as bytes"
@@ -33,11 +36,10 @@ else
   .venv/bin/python scripts/prepare_data.py --bytes --python-stdlib --out "$DATA"
 fi
 
-# The CUDA kernels have not been run yet, so a GPU is left alone. 16-bit products pay where the CPU has
-# instructions for them.
-readonly device=cpu
+# The GPU, if the program can use it; 16-bit products pay there, and on CPUs that have instructions for them.
+device=$("$MOELAB" train --config moe-micro --print-config | sed -n 's/^  device: //p')
 compute=bf16
-if ! grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo; then
+if [[ $device == cpu ]] && ! grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo; then
   compute=fp32
 fi
 readonly TRAIN=("$MOELAB" train --config moe-micro --device "$device" "data.path=$DATA")

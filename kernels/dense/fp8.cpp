@@ -164,8 +164,9 @@ Fp8Codes fp8_codes(const Tensor& x, Fp8Format format, Fp8Scale scale) {
 }
 
 bool has_fp8_products(c10::Device device) {
-  if (device.is_meta()) return meta_is_cuda();
-  return device.is_cuda() && compute_capability(device) >= 89;
+  constexpr int kAda = 89;
+  if (device.is_meta()) return meta_capability() >= kAda;
+  return device.is_cuda() && compute_capability(device) >= kAda;
 }
 
 Fp8Factors fp8_factors(const Tensor& a, Fp8Format format, const Tensor& b) {

@@ -7,18 +7,20 @@
 namespace moelab {
 namespace {
 
-std::atomic<bool> for_cuda{false};
+std::atomic<int> capability_now{0};  // 0: the CPU
 
 }  // namespace
 
-SimulatedDevice::SimulatedDevice(c10::DeviceType device) : previous_(for_cuda) {
+SimulatedDevice::SimulatedDevice(c10::DeviceType device, int capability) : previous_(capability_now) {
   TORCH_CHECK(device == c10::kCPU || device == c10::kCUDA, "meta stands for the CPU or CUDA, not ", device);
-  for_cuda = device == c10::kCUDA;
+  capability_now = device == c10::kCUDA ? capability : 0;
 }
 
-SimulatedDevice::~SimulatedDevice() { for_cuda = previous_; }
+SimulatedDevice::~SimulatedDevice() { capability_now = previous_; }
 
-bool meta_is_cuda() { return for_cuda; }
+int meta_capability() { return capability_now; }
+
+bool meta_is_cuda() { return meta_capability() > 0; }
 
 bool on_cuda(const at::Tensor& tensor) { return tensor.is_cuda() || (tensor.is_meta() && meta_is_cuda()); }
 

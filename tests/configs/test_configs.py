@@ -52,4 +52,4 @@ def test_a_config_for_a_gpu_fits_it(config):
     assert done.returncode == 0, done.stderr
     estimate = json.loads(done.stdout)
     limit = estimate["memory_limit_bytes"]
-    assert limit / 3 < estimate["peak_bytes"] <= estimate["reserved_bytes"] <= limit
+    assert limit / 3 < estimate["peak_bytes"] <= estimate["reserved_bytes"] < estimate["on_card_bytes"] <= limit

@@ -1,6 +1,8 @@
-"""quickstart_plan.py: what it chooses for fast and slow machines, worked out by hand."""
+"""quickstart_plan.py: what it chooses for fast and slow machines, worked out by hand; what quickstart.sh builds."""
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -35,3 +37,21 @@ def test_reads_two_runs_and_prints_shell_assignments(tmp_path):
                           capture_output=True, text=True, check=True)
     assert done.stdout == "steps=200 model=moe-pico rounds=3 case_steps=10\n"
     assert "1.20 s" in done.stderr and "200 steps, about 4.0 minutes" in done.stderr
+
+
+@pytest.mark.parametrize("listed, cuda", [("GPU 0: NVIDIA L4", "AUTO"), ("No devices were found", "OFF")])
+def test_the_quick_start_builds_cuda_where_there_is_a_gpu(tmp_path, listed, cuda):
+    """As far as its build, in a clone whose set-up does nothing and whose cmake only says what it is asked for."""
+    clone, tools = tmp_path / "clone", tmp_path / "tools"
+    (clone / "scripts").mkdir(parents=True)
+    tools.mkdir()
+    for name in ("quickstart.sh", "lib.sh"):
+        shutil.copy(SCRIPTS / name, clone / "scripts")
+    (clone / "CMakePresets.json").write_text("{}")
+    for path, text in ((clone / "scripts/setup.sh", "true"), (tools / "nvidia-smi", f"echo '{listed}'"),
+                       (tools / "cmake", 'echo "asked for: $*"; exit 1')):
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    done = subprocess.run([clone / "scripts/quickstart.sh"], capture_output=True, text=True, timeout=30, check=False,
+                          env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
+    assert done.returncode != 0 and f"asked for: --preset quick -DMOELAB_CUDA={cuda}\n" in done.stderr, done

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <map>
+#include <sstream>
 
 namespace moelab {
 
@@ -28,6 +29,17 @@ std::string first_gpu_name(const std::filesystem::path& gpus) {
     if (std::string name = proc_value(gpu.path() / "information", "Model"); !name.empty())
       names[gpu.path()] = std::move(name);
   return names.empty() ? "" : names.begin()->second;
+}
+
+// The first word of the first line that is made of digits and dots.
+std::string nvidia_driver(const std::filesystem::path& version) {
+  std::ifstream file(version);
+  std::string line;
+  std::getline(file, line);
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    if (word.find('.') != word.npos && word.find_first_not_of("0123456789.") == word.npos) return word;
+  return "";
 }
 
 }  // namespace moelab

@@ -16,4 +16,8 @@ std::string cpu_name();
 // is none.
 std::string first_gpu_name(const std::filesystem::path& gpus = "/proc/driver/nvidia/gpus");
 
+// The release of NVIDIA's driver, such as 580.65.06, from the file in which it states its version; empty if
+// there is none.
+std::string nvidia_driver(const std::filesystem::path& version = "/proc/driver/nvidia/version");
+
 }  // namespace moelab

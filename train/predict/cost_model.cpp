@@ -36,6 +36,7 @@ CostModel by_datasheet(const std::string& name, const Json& entry) {
   model.device = name;
   model.about = entry.at("about").get<std::string>();
   model.runs_on = name == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;
+  if (model.runs_on == DeviceChoice::cuda) model.gpu = {name, entry.at("capability").get<int>()};
   const auto fp8 = entry.find("fp8_products");
   if (fp8 == entry.end() || !fp8->is_boolean())
     throw UserError("devices.json: " + name + ": fp8_products is neither true nor false");

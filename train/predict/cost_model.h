@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "train/predict/gpu.h"
 #include "train/predict/step_cost.h"
 #include "train/settings/settings.h"
 
@@ -21,6 +22,7 @@ struct CostModel {
   std::string device;  // cpu, h100, …
   std::string about;   // the machine, and the source of the costs
   DeviceChoice runs_on = DeviceChoice::cpu;
+  Gpu gpu = {};               // unless it is the CPU
   bool fp8_products = false;  // whether the device has them; otherwise they are emulated
   std::vector<double> nanoseconds = std::vector<double>(cost_terms().size());  // in the order of cost_terms()
   std::optional<CostError> error;  // none: costs from the datasheet, never measured

@@ -82,10 +82,11 @@ struct CountedRanks {
 
 }  // namespace
 
-DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
+DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu) {
   install_allocators();
   install_meta_kernels();
-  const SimulatedDevice runs_on(settings.run.device == DeviceChoice::cuda ? c10::kCUDA : c10::kCPU);
+  const bool cuda = settings.run.device == DeviceChoice::cuda;
+  const SimulatedDevice runs_on(cuda ? c10::kCUDA : c10::kCPU, gpu.capability);
   Ledger &device = meta_ledger(), &host = meta_ledger(Home::host), &nvme = meta_ledger(Home::nvme);
   const int64_t before = device.allocated(), host_before = host.allocated();
   device.enter_phase(Phase::init);
@@ -105,6 +106,7 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
   }
   DryRun result;
   result.rank = rank;
+  if (cuda) result.workspaces = workspace_bytes(gpu);
   result.owned_elements = owned_elements(trainer.optimizer(), layout);
   result.sent_bytes = ranks.sent_bytes() / 2;
   result.sent_rows_bytes = ranks.experts.sent_bytes() / 2;
@@ -129,13 +131,15 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank) {
   return result;
 }
 
-DryRun dry_run(const Settings& settings) {
-  const DryRun first = dry_run_of_rank(settings, 0);
+DryRun dry_run(const Settings& settings, const Gpu& gpu) {
+  const DryRun first = dry_run_of_rank(settings, 0, gpu);
   const std::vector<int64_t>& owned = first.owned_elements;
   const auto fullest = std::max_element(owned.begin(), owned.end()) - owned.begin();
   if (fullest == 0) return first;
-  const DryRun other = dry_run_of_rank(settings, fullest);
+  const DryRun other = dry_run_of_rank(settings, fullest, gpu);
   return other.peak > first.peak ? other : first;
 }
+
+DryRun dry_run(const Settings& settings) { return dry_run(settings, gpu_of_preset(settings)); }
 
 }  // namespace moelab

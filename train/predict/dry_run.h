@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/memory/ledger.h"
+#include "train/predict/gpu.h"
 #include "train/settings/settings.h"
 #include "train/step/trainer.h"
 
@@ -15,6 +16,7 @@ namespace moelab {
 struct DryRun {
   int64_t rank = 0;
   int64_t peak = 0;
+  int64_t workspaces = 0;  // what cuBLAS keeps beside the tensors; 0 on the CPU
   std::array<int64_t, kPhases> phase_peak{};
   KindBytes by_kind_at_peak{};
   KindBytes by_kind_in_forward{};  // at the peak of a step's forward pass
@@ -25,14 +27,19 @@ struct DryRun {
   int64_t sent_rows_bytes = 0;          // … and of these by the exchanges between dispatch and experts
   int64_t update_bytes = 0;             // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
+
+  // What the allocator holds at the peak.
+  int64_t held() const { return peak + workspaces; }
 };
 
 // Runs two steps, plus an evaluation batch and the largest sampling pass if the run has them, on one thread.
 // Nothing else may use the meta device meanwhile. Throws what the model's checks throw, and UserError when
 // sample.share is too small for one text, or the layout of the ranks is none. Of ranks that divide the state
-// (parallel.zero), that of the one with the largest part.
+// (parallel.zero), that of the one with the largest part. With run.device=cuda it is for `gpu`, without one
+// for the card of run.preset.
 DryRun dry_run(const Settings& settings);
+DryRun dry_run(const Settings& settings, const Gpu& gpu);
 // That of one of the ranks.
-DryRun dry_run_of_rank(const Settings& settings, int64_t rank);
+DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu);
 
 }  // namespace moelab

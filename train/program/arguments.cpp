@@ -46,9 +46,7 @@ constexpr std::array<CommandText, 9> commands = {
      {Command::export_model, "export", "Convert a checkpoint to a Hugging Face folder",
       "moelab export runs/moe-nano/checkpoints/step-100 moe-nano-hf"}}};
 
-std::string version() {
-  return "moelab " MOELAB_VERSION " (commit " + build_commit() + (build_modified() ? ", modified)" : ")");
-}
+std::string version() { return "moelab " MOELAB_VERSION " (" + build_name() + ")"; }
 
 // The command-line parser and its results. CLI11 is told to accept unknown arguments; check_extras refuses
 // them, so that messages can suggest the nearest name.

@@ -1,5 +1,7 @@
 // The program. Exit codes: 0 success, 2 a user's mistake, 3 the memory budget cannot be met, 1 a defect in
 // the program.
+#include <c10/util/Exception.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -12,6 +14,7 @@
 #include "train/predict/techniques/techniques.h"
 #include "train/program/arguments.h"
 #include "train/program/commands/commands.h"
+#include "train/program/commands/device_choice.h"
 #include "train/program/host_allocator.h"
 #include "train/settings/print.h"
 #include "train/settings/shell_line.h"
@@ -27,9 +30,18 @@ void print_mistake(const UserError& error) {
   if (speaks) std::cerr << "moelab: " << error.what() << "\n";
 }
 
+// The settings of a command with the device that it would have; what is to say of that goes to stderr.
+Settings settings_here(const Arguments& arguments) {
+  if (arguments.command == Command::estimate) return predicted_on(arguments.settings).settings;
+  if (arguments.settings.run.device != DeviceChoice::automatic) return arguments.settings;
+  const ChosenDevice chosen = choose_device(DeviceChoice::automatic);
+  if (!chosen.note.empty()) std::cerr << chosen.note << "\n";
+  return on_device(arguments.settings, chosen.device);
+}
+
 int run(const Arguments& arguments, const std::string& command) {
   if (arguments.print_config) {
-    std::cout << print_settings(arguments.settings);
+    std::cout << print_settings(settings_here(arguments));
     return 0;
   }
   switch (arguments.command) {
@@ -77,6 +89,12 @@ int main(int argc, char** argv) {
   } catch (const moelab::UserError& error) {
     moelab::print_mistake(error);
     return 2;
+  } catch (const c10::AcceleratorError& error) {
+    std::cerr << "moelab: the GPU failed: " << error.what_without_backtrace()
+              << "\nmoelab: scripts/gpu_check.sh finds the kernel that fails; run.device=cpu goes on without "
+                 "the GPU "
+                 "(moelab train: with --resume latest from the last checkpoint)\n";
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << "moelab: internal error: " << error.what() << "\n";
     return 1;

@@ -5,7 +5,8 @@ namespace moelab {
 
 // Fills in settings left 0 or empty that derive from others: model.kv_heads and head_dim, the memory
 // thresholds of the profile, eval.micro_batch, run.name (the model's preset), run.dir (runs/NAME) and
-// checkpoint.dir (run.dir/checkpoints). Resolving twice changes nothing.
+// checkpoint.dir (run.dir/checkpoints). On the CPU, which has no CUDA graphs, memory.cuda_graphs becomes
+// none. Resolving twice changes nothing.
 Settings resolve(Settings settings);
 
 // The reverse: a setting that equals its derived value becomes 0 or empty again. So when a setting of a

@@ -154,10 +154,7 @@ void check_captured_step(const Settings& s) {
 }
 
 void check_cuda_graphs(const Settings& s) {
-  require(s.memory.cuda_graphs == CudaGraphs::none || s.run.device == DeviceChoice::cuda,
-          named("memory.cuda_graphs", s.memory.cuda_graphs) + " with " + named("run.device", s.run.device) +
-              ": only CUDA has graphs; set memory.cuda_graphs=none");
-  if (s.memory.cuda_graphs == CudaGraphs::none) return;
+  if (s.memory.cuda_graphs == CudaGraphs::none || s.run.device == DeviceChoice::cpu) return;
   const std::string with = named("memory.cuda_graphs", s.memory.cuda_graphs) + " with ";
   require(s.placement.parameters == Home::device,
           with + named("placement.parameters", s.placement.parameters) +

@@ -26,5 +26,22 @@ TEST(ProcFile, TheFirstGpuIsTheOneOfTheLowestBusAddress) {
   EXPECT_EQ(first_gpu_name(gpus.path()), "NVIDIA H100 80GB HBM3");
 }
 
+// First lines as drivers write them, the second one of the open kernel module.
+TEST(ProcFile, TheDriverIsTheNumberInItsVersion) {
+  const TemporaryFolder folder;
+  const auto driver = [&](const std::string& text) {
+    write(folder / "version", text);
+    return nvidia_driver(folder / "version");
+  };
+  EXPECT_EQ(
+      driver("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+             "GCC version:  gcc version 12.3.0\n"),
+      "535.104.05");
+  EXPECT_EQ(driver("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"),
+            "580.65.06");
+  EXPECT_EQ(driver("NVRM version: none\n"), "");
+  EXPECT_EQ(nvidia_driver(folder / "none"), "");
+}
+
 }  // namespace
 }  // namespace moelab

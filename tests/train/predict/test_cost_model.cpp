@@ -48,7 +48,10 @@ TEST(CostModel, WhatWasMeasuredTakesTheDatasheetsPlace) {
 }
 
 TEST(CostModel, MistakesAreNamed) {
-  Json missing = devices(), unknown = devices(), fp8 = devices();
+  Json missing = devices(), unknown = devices(), fp8 = devices(), gpu = devices();
+  gpu["devices"]["l4"] = gpu["devices"]["cpu"];
+  EXPECT_NE(user_error([&] { parse_cost_models(gpu.dump(), kNone.dump()); }).find("capability"),
+            std::string::npos);
   fp8["devices"]["cpu"]["fp8_products"] = "no";
   missing["devices"]["cpu"]["nanoseconds"].erase("row_bytes");
   unknown["devices"]["cpu"]["nanoseconds"]["magic"] = 1;

@@ -80,7 +80,7 @@ TEST(Estimates, TellTheObserverOfAGraph) {
   };
   for (const auto graphs : {CudaGraphs::none, CudaGraphs::step}) {
     Settings s = narrow({"precision.compute=bf16"});
-    s.memory.cuda_graphs = graphs;  // refused on the CPU
+    s.memory.cuda_graphs = graphs;  // none on the CPU
     Counting observer;
     observe_meta_blocks(&observer);
     dry_run(s);

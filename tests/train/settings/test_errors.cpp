@@ -273,9 +273,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadOverride{{"sample.every=5", "sample.prompt=a", "model.router=expert_choice"},
                     "sample.every=5 with model.router=expert_choice"},
         BadOverride{{"reference.placement=nvme"}, "reference.placement=nvme with placement.nvme_path="},
-        BadOverride{{"memory.cuda_graphs=decode"}, "memory.cuda_graphs=decode with run.device=auto"},
-        BadOverride{{"memory.cuda_graphs=step", "run.device=cpu"},
-                    "memory.cuda_graphs=step with run.device=cpu"},
         BadOverride{
             {"memory.cuda_graphs=step", "run.device=cuda", "model.dispatch=dropless"},
             "memory.cuda_graphs=step with model.dispatch=dropless: a CUDA graph needs fixed shapes; set "

@@ -55,6 +55,15 @@ TEST(Load, RecomputationHasASecondNameForEachSetting) {
   EXPECT_EQ(printed.find("recompute:"), printed.npos);
 }
 
+// So a preset with graphs serves as a miniature on a CPU.
+TEST(Load, TheCpuHasNoCudaGraphs) {
+  const std::vector<std::string> graphs = {"memory.cuda_graphs=both", "model.dispatch=capacity"};
+  EXPECT_EQ(load_settings({.overrides = graphs}).memory.cuda_graphs, CudaGraphs::both);
+  std::vector<std::string> on_cpu = graphs;
+  on_cpu.insert(on_cpu.end(), {"run.device=cpu", "run.scale=1/64", "placement.parameters=host"});
+  EXPECT_EQ(load_settings({.overrides = on_cpu}).memory.cuda_graphs, CudaGraphs::none);
+}
+
 TEST(Load, OfTwoValuesOnTheCommandLineTheLaterWins) {
   const Settings s =
       load_settings({.overrides = {"train.steps=5", "model.preset=moe-nano", "train.seed=3", "train.steps=7",

@@ -129,7 +129,7 @@ Settings random_settings(unsigned seed) {
   DynamicBatchSettings& dynamic = s.memory.dynamic_batch;
   dynamic.min = std::min(dynamic.min, s.train.micro_batch), dynamic.max = 400 + seed;
   dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward && !several_ranks;
-  if (s.run.device != DeviceChoice::cuda) s.memory.cuda_graphs = CudaGraphs::none;
+  if (s.run.device == DeviceChoice::cpu) s.memory.cuda_graphs = CudaGraphs::none;
   if (several_ranks && captures_step(s.memory.cuda_graphs)) s.memory.cuda_graphs = CudaGraphs::decode;
   if (s.memory.cuda_graphs != CudaGraphs::none) {
     s.placement.parameters = Home::device, s.precision.store = WeightStore::compute;

@@ -9,6 +9,7 @@
 #include "train/predict/known_formulas.h"
 #include "train/predict/step_cost.h"
 #include "train/program/commands/commands.h"
+#include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/record/progress.h"
 #include "train/settings/convert.h"
@@ -82,20 +83,20 @@ nlohmann::ordered_json work_json(const Settings& settings) {
 }
 
 // What each of `ranks` data-parallel ranks holds under ZeRO stage 0 to 3, by a dry run of each.
-std::vector<DryRun> zero_stages(Settings settings, int64_t ranks) {
+std::vector<DryRun> zero_stages(Settings settings, const Gpu& gpu, int64_t ranks) {
   settings.parallel.data = ranks;
   std::vector<DryRun> runs;
   for (settings.parallel.zero = 0; settings.parallel.zero < 4; ++settings.parallel.zero) {
     if (settings.parallel.zero > 1) settings.parallel.reduce = Reduction::micro_batch;
     validate(settings);
-    runs.push_back(dry_run(settings));
+    runs.push_back(dry_run(settings, gpu));
   }
   return runs;
 }
 
-nlohmann::ordered_json ranks_json(const Settings& settings, int64_t ranks) {
+nlohmann::ordered_json ranks_json(const Settings& settings, const Gpu& gpu, int64_t ranks) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const DryRun& run : zero_stages(settings, ranks)) {
+  for (const DryRun& run : zero_stages(settings, gpu, ranks)) {
     rows.push_back({{"zero", rows.size()},
                     {"parameters", run.state.parameters},
                     {"gradients", run.state.gradients},
@@ -106,14 +107,14 @@ nlohmann::ordered_json ranks_json(const Settings& settings, int64_t ranks) {
   return rows;
 }
 
-void print_ranks(const Settings& settings, int64_t ranks) {
+void print_ranks(const Settings& settings, const Gpu& gpu, int64_t ranks) {
   std::cout << fmt::format("\none of {} data-parallel ranks, by a dry run of each ZeRO stage\n", ranks);
   std::cout << fmt::format("  {:<16}{:>20}{:>12}{:>12}{:>12}{:>16}\n", "", "weights and masters", "gradients",
                            "optimizer", "peak", "sent in a step");
   int64_t stage = 0;
-  for (const DryRun& run : zero_stages(settings, ranks)) {
+  for (const DryRun& run : zero_stages(settings, gpu, ranks)) {
     const int64_t limit = settings.memory.limit.count;
-    const char* verdict = limit == 0 ? "" : run.peak <= limit ? "  fits" : "  does NOT fit";
+    const char* verdict = limit == 0 ? "" : run.held() <= limit ? "  fits" : "  does NOT fit";
     std::cout << fmt::format("  {:<16}{:>20}{:>12}{:>12}{:>12}{:>16}{}\n",
                              fmt::format("parallel.zero={}", stage++), human_bytes(run.state.parameters),
                              human_bytes(run.state.gradients), human_bytes(run.state.optimizer),
@@ -121,7 +122,17 @@ void print_ranks(const Settings& settings, int64_t ranks) {
   }
 }
 
-void print_json(const Settings& settings, const Estimate& estimate, int64_t ranks) {
+// The GPU that the estimate is for, with what is not the run's own; null for the CPU.
+nlohmann::ordered_json gpu_json(const Estimate& estimate) {
+  if (!estimate.gpu) return nullptr;
+  return {{"name", estimate.gpu->name},
+          {"compute_capability", capability_text(estimate.gpu->capability)},
+          {"bytes", estimate.gpu->bytes},
+          {"workspace_bytes", estimate.run.workspaces},
+          {"context_bytes", kContextBytes}};
+}
+
+void print_json(const Settings& settings, const Estimate& estimate, const Gpu& gpu, int64_t ranks) {
   const DryRun& run = estimate.run;
   nlohmann::ordered_json phases, kinds;
   for (size_t i = 0; i < kPhases; ++i)
@@ -130,10 +141,12 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
   nlohmann::ordered_json out = {
       {"schema", 1},
       {"model", {{"preset", settings.model.preset}, {"parameters", parameter_count(settings.model)}}},
+      {"gpu", gpu_json(estimate)},
       {"peak_bytes", run.peak},
       {"peak_bytes_by_phase", phases},
       {"peak_bytes_by_kind", kinds},
       {"reserved_bytes", estimate.reserved},
+      {"on_card_bytes", estimate.on_card()},
       {"host_bytes", run.host_peak},
       {"nvme_bytes", run.nvme_peak},
       {"sent_bytes", run.sent_bytes},
@@ -144,9 +157,10 @@ void print_json(const Settings& settings, const Estimate& estimate, int64_t rank
         {"gradients", run.state.gradients},
         {"optimizer", run.state.optimizer}}},
       {"memory_limit_bytes", settings.memory.limit.count},
+      {"fits", estimate.fits(settings.memory.limit.count)},
       {"formulas", formulas_json(settings, run)},
       {"step_work", work_json(settings)}};
-  if (ranks > 1) out["ranks"] = {{"count", ranks}, {"by_stage", ranks_json(settings, ranks)}};
+  if (ranks > 1) out["ranks"] = {{"count", ranks}, {"by_stage", ranks_json(settings, gpu, ranks)}};
   std::cout << out.dump(2) << "\n";
 }
 
@@ -198,7 +212,23 @@ void print_state(const Settings& settings, const DryRun& run) {
   print("optimizer", run.state.optimizer, part(update_rule_facts(settings.optim).formula(), 1));
 }
 
-void print_text(const Settings& settings, const Estimate& estimate, int64_t ranks) {
+void print_gpu(const Estimate& estimate) {
+  const DryRun& run = estimate.run;
+  const auto print = [](const char* name, int64_t bytes, const char* about) {
+    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), about);
+  };
+  std::cout << fmt::format("\non {}, by constants and a model of its allocator; nothing of it measured\n",
+                           text_of(*estimate.gpu));
+  print("cuBLAS workspaces", run.workspaces, "beside the tensors");
+  print("reserved", estimate.reserved,
+        fmt::format("by CUDA's caching allocator, {:.1f} % of it idle at the peak",
+                    100 - 100 * static_cast<double>(run.held()) / static_cast<double>(estimate.reserved))
+            .c_str());
+  print("CUDA context", kContextBytes, "outside of the allocator");
+  print("taken of the card", estimate.on_card(), "");
+}
+
+void print_text(const Settings& settings, const Estimate& estimate, const Gpu& gpu, int64_t ranks) {
   const DryRun& run = estimate.run;
   const ModelSettings& m = settings.model;
   const std::string compute = value_text(settings.precision.compute);
@@ -207,8 +237,8 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch, settings.train.row(),
                            settings.train.accumulation, compute + (masters ? " with fp32 masters" : ""));
-  std::cout << fmt::format("predicted peak {}, from a dry run of the training step\n\nby phase\n",
-                           human_bytes(run.peak));
+  std::cout << fmt::format("predicted peak {} on {}, from a dry run of the training step\n\nby phase\n",
+                           human_bytes(run.peak), estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
   for (size_t i = 0; i < kPhases; ++i) {
     std::cout << fmt::format("  {:<24}{:>12}\n", phase_name(static_cast<Phase>(i)),
                              human_bytes(run.phase_peak[i]));
@@ -235,15 +265,10 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
                                "parameters stepped", human_count(*least), human_count(*most));
     }
   }
-  if (estimate.reserved > 0) {
-    std::cout << fmt::format(
-        "\nreserved by CUDA's caching allocator {}, {:.1f} % of it idle at the peak\n",
-        human_bytes(estimate.reserved),
-        100 - 100 * static_cast<double>(run.peak) / static_cast<double>(estimate.reserved));
-  }
+  if (estimate.gpu) print_gpu(estimate);
   print_state(settings, run);
   print_formulas(settings, run);
-  if (ranks > 1) print_ranks(settings, ranks);
+  if (ranks > 1) print_ranks(settings, gpu, ranks);
   if (settings.memory.limit.count > 0) {
     std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
                              estimate.fits(settings.memory.limit.count) ? "fits" : "does NOT fit",
@@ -253,10 +278,11 @@ void print_text(const Settings& settings, const Estimate& estimate, int64_t rank
 
 }  // namespace
 
-int estimate_command(const Settings& settings, bool json, int64_t ranks) {
+int estimate_command(const Settings& given, bool json, int64_t ranks) {
+  const auto [settings, gpu] = predicted_on(given);
   use_threads(settings);
-  const Estimate predicted = estimate(settings);
-  json ? print_json(settings, predicted, ranks) : print_text(settings, predicted, ranks);
+  const Estimate predicted = estimate(settings, gpu);
+  json ? print_json(settings, predicted, gpu, ranks) : print_text(settings, predicted, gpu, ranks);
   return predicted.fits(settings.memory.limit.count) ? 0 : 3;
 }
 

@@ -12,6 +12,7 @@
 #include "train/loop/held_out.h"
 #include "train/predict/advice.h"
 #include "train/program/commands/commands.h"
+#include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
 #include "train/step/trainer.h"
 
@@ -19,7 +20,10 @@ namespace moelab {
 
 namespace {
 
-int evaluate_checkpoint(const Settings& settings, const std::string& checkpoint) {
+int evaluate_checkpoint(const Settings& given, const std::string& checkpoint) {
+  const ChosenDevice chosen = choose_device(given.run.device);
+  if (!chosen.note.empty()) std::cout << chosen.note << std::endl;
+  const Settings settings = on_device(given, chosen.device);
   const c10::Device device = limited_device(settings);
   if (settings.eval.batches == 0)
     throw UserError("eval.batches is 0: nothing to evaluate; give a number of batches");

@@ -17,7 +17,6 @@
 #include "train/program/commands/commands.h"
 #include "train/program/commands/open_run.h"
 #include "train/settings/assign.h"
-#include "train/settings/convert.h"
 #include "train/settings/presets/parameter_count.h"
 #include "train/settings/presets/presets.h"
 #include "train/settings/resolve.h"
@@ -30,37 +29,25 @@ constexpr const char* kLayers = "model.layers";
 constexpr const char* kBatch = "train.micro_batch";
 constexpr int64_t kMostLayers = 4096, kMostRows = 1 << 16;
 
-// A card size of the presets: its nominal GiB and its usual name.
-struct CardSize {
-  std::string name;  // 8GB
-  int64_t bytes = 0;
-};
-
-std::vector<CardSize> card_sizes() {
-  std::map<int64_t, std::string> sizes;
-  for (const Preset& preset : run_presets()) {
-    if (!preset.name.starts_with("gpu-")) continue;
-    for (const auto& [key, value] : preset.settings) {
-      Bytes limit;
-      if (key != "memory.limit" || !read_value({Value::Kind::argument, std::string(value), {}, 0}, {}, limit))
-        continue;
-      sizes[limit.count] = std::to_string(limit.count >> 30) + "GB";
-    }
-  }
-  std::vector<CardSize> cards;
-  for (const auto& [bytes, name] : sizes) cards.push_back({name, bytes});
+// Smallest first; what the presets have of one size, in their order.
+std::vector<Gpu> cards() {
+  std::vector<Gpu> cards = preset_gpus();
+  std::stable_sort(cards.begin(), cards.end(), [](const Gpu& a, const Gpu& b) { return a.bytes < b.bytes; });
   return cards;
 }
 
-// Bytes at the peak of a step: tensors, and what CUDA's caching allocator reserves for them.
+std::string size_of(const Gpu& card) { return std::to_string(card.bytes >> 30) + "GB"; }
+
+// Bytes at the peak of a step: tensors with cuBLAS's workspaces, what CUDA's caching allocator reserves for
+// them, and that with CUDA's context.
 struct Needs {
-  int64_t peak = 0, reserved = 0;
+  int64_t peak = 0, reserved = 0, on_card = 0;
 };
 
 struct Room {
   int64_t tensors = 0, card = 0;
 
-  bool holds(const Needs& needs) const { return needs.peak <= tensors && needs.reserved <= card; }
+  bool holds(const Needs& needs) const { return needs.peak <= tensors && needs.on_card <= card; }
 };
 
 // One way to train, independent of the model: a row of the technique table.
@@ -81,29 +68,22 @@ class Stack {
     return settings;
   }
 
-  // Bytes that a step needs; none where the run is invalid. Each case is dry-run once and reused for all
-  // cards. It has no memory limit, so the allocator reserves at least as much as on any card.
-  std::optional<Needs> needs(const std::string& model, const std::string& key = {}, int64_t value = 0) {
-    const auto id = std::tuple(model, key, value);
-    if (const auto known = needs_.find(id); known != needs_.end()) return known->second;
-    std::optional<Needs> needs;
-    try {
-      Settings unlimited = settings(model, key, value);
-      unlimited.memory.limit.count = 0;
-      const Estimate found = estimate(unlimited);
-      needs = {found.run.peak, found.reserved};
-    } catch (const UserError&) {
-      needs.reset();
-    }
-    return needs_[id] = needs;
+  // Bytes that a step needs on a card; none where the run is invalid.
+  std::optional<Needs> needs(const Gpu& card, const std::string& model, const std::string& key = {},
+                             int64_t value = 0) {
+    const std::optional<Tensors>& tensors = tensors_of(card, model, key, value);
+    if (!tensors) return std::nullopt;
+    const int64_t reserved = tensors->reserved + workspace_bytes(card);
+    return Needs{tensors->peak + workspace_bytes(card), reserved, reserved + kContextBytes};
   }
 
   // The largest value of `key` with which the model fits. Peaks grow almost linearly, so the slope gives a
   // first guess.
-  int64_t largest(const std::string& model, const char* key, int64_t most, const Room& room) {
-    const std::optional<Needs> one = needs(model, key, 1), two = needs(model, key, 2);
+  int64_t largest(const Gpu& card, const std::string& model, const char* key, int64_t most,
+                  const Room& room) {
+    const std::optional<Needs> one = needs(card, model, key, 1), two = needs(card, model, key, 2);
     const auto fits = [&](int64_t value) {
-      const std::optional<Needs> bytes = needs(model, key, value);
+      const std::optional<Needs> bytes = needs(card, model, key, value);
       return bytes && room.holds(*bytes);
     };
     const int64_t slope = one && two ? std::max<int64_t>(two->peak - one->peak, 1) : 1;
@@ -111,13 +91,36 @@ class Stack {
   }
 
  private:
+  // At the peak, and reserved for them by CUDA's caching allocator.
+  struct Tensors {
+    int64_t peak = 0, reserved = 0;
+  };
+
+  // Each case is dry-run once for all cards, in fp8 for each compute capability. It has no memory limit, so
+  // the allocator reserves at least as much as on any card.
+  const std::optional<Tensors>& tensors_of(const Gpu& card, const std::string& model, const std::string& key,
+                                           int64_t value) {
+    try {
+      Settings unlimited = settings(model, key, value);
+      unlimited.memory.limit.count = 0;
+      const int capability = unlimited.precision.compute == ComputePrecision::fp8 ? card.capability : 0;
+      const auto [found, is_new] = tensors_.try_emplace({capability, model, key, value});
+      if (!is_new) return found->second;
+      const Estimate estimated = estimate(unlimited, {card.name, card.capability});
+      return found->second = {estimated.run.peak, estimated.reserved - estimated.run.workspaces};
+    } catch (const UserError&) {
+      return refused_;
+    }
+  }
+
   const ModelCall& call_;
   const Technique& row_;
-  std::map<std::tuple<std::string, std::string, int64_t>, std::optional<Needs>> needs_;
+  const std::optional<Tensors> refused_;
+  std::map<std::tuple<int, std::string, std::string, int64_t>, std::optional<Tensors>> tensors_;
 };
 
 struct FitRow {
-  CardSize card;
+  Gpu card;
   std::string stack;
   std::string largest_model = {};  // empty: none fits
   int64_t largest_layers = 0, largest_batch = 0;
@@ -126,10 +129,10 @@ struct FitRow {
 };
 
 // Compares with a run's thresholds: green up to memory.target, amber up to memory.critical, red beyond that
-// or when the reserve exceeds the card.
+// or when the reserve and CUDA's context exceed the card.
 std::string status_of(const MemorySettings& memory, const Needs& needs, int64_t bytes) {
   const double share = static_cast<double>(needs.peak) / static_cast<double>(bytes);
-  if (share > memory.critical || needs.reserved > bytes) return "red";
+  if (share > memory.critical || needs.on_card > bytes) return "red";
   return share <= memory.target ? "green" : "amber";
 }
 
@@ -146,20 +149,19 @@ std::vector<std::string> models_by_size() {
   return names;
 }
 
-FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string>& models,
-           const CardSize& card) {
+FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string>& models, const Gpu& card) {
   const MemorySettings memory = stack.settings(model).memory;
   const Room room{static_cast<int64_t>(static_cast<double>(card.bytes) * memory.critical), card.bytes};
   FitRow row{.card = card, .stack = stack.name()};
   for (const std::string& name : models) {
-    const std::optional<Needs> needs = stack.needs(name);
+    const std::optional<Needs> needs = stack.needs(card, name);
     if (!needs || !room.holds(*needs)) continue;
     row.largest_model = name;
     break;
   }
-  row.largest_layers = stack.largest(model, kLayers, kMostLayers, room);
-  row.largest_batch = stack.largest(model, kBatch, kMostRows, room);
-  const std::optional<Needs> needs = stack.needs(model);
+  row.largest_layers = stack.largest(card, model, kLayers, kMostLayers, room);
+  row.largest_batch = stack.largest(card, model, kBatch, kMostRows, room);
+  const std::optional<Needs> needs = stack.needs(card, model);
   if (!needs)
     throw UserError(model + " cannot be trained with the techniques of " + stack.name() +
                     "; give another --config");
@@ -171,7 +173,9 @@ FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string
 nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
   const nlohmann::ordered_json largest =
       row.largest_model.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.largest_model);
-  return {{"size", row.card.name},
+  return {{"size", size_of(row.card)},
+          {"card", row.card.name},
+          {"compute_capability", capability_text(row.card.capability)},
           {"limit", row.card.bytes},
           {"stack", row.stack},
           {"largest_model", largest},
@@ -181,19 +185,22 @@ nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
           {"model", model},
           {"status", row.status},
           {"peak", row.needs.peak},
-          {"reserved", row.needs.reserved}};
+          {"reserved", row.needs.reserved},
+          {"on_card", row.needs.on_card}};
 }
 
 void print_text(const std::vector<FitRow>& rows, const std::string& model) {
-  std::cout << fmt::format("What fits, by dry run; layers, rows and peak are {}'s\n", model);
-  std::cout << "reserved: by CUDA's caching allocator, which may give some back where a card has less\n\n";
-  std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", "", "", "largest model",
-                           "layers", "rows", "peak", "reserved", "status");
+  std::cout << fmt::format("What fits, by dry run for each card; layers, rows and peak are {}'s\n", model);
+  std::cout
+      << "taken: reserved by CUDA's caching allocator, which may give some back where a card has less, and "
+         "CUDA's context\n\n";
+  std::cout << fmt::format("{:<6}{:<12}{:<13}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", "", "card", "",
+                           "largest model", "layers", "rows", "peak", "taken", "status");
   for (const FitRow& row : rows) {
-    std::cout << fmt::format("{:>5}  {:<12}  {:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", row.card.name, row.stack,
-                             row.largest_model.empty() ? "none" : row.largest_model, row.largest_layers,
-                             row.largest_batch, human_bytes(row.needs.peak), human_bytes(row.needs.reserved),
-                             row.status);
+    std::cout << fmt::format("{:<6}{:<12}{:<13}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", size_of(row.card),
+                             row.card.name, row.stack, row.largest_model.empty() ? "none" : row.largest_model,
+                             row.largest_layers, row.largest_batch, human_bytes(row.needs.peak),
+                             human_bytes(row.needs.on_card), row.status);
   }
 }
 
@@ -208,7 +215,7 @@ int fits_command(const ModelCall& given) {
   use_threads(stacks[0].settings(model));
   const std::vector<std::string> models = models_by_size();
   std::vector<FitRow> rows;
-  for (const CardSize& card : card_sizes())
+  for (const Gpu& card : cards())
     for (Stack& stack : stacks) rows.push_back(fit(stack, model, models, card));
   if (!call.json) {
     print_text(rows, model);

@@ -12,6 +12,7 @@
 #include "train/generate/generate.h"
 #include "train/predict/advice.h"
 #include "train/program/commands/commands.h"
+#include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
 #include "train/settings/load.h"
 #include "train/step/compute_type.h"
@@ -27,8 +28,8 @@ class TextRun {
       : call_(call),
         prompt_(call.prompt_file.empty() ? call.prompt : read_text(call.prompt_file)),
         checkpoint_(load_checkpoint_in(call.from)),
-        settings_(load_settings(
-            {.config = (checkpoint_.path / "config.yaml").string(), .overrides = call.overrides})),
+        settings_(on_chosen_device(load_settings(
+            {.config = (checkpoint_.path / "config.yaml").string(), .overrides = call.overrides}))),
         tokenizer_(Tokenizer::load(checkpoint_.path)),
         ids_(tokenizer_.encode(prompt_)),
         positions_(needed_positions()),
@@ -48,6 +49,13 @@ class TextRun {
   }
 
  private:
+  // What is said of the device goes beside the text.
+  static Settings on_chosen_device(Settings settings) {
+    const ChosenDevice chosen = choose_device(settings.run.device);
+    if (!chosen.note.empty()) std::cerr << chosen.note << "\n";
+    return on_device(std::move(settings), chosen.device);
+  }
+
   c10::ScalarType compute() const { return compute_type(settings_.precision); }
 
   // Positions that the cache needs. The last token is written but never read.

@@ -17,6 +17,7 @@
 #include "train/data/packed_rows.h"
 #include "train/data/token_stream.h"
 #include "train/data/tokenizer/tokenizer.h"
+#include "train/program/commands/device_choice.h"
 
 namespace moelab {
 
@@ -25,21 +26,12 @@ void use_threads(const Settings& settings) {
   at::set_num_threads(static_cast<int>(settings.run.threads > 0 ? settings.run.threads : cores));
 }
 
-c10::Device device_of(const Settings& settings, const World& world) {
-  // No step has been taken on a GPU yet, so only an explicit run.device=cuda selects it.
-  if (settings.run.device != DeviceChoice::cuda) return at::kCPU;
-  if (!at::globalContext().hasCUDA()) {
-    throw UserError("run.device=cuda: no GPU, or a build without CUDA; use run.device=cpu");
-  }
-  return gpu_of(world, c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount());
-}
-
 c10::Device open_device(const Settings& settings, const World& world) {
   use_threads(settings);
   at::globalContext().setDeterministicAlgorithms(settings.run.deterministic, false);
   // else LibTorch would fill each new tensor with NaN, which takes as long as writing the tensor
   at::globalContext().setDeterministicFillUninitializedMemory(false);
-  const c10::Device device = device_of(settings, world);
+  const c10::Device device = choose_device(settings.run.device, world).device;
   if (device.is_cpu()) return device;
   at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);

@@ -15,11 +15,8 @@ namespace moelab {
 // Applies run.threads. The operators' scratch depends on the number of threads, so a dry run calls this too.
 void use_threads(const Settings& settings);
 
-// The device of run.device; of several ranks each has a GPU of its own. Throws UserError if run.device=cuda
-// cannot be used.
-c10::Device device_of(const Settings& settings, const World& world = {});
-
-// The same, which the calling thread then uses, with run.threads and run.deterministic applied.
+// The device of run.device (see choose_device), which the calling thread then uses, with run.threads and
+// run.deterministic applied.
 c10::Device open_device(const Settings& settings, const World& world = {});
 
 // As open_device(), and applies memory.limit to the device.

@@ -10,6 +10,7 @@
 #include "train/predict/dry_run.h"
 #include "train/predict/techniques/combinations.h"
 #include "train/program/commands/commands.h"
+#include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
 
 namespace moelab {
@@ -34,10 +35,10 @@ Prediction predict(const ModelCall& call, const std::vector<const Technique*>& p
   Prediction prediction{parts, parts.size() == 2 ? clash(*parts[0], *parts[1]) : ""};
   if (!prediction.refused.empty()) return prediction;
   try {
-    const Settings settings =
-        load_settings(sources_of(call.config, with_techniques(call.overrides, parts)), model_folder_settings);
+    const auto [settings, gpu] = predicted_on(load_settings(
+        sources_of(call.config, with_techniques(call.overrides, parts)), model_folder_settings));
     prediction.ranks = std::max<int64_t>(1, settings.parallel.data);
-    prediction.run = dry_run(settings);
+    prediction.run = dry_run(settings, gpu);
   } catch (const UserError& error) {
     prediction.refused = error.what();
   }

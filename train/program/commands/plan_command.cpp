@@ -23,9 +23,9 @@ constexpr int64_t kDryBlocks = 4000;
 
 // Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit, the
 // larger of the two.
-int64_t bytes_needed(const Settings& settings) {
-  const Estimate needs = estimate(settings);
-  return needs.fits(settings.memory.limit.count) ? needs.run.peak : std::max(needs.run.peak, needs.reserved);
+int64_t bytes_needed(const Settings& settings, const Gpu& gpu) {
+  const Estimate needs = estimate(settings, gpu);
+  return needs.fits(settings.memory.limit.count) ? needs.run.held() : needs.needed();
 }
 
 std::string names_of(const Plan& plan) {
@@ -77,11 +77,12 @@ void print_table(const Settings& base, const PlanResult& result) {
   }
 }
 
-void print_refused(const Settings& base, const Plan& plan, int64_t room) {
-  const Estimate needs = estimate(plan.settings);
+void print_refused(const Settings& base, const Gpu& gpu, const Plan& plan, int64_t room) {
+  const Estimate needs = estimate(plan.settings, gpu);
+  const int64_t held = needs.run.held();
   std::cout << fmt::format("\nthe fastest that does not fit: {} ({} tokens/s)\n  peak {}", names_of(plan),
-                           speed_of(base, plan.seconds), human_bytes(needs.run.peak));
-  if (needs.run.peak > room) std::cout << fmt::format(", {} too much", human_bytes(needs.run.peak - room));
+                           speed_of(base, plan.seconds), human_bytes(held));
+  if (held > room) std::cout << fmt::format(", {} too much", human_bytes(held - room));
   std::cout << ", in " << peak_text(needs.run) << "\n";
   const int64_t limit = base.memory.limit.count;
   if (needs.reserved > limit) {
@@ -92,7 +93,7 @@ void print_refused(const Settings& base, const Plan& plan, int64_t room) {
 
 void print_without(const Plan& winner, const CostModel& costs, const std::string& name,
                    const Settings& without) {
-  const int64_t saved = dry_run(without).peak - winner.peak;
+  const int64_t saved = dry_run(without, costs.gpu).held() - winner.peak;
   const double change = 100 * (costs.step_seconds(step_cost(without)) / winner.seconds - 1);
   std::cout << fmt::format(
       "  {:<22}{:>10} {}  {}\n", name, human_bytes(std::abs(saved)), saved >= 0 ? "less" : "more",
@@ -125,25 +126,25 @@ void write_winner(const Plan& winner, const std::string& out) {
 
 // A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
 // last reserve as the limit until the reserve fits.
-int64_t limit_for(const Plan& plan, double share) {
+int64_t limit_for(const Plan& plan, const Gpu& gpu, double share) {
   Settings settings = plan.settings;
   int64_t& limit = settings.memory.limit.count;
-  limit = static_cast<int64_t>(static_cast<double>(dry_run(settings).peak) / share) + 1;
-  for (Estimate needs = estimate(settings); !needs.fits(limit); needs = estimate(settings))
+  limit = static_cast<int64_t>(static_cast<double>(dry_run(settings, gpu).held()) / share) + 1;
+  for (Estimate needs = estimate(settings, gpu); !needs.fits(limit); needs = estimate(settings, gpu))
     limit = needs.reserved;
   return limit;
 }
 
-int report_nothing_fits(const Settings& base, const PlanResult& result) {
+int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& result) {
   if (!result.smallest)
     throw UserError(
         "no combination of techniques works with these settings; moelab train says what contradicts what");
   const Plan& plan = *result.smallest;
-  const int64_t needed = limit_for(plan, base.memory.critical);
+  const int64_t needed = limit_for(plan, gpu, base.memory.critical);
   std::cerr << fmt::format(
       "moelab: nothing fits in {}; the smallest that would do is memory.limit={} ({}), with {}: {}\n",
       human_bytes(base.memory.limit.count), needed, human_bytes(needed), names_of(plan),
-      peak_text(dry_run(plan.settings)));
+      peak_text(dry_run(plan.settings, gpu)));
   return 3;
 }
 
@@ -155,13 +156,15 @@ int plan_command(const Settings& base, const PlanCall& call) {
   PlanSearch search{.pinned = call.pinned};
   search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
   search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers, 40, 500);
-  const PlanResult result = search_plans(base, costs, search, bytes_needed);
-  if (result.fits.empty()) return report_nothing_fits(base, result);
+  const Gpu& gpu = costs.gpu;
+  const PlanResult result =
+      search_plans(base, costs, search, [&](const Settings& s) { return bytes_needed(s, gpu); });
+  if (result.fits.empty()) return report_nothing_fits(base, gpu, result);
   print_search(base, costs, search.room, result);
   print_table(base, result);
   print_bought(result.fits.front(), costs);
   if (result.refused)
-    print_refused(base, *result.refused, search.room);
+    print_refused(base, gpu, *result.refused, search.room);
   else
     std::cout << "\nno combination faster than the last of these was refused: all of them fit\n";
   if (!call.out.empty()) write_winner(result.fits.front(), call.out);

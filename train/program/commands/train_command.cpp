@@ -19,6 +19,7 @@
 #include "train/predict/advice.h"
 #include "train/predict/savings.h"
 #include "train/program/commands/commands.h"
+#include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/commands/run_model.h"
 #include "train/program/commands/stop_signal.h"
@@ -74,9 +75,9 @@ Settings settings_of_rank(Settings settings, const Ranks& ranks) {
 }
 
 // A mistake that the ranks of one machine alone have met is told by the first of them.
-c10::Device device_of_rank(const Settings& settings, const World& world) {
+ChosenDevice device_of_rank(const Settings& settings, const World& world) {
   try {
-    return device_of(settings, world);
+    return choose_device(settings.run.device, world);
   } catch (const UserError& error) {
     if (world.rank == 0 || world.local_rank > 0) throw;
     throw RankError(world.rank, error);
@@ -128,7 +129,8 @@ std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const
   return found;
 }
 
-int64_t predict_peak(const Settings& changed) { return dry_run(changed).peak; }
+// The GPU that a run's predictions are for: its own.
+Gpu predicted_gpu(c10::Device device) { return device.is_cuda() ? gpu_at(device) : Gpu{}; }
 
 // Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
 // prediction, which leaves library scratch out.
@@ -136,7 +138,7 @@ std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
   const int64_t limit = settings.memory.limit.count;
   const int64_t start = predicted.phase_peak[static_cast<size_t>(Phase::init)];
   if (limit == 0 || start <= limit) return "";
-  const int64_t mib = (predicted.peak + predicted.peak / 50 + (int64_t{1} << 20) - 1) >> 20;
+  const int64_t mib = (predicted.held() + predicted.held() / 50 + (int64_t{1} << 20) - 1) >> 20;
   return "memory.limit=" + value_text(settings.memory.limit) + " cannot hold what the run begins with, " +
          human_bytes(start) +
          " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB" +
@@ -153,15 +155,17 @@ class TrainRun : LoopObserver {
         options_(options),
         command_line_(command_line),
         device_(open_device(settings, ranks.world())),
+        predict_held_([gpu = predicted_gpu(device_)](const Settings& s) { return dry_run(s, gpu).held(); }),
         data_(open_data(settings)),
         predicted_(predicted),
         ranks_(ranks),
         model_(
             settings, data_, device_, [this] { return asked_to_stop(); }, ranks.data()),
-        loop_(settings, device_, data_,
-              {[this] { return asked_to_stop(); }, predict_peak, options.before_step, checkpoint_ranks(ranks),
-               ranks.data().control, [&ranks](bool asks) { return ranks.meet_again(asks); }},
-              model_, *this),
+        loop_(
+            settings, device_, data_,
+            {[this] { return asked_to_stop(); }, predict_held_, options.before_step, checkpoint_ranks(ranks),
+             ranks.data().control, [&ranks](bool asks) { return ranks.meet_again(asks); }},
+            model_, *this),
         progress_(settings) {
     ranks_.require_same("data in data.path", digest_of(data_));
     print_start(settings, device_, predicted);
@@ -270,7 +274,7 @@ class TrainRun : LoopObserver {
   }
 
   void seek_advice() {
-    ending_.advice = advise(loop_.settings_now(), predict_peak, device_memory(device_).limit);
+    ending_.advice = advise(loop_.settings_now(), predict_held_, device_memory(device_).limit);
   }
 
   void save_last() {
@@ -300,8 +304,9 @@ class TrainRun : LoopObserver {
     ending_.exchange_seconds = ranks_.exchange_seconds();
     ending_.recoveries = loop_.recovery().recoveries();
     ending_.leaks = memory.leaks.found();
-    ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
-    ending_.savings = technique_savings(loop_.settings_now(), predict_peak);
+    if (failure_.reason().empty() || failure_.out_of_memory())  // the device may have failed
+      ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
+    ending_.savings = technique_savings(loop_.settings_now(), predict_held_);
   }
 
   void write_summary() {
@@ -346,6 +351,7 @@ class TrainRun : LoopObserver {
   TrainOptions options_;
   std::string command_line_;
   c10::Device device_;
+  PredictPeak predict_held_;
   Dataset data_;
   DryRun predicted_;
   Ranks& ranks_;
@@ -364,19 +370,21 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   // Before anything else, so that a signal while the run opens still leaves a checkpoint and a summary.
   StopSignal::listen();
   const World world = world_from([](const char* name) { return std::getenv(name); });
-  const c10::Device device = device_of_rank(given, world);
-  Ranks ranks(world, given.parallel);
-  ranks.require_same("settings", digest_of(given));
-  const Settings settings = settings_of_rank(given, ranks);
+  const ChosenDevice chosen = device_of_rank(given, world);
+  const Settings asked = on_device(given, chosen.device);
+  Ranks ranks(world, asked.parallel);
+  ranks.require_same("settings", digest_of(asked));
+  const Settings settings = settings_of_rank(asked, ranks);
+  if (!chosen.note.empty()) std::cout << chosen.note << std::endl;
   use_threads(settings);
-  const DryRun predicted = dry_run_of_rank(settings, ranks.data().rank());
+  const DryRun predicted = dry_run_of_rank(settings, ranks.data().rank(), predicted_gpu(chosen.device));
   const std::string reason = too_small_limit(settings, predicted);
   if (on_any_rank(*ranks.data().control, !reason.empty())) {
     if (!reason.empty()) std::cerr << "moelab: " << reason << "\n";
     return 3;
   }
   try {
-    if (device.is_cuda()) ranks.connect(device);
+    if (chosen.device.is_cuda()) ranks.connect(chosen.device);
     return TrainRun(settings, options, command_line, predicted, ranks).run();
   } catch (const SharedMistake&) {
     throw;

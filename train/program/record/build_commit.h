@@ -10,4 +10,9 @@ std::string build_commit();
 // count.
 bool build_modified();
 
+// The two as one text: "commit 0123456789ab", or "commit 0123456789ab, modified".
+inline std::string build_name() {
+  return "commit " + build_commit() + (build_modified() ? ", modified" : "");
+}
+
 }  // namespace moelab

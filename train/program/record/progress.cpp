@@ -70,7 +70,7 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                     : "")
             << fmt::format("memory: weights {}, gradients {}, optimizer {}; predicted peak {}{}\n",
                            human_bytes(predicted.state.parameters), human_bytes(predicted.state.gradients),
-                           human_bytes(predicted.state.optimizer), human_bytes(predicted.peak),
+                           human_bytes(predicted.state.optimizer), human_bytes(predicted.held()),
                            limit > 0 ? " of " + human_bytes(limit) : "")
             << std::flush;
   const std::string_view slow = compute_facts(settings.precision.compute).slow_on_gpu;
@@ -97,7 +97,7 @@ void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending&
       std::isfinite(tokens_per_second) ? fmt::format(", {:.0f} tokens/s", tokens_per_second) : "";
   std::cout << fmt::format(
                    "{} steps{}; peak {} (predicted {}){}; files in {}\n", steps, speed,
-                   human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.peak),
+                   human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.held()),
                    settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
                    settings.run.dir)
             << std::flush;

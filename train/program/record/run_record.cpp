@@ -265,7 +265,7 @@ Json RunRecord::summary(const Ending& e) const {
             {"bytes", e.saves.last.bytes},
             {"blocked_seconds", e.saves.blocked_seconds},
             {"write_seconds", e.saves.write_seconds}}},
-          {"estimated_peak_bytes", e.predicted.peak},
+          {"estimated_peak_bytes", e.predicted.held()},
           {"memory_limit_bytes", settings_.memory.limit.count},
           {"final_loss", number(final_loss_)},
           {"held_out_loss", number(e.held_out_loss)},

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "train/settings/presets/presets.h"
 #include "train/settings/presets/profiles.h"
 
@@ -66,6 +69,23 @@ std::vector<Preset> make_presets() {
 }
 
 }  // namespace
+
+// The presets by memory have Ada's cards of that size. Compute capabilities:
+// https://developer.nvidia.com/cuda-gpus
+const Card* find_card(std::string_view preset) {
+  static constexpr std::array<Card, 9> cards = {{{"gpu-8gb", "RTX 4060", 89},
+                                                 {"gpu-12gb", "RTX 4070", 89},
+                                                 {"gpu-16gb", "RTX 4080", 89},
+                                                 {"gpu-24gb", "RTX 4090", 89},
+                                                 {"gpu-rtx3090", "RTX 3090", 86},
+                                                 {"gpu-rtx4090", "RTX 4090", 89},
+                                                 {"gpu-a100-40gb", "A100 40 GB", 80},
+                                                 {"gpu-a100-80gb", "A100 80 GB", 80},
+                                                 {"gpu-h100-80gb", "H100 80 GB", 90}}};
+  const auto found =
+      std::find_if(cards.begin(), cards.end(), [&](const Card& card) { return card.preset == preset; });
+  return found == cards.end() ? nullptr : &*found;
+}
 
 const std::vector<Preset>& run_presets() {
   static const std::vector<Preset> presets = make_presets();

@@ -15,12 +15,22 @@ struct Preset {
   Pairs recipe = {};       // a model's training defaults, used only when a run starts from the model
 };
 
+// The graphics card that a preset is for.
+struct Card {
+  std::string_view preset;
+  std::string_view name;
+  int capability;  // compute capability, 10 * major + minor
+};
+
 // Models. `settings` holds the model.* keys that differ from ModelSettings' defaults, and train.sequence.
 const std::vector<Preset>& model_presets();
 
 // The presets for --preset and run.preset: sizes of graphics cards (nominal GiB: memory.limit, batch and
 // techniques), then the profiles of profiles.h.
 const std::vector<Preset>& run_presets();
+
+// The card of a GPU size; null for other presets.
+const Card* find_card(std::string_view preset);
 
 // The preset with that name, or null.
 const Preset* find_preset(const std::vector<Preset>& presets, std::string_view name);
