@@ -108,14 +108,17 @@ def compare_run(program: pathlib.Path, run: pathlib.Path) -> bool:
     if not (run / "summary.json").is_file():
         sys.exit(f"check_estimates: --run {run}: no summary.json; give the folder of a run that has ended")
     summary = json.loads((run / "summary.json").read_text())
-    predicted = call(program, "estimate", "--json", "--config", run / "config.yaml")
+    # for this machine's device, not for the card of a preset
+    predicted = call(program, "estimate", "--json", "--config", run / "config.yaml", "run.preset=")
     if predicted.returncode not in (0, 3):
         sys.exit(f"check_estimates: estimate --config {run / 'config.yaml'}: {predicted.stderr.strip()}")
     estimate = json.loads(predicted.stdout)
     peak, limit = summary["peak_bytes"], summary["memory_limit_bytes"]
     # on the CPU without the scratch inside of products, which no dry run sees
-    measured = {"allocated": (summary["peak_tensor_bytes"], estimate["peak_bytes"], ALLOCATED)}
-    if estimate["reserved_bytes"]:  # a GPU's
+    gpu = estimate["gpu"]
+    expected = estimate["peak_bytes"] + (gpu["workspace_bytes"] if gpu else 0)
+    measured = {"allocated": (summary["peak_tensor_bytes"], expected, ALLOCATED)}
+    if gpu:
         reserved = round(peak / (1 - summary["fragmentation"]))
         measured["reserved"] = (reserved, estimate["reserved_bytes"], RESERVED)
     held = max([peak, *(bytes_ for bytes_, _, _ in measured.values())])

@@ -75,7 +75,8 @@ mkdir -p "$root/build/gpu" "$root/bench"
 pack_programs "$build" "$root/build/gpu"
 pack_libraries "$build" "$root/build/gpu"
 cp -r scripts "$root/scripts"
-cp -r --parents bench/peers/*.py bench/tradeoff/*.yaml train/predict/techniques/claims.yaml "$root"
+cp -r --parents bench/peers/*.py bench/tradeoff/*.yaml train/predict/devices.json \
+  train/predict/techniques/claims.yaml "$root"
 find "$root" -name __pycache__ -prune -exec rm -r {} +
 mkdir -p "$(dirname "$out")"
 tar -C "$staging" -c "$NAME" | gzip -9 >"$out"

@@ -1,26 +1,29 @@
 #!/usr/bin/env bash
-# Proves moelab on this machine's GPU: one command, the most important first, within the time given. Records go to
-# results/<gpu>/ as they come; a short table ends it.
+# Proves moelab on this machine's GPU: one command, what decides first, within the time given. Records go to
+# results/<gpu>/ as they come; a page for its reader ends it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
-readonly STEPS=(environment tests sanitizer kernels peers throughput estimates ranks presets sweep)
+readonly STEPS=(environment operators steps throughput estimates kernels peers presets sanitizer tests ranks sweep)
+readonly DECIDING=(operators steps)  # whether the GPU's results are right
 
 usage() {
   cat <<'TEXT'
 usage: scripts/gpu_check.sh [--minutes N] [--device cuda|cpu] [--out DIR] [STEP …]
 
-  --minutes  for everything together (default 30); a step takes half of what is left at most, the last all of it;
-             one that finds no time left is named in the table; on a GPU the goals follow it, by scripts/gpu_goals.py
+  --minutes  for everything together (default 30); a step takes half of what is left at most, the last all of it; one
+             that is cut off by its time has FAILED, one that finds no time left has not run
   --device   cpu: the same steps without a GPU, the presets as miniatures
   --out      folder of the records (default results/<name of the GPU>)
-  STEP       some of: environment tests sanitizer kernels peers throughput estimates ranks presets sweep (default: all,
-             so)
+  STEP       some of: environment operators steps throughput estimates kernels peers presets sanitizer tests ranks
+             sweep (default: all, so)
 
-It runs the programs of the newest build, or of the bundle that scripts/gpu_bundle.sh made. Exit code 1: a step failed.
+It runs the programs of the newest build, or of the bundle that scripts/gpu_bundle.sh made. page.md in the folder of the
+records says what ran, what is slower than predicted and what to look at first. On a GPU the outcome of operators and
+steps is also noted beside the build (gpu_check.json), where moelab finds it. Exit code 1: a step failed.
 
-example: scripts/gpu_check.sh --minutes 10 environment tests sanitizer
+example: scripts/gpu_check.sh --minutes 10 environment operators steps
 TEXT
 }
 
@@ -89,23 +92,41 @@ environment() {
   [[ -f $data/meta.json ]] || "$python" scripts/prepare_data.py --bytes --python-stdlib --out "$data"
 }
 
-# Those that need a GPU first; then everything; then the kernels' once more between sentinels. A build has more, on an
-# emulated GPU, which say nothing of this one and take minutes.
-tests() {
+# The programs of the tests. A build has more, on an emulated GPU, which say nothing of this one and take minutes.
+test_programs() {
+  find "$build/tests" -type f -executable -name 'test_*' -not -path '*/CMakeFiles/*' \
+    -not -path "$build/tests/emulator/*" | sort
+}
+
+# run_tests FILTER: the tests that FILTER names, of the programs that stdin lists.
+run_tests() {
   local program failed=0
-  local only=('--gtest_filter=*Cuda*:*Gpu*' '--gtest_filter=*')
-  [[ $device == cuda ]] || only=('--gtest_filter=*')
-  for filter in "${only[@]}"; do
-    while read -r program; do
-      echo "$program $filter"
-      OMP_NUM_THREADS=1 "$program" --gtest_brief=1 "$filter" || failed=1
-    done < <(find "$build/tests" -type f -executable -name 'test_*' -not -path '*/CMakeFiles/*' \
-      -not -path "$build/tests/emulator/*" | sort)
+  while read -r program; do
+    echo "$program $1"
+    OMP_NUM_THREADS=1 "$program" --gtest_brief=1 "--gtest_filter=$1" </dev/null || failed=1
   done
+  return "$failed"
+}
+
+on_gpu() { [[ $device == cuda ]] && echo '*Cuda*:*Gpu*' || echo "$1"; }
+
+# Does each operator agree with its reference? Then the same between sentinels.
+operators() {
+  local failed=0
+  test_programs | grep '/test_kernels$' | run_tests "$(on_gpu '*')" || failed=1
   if [[ $device == cuda ]]; then
-    MOELAB_GUARD_CUDA=1 "$build/tests/kernels/test_kernels" --gtest_brief=1 '--gtest_filter=*Cuda*' || failed=1
+    test_programs | grep '/test_kernels$' | MOELAB_GUARD_CUDA=1 run_tests '*Cuda*' || failed=1
   fi
   return "$failed"
+}
+
+# Whole training steps beside the CPU's, and whatever else needs a GPU.
+steps() {
+  test_programs | grep -v '/test_kernels$' | run_tests "$(on_gpu 'Trainer*')-NcclGroup*:*NcclRanks*"
+}
+
+tests() {
+  test_programs | run_tests '*'
 }
 
 # Without the caching allocator every tensor is a block of its own, whose end memcheck sees. What only runs long or
@@ -139,6 +160,15 @@ peers() {
     --iterations 5 --out "$out/peers.jsonl"
 }
 
+# keep_run RUN NAME: of a run's folder its summary, and what is predicted of its settings on this machine.
+keep_run() {
+  if [[ -f $out/run-$1/summary.json ]]; then
+    "$build/bin/moelab" estimate --json --config "$out/run-$1/config.yaml" run.preset= >"$out/$2-estimate.json"
+    mv "$out/run-$1/summary.json" "$out/$2.json"
+  fi
+  rm -rf "$out/run-$1"
+}
+
 # A model of 7B parameters on one card, its steps launched and as one CUDA graph: tokens a second and peak, in the
 # summaries.
 throughput() {
@@ -149,8 +179,7 @@ throughput() {
       model.dispatch=capacity optim.name=adamw_compact activations.checkpoint=full "memory.cuda_graphs=$graphs" \
       train.micro_batch=8 train.steps=12 eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-olmoe" "data.path=$data" ||
       failed=1
-    [[ ! -f $out/run-olmoe/summary.json ]] || mv "$out/run-olmoe/summary.json" "$out/olmoe-graphs-$graphs.json"
-    rm -rf "$out/run-olmoe"
+    keep_run olmoe "olmoe-graphs-$graphs"
   done
   return "$failed"
 }
@@ -162,9 +191,8 @@ measured_run() {
   "$@" train.steps=5 eval.batches=0 checkpoint.keep=0 "run.dir=$out/run-$name" "data.path=$data" || failed=1
   if [[ -f $out/run-$name/summary.json ]]; then
     "$python" scripts/check_estimates.py --program "$build/bin/moelab" --run "$out/run-$name" || failed=1
-    mv "$out/run-$name/summary.json" "$out/$name.json"
   fi
-  rm -rf "$out/run-$name"
+  keep_run "$name" "$name"
   return "$failed"
 }
 
@@ -217,12 +245,20 @@ sweep() {
   "$build/bin/bench_tradeoff" --quick --out "$out/tradeoff.jsonl" "data.path=$data" "run.device=$device"
 }
 
+declare -A outcome=()
+
+# note STEP OUTCOME SECONDS
+note() {
+  outcome[$1]=$2
+  printf '%s\t%s\t%d\n' "$@" >>"$out/check.tsv"
+}
+
 # run STEP: its output to STEP.log, its outcome to check.tsv. A step is a group of processes of its own, which ends with
 # its time as a whole: of a shell that is stopped the program would run on.
 run() {
-  local left=$((minutes * 60 - SECONDS)) start=$SECONDS code=0 grace=10 outcome log printing
+  local left=$((minutes * 60 - SECONDS)) start=$SECONDS code=0 grace=10 result log printing
   [[ $1 == "${chosen[-1]}" ]] || left=$(((left + 1) / 2))
-  ((left > 0)) || { printf '%s\tno time left\t0\n' "$1" >>"$out/check.tsv" && return; }
+  ((left > 0)) || { note "$1" "not run: no time was left" 0 && return; }
   say "$1"
   exec {log}> >(tee "$out/$1.log")
   printing=$!
@@ -234,22 +270,42 @@ run() {
   exec {log}>&-
   wait "$printing"
   case $code in
-    0) outcome=ok ;;
-    77) outcome=$(tail -n 1 "$out/$1.log") ;;
-    124) outcome="stopped after its share of the time" ;;
-    *) outcome="FAILED (exit $code): see $1.log" ;;
+    0) result=ok ;;
+    77) result=$(tail -n 1 "$out/$1.log") ;;
+    124) result="FAILED: cut off after its $left s; give --minutes more" ;;
+    *) result="FAILED (exit $code): see $1.log" ;;
   esac
-  printf '%s\t%s\t%d\n' "$1" "$outcome" $((SECONDS - start)) >>"$out/check.tsv"
+  note "$1" "$result" $((SECONDS - start))
+}
+
+# Once the steps that decide have run: what moelab says of this GPU from now on, with this driver and build.
+record() {
+  local step failed=() passed=true
+  for step in "${DECIDING[@]}"; do
+    [[ ${outcome[$step]-not run} != "not run"* ]] || return 0
+    [[ ${outcome[$step]} == ok ]] || failed+=("$step") passed=false
+  done
+  printf '{"schema": 1, "gpu": "%s", "driver": "%s", "build": "%s", "passed": %s, "failed": "%s", "date": "%s"}\n' \
+    "$name" "$driver" "$version" "$passed" "${failed[*]-}" "$(date -I)" >"$build/gpu_check.json"
 }
 
 # What a step's own shell needs of this one: `timeout` runs programs, no functions.
-SHARED="set -uo pipefail; $(declare -p device out build python data); $(declare -f skip measured_run "${STEPS[@]}")"
+SHARED="set -uo pipefail; $(declare -p device out build python data)
+$(declare -f skip test_programs run_tests on_gpu keep_run measured_run "${STEPS[@]}")"
 readonly SHARED
 group=""
 trap '[[ -z $group ]] || kill -- "-$group" 2>/dev/null; exit 130' HUP INT TERM
 : >"$out/check.tsv"
-for step in "${chosen[@]}"; do run "$step"; done
+# As moelab reads them: the driver's release from its own file, the build from the program.
+driver=$(awk 'NR == 1 {for (i = 1; i <= NF; i++) if ($i ~ /^[0-9]+\.[0-9.]+$/) {print $i; exit}}' \
+  /proc/driver/nvidia/version 2>/dev/null || true)
+version=$("$build/bin/moelab" --version | sed -n 's/.*(\(.*\))$/\1/p')
+printf '{"name": "%s", "driver": "%s", "build": "%s", "device": "%s", "minutes": %d, "date": "%s"}\n' \
+  "$name" "$driver" "$version" "$device" "$minutes" "$(date -I)" >"$out/machine.json"
+for step in "${chosen[@]}"; do
+  run "$step"
+  [[ $device == cpu || $step != "${DECIDING[-1]}" ]] || record
+done
 say "$name: records in $out"
-awk -F'\t' '{printf "%-12s %6d s  %s\n", $1, $3, $2}' "$out/check.tsv"
-[[ $device == cpu ]] || "$python" scripts/gpu_goals.py "$out"
+"$python" scripts/gpu_page.py "$out"
 ! grep -q FAILED "$out/check.tsv"

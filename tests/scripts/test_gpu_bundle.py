@@ -1,4 +1,5 @@
 """scripts/gpu_bundle.sh and scripts/gpu_check.sh, as far as they go without a GPU."""
+import json
 import os
 import pathlib
 import shutil
@@ -77,7 +78,7 @@ def test_a_steps_programs_end_with_its_time(bundle, tmp_path):
     start = time.monotonic()
     check = call("scripts/gpu_check.sh", "--device", "cpu", "--minutes", "1", "--out", tmp_path / "out", "sweep",
                  "sanitizer", cwd=slow)
-    assert check.returncode == 0 and "stopped after its share of the time" in check.stdout, check.stdout
+    assert check.returncode == 1 and "FAILED: cut off after its 30 s; give --minutes more" in check.stdout, check.stdout
     assert "went on" not in check.stdout and time.monotonic() - start < 100
 
 
@@ -90,11 +91,14 @@ def host(tmp_path_factory) -> pathlib.Path:
     host = tmp_path_factory.mktemp("host")
     for folder in ("build/gpu/bin", "site/torch/lib", "data/python-stdlib"):
         (host / folder).mkdir(parents=True)
+    (host / "train/predict").mkdir(parents=True)
+    shutil.copy(ROOT / "train/predict/devices.json", host / "train/predict")
     shutil.copytree(ROOT / "scripts", host / "scripts")
     (host / "data/python-stdlib/meta.json").write_text("{}")
     (host / "site/torch/__init__.py").write_text("class version:\n  cuda = '13.0'\n__version__ = '2.11.0'\n")
     (host / "library.c").write_text("int here(void) { return 0; }")
-    (host / "program.c").write_text('int puts(const char *), here(void);\nint main(void) { puts("[]"); return here(); }\n')
+    (host / "program.c").write_text('int puts(const char *), here(void);\nint main(int count, char **words) {\n'
+                                    '  puts(words[1][0] == 45 ? "moelab 0.1.0 (commit abc)" : "[]");\n  return here();\n}\n')
     for words in (["-shared", f"-Wl,-soname,{LIBRARY}", "-o", LIBRARY, "library.c"],
                   ["-o", "build/gpu/bin/moelab", "program.c", LIBRARY]):
         subprocess.run(["gcc", *words], cwd=host, check=True)
@@ -121,23 +125,55 @@ def test_libraries_are_found_beside_torch_and_in_a_toolkit(host, folder):
     assert check.returncode == 0, check.stdout
 
 
-def test_on_a_gpu_the_goals_end_it(host, tmp_path):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: NVIDIA None" || echo NVIDIA None\n')
-    smi.chmod(0o755)
+def write_script(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def check_on_gpu(host: pathlib.Path, tmp_path: pathlib.Path, *steps: str) -> subprocess.CompletedProcess:
+    """Where nvidia-smi lists a GPU named NVIDIA None."""
+    write_script(tmp_path / "nvidia-smi", '[ "$1" = -L ] && echo "GPU 0: NVIDIA None" || echo NVIDIA None')
     there = shutil.copy(host / LIBRARY, host / "site/torch/lib")
-    check = call("scripts/gpu_check.sh", "environment", cwd=host, PYTHONPATH=str(host / "site"),
+    check = call("scripts/gpu_check.sh", *steps, cwd=host, PYTHONPATH=str(host / "site"),
                  PATH=f"{tmp_path}:{os.environ['PATH']}")
     os.remove(there)
+    return check
+
+
+def test_on_a_gpu_the_goals_end_its_page(host, tmp_path):
+    check = check_on_gpu(host, tmp_path, "environment")
     assert check.returncode == 0 and (host / "results/nvidia-none/check.tsv").is_file(), check.stdout
-    goals = check.stdout[check.stdout.index("records in"):].splitlines()[2:]
+    page = (host / "results/nvidia-none/page.md").read_text()
+    assert check.stdout.endswith(page) and page.startswith("# moelab on NVIDIA None\n")
+    goals = page[page.index("## Goals"):].splitlines()[3:-1]
     assert len(goals) == 5 and all(line.endswith("not measured") for line in goals), check.stdout
+    assert not (host / "build/gpu/gpu_check.json").exists(), "what decides has not run"
+
+
+def test_what_decides_is_noted_beside_the_build(host, tmp_path):
+    programs = host / "build/gpu/tests"
+    write_script(programs / "kernels/test_kernels", 'echo "$0 $*"')
+    write_script(programs / "train/step/test_step", 'echo "$0 $*"')
+    check = check_on_gpu(host, tmp_path, "operators", "steps")
+    assert check.returncode == 0, check.stdout
+    record = json.loads((host / "build/gpu/gpu_check.json").read_text())
+    assert record | {"driver": "", "date": ""} == {
+        "schema": 1, "gpu": "NVIDIA None", "driver": "", "build": "commit abc", "passed": True, "failed": "", "date": ""}
+    assert f"{programs.relative_to(host)}/kernels/test_kernels --gtest_brief=1 --gtest_filter=*Cuda*:*Gpu*" in check.stdout
+    write_script(programs / "kernels/test_kernels", 'echo "[  FAILED  ] RouterCuda.Agrees (3 ms)"; exit 1')
+    check = check_on_gpu(host, tmp_path, "operators", "steps")
+    record = json.loads((host / "build/gpu/gpu_check.json").read_text())
+    assert check.returncode == 1 and (record["passed"], record["failed"]) == (False, "operators"), check.stdout
+    page = (host / "results/nvidia-none/page.md").read_text()
+    assert "1. **operators** FAILED (exit 1): see operators.log: RouterCuda.Agrees; an operator disagrees" in page
+    assert "`run.device=cpu` trains without the GPU" in page
 
 
 @pytest.mark.parametrize("words, message", [
     (["--minutes", "0"], "--minutes 0: a whole number of minutes, at least 1"),
     (["--device", "tpu"], "--device tpu: cuda or cpu"),
-    (["everything"], "everything: unknown step; known: environment tests"),
+    (["everything"], "everything: unknown step; known: environment operators"),
     (["--out"], "--out: a value is missing"),
 ])
 def test_mistakes_are_told(words, message):
