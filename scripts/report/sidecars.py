@@ -35,9 +35,9 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What fits in `limit` bytes. peak: of `model`, of which `status` speaks."""
+    """What fits on a card of `limit` bytes. peak: of `model`, of which `status` speaks."""
 
-    size: str
+    card: str
     limit: float
     stack: str
     largest_model: str  # of those that have a name; "" for none
@@ -103,7 +103,7 @@ def parse_predictions(content: dict) -> Predictions:
 def parse_fit(fields: dict) -> Fit:
     if fields["status"] not in COLOURS:
         raise ValueError(f"status {fields['status']}: {', '.join(COLOURS)} are known")
-    return Fit(str(fields["size"]), number(fields["limit"]), fields["stack"], fields["largest_model"] or "",
+    return Fit(fields["card"], number(fields["limit"]), fields["stack"], fields["largest_model"] or "",
                number(fields["largest_layers"]), number(fields["largest_batch"]), fields["model"], fields["status"],
                number(fields["peak"]))
 

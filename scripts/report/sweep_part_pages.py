@@ -215,7 +215,7 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
 
 
 def fit_row(fit) -> list[str]:
-    return [fit.size, human_bytes(fit.limit), fit.stack, f"**{fit.status}**", fit.model,
+    return [fit.card, human_bytes(fit.limit), fit.stack, f"**{fit.status}**", fit.model,
             "–" if math.isnan(fit.peak) else human_bytes(fit.peak), fit.largest_model or "none",
             f"{fit.largest_layers:,.0f}", f"{fit.largest_batch:,.0f}"]
 

@@ -33,20 +33,36 @@ def test_every_claim_has_one_verdict_and_a_reason_where_it_is_out_of_reach():
     assert table.count("\n| ") == len(rows) + 2 * 5  # with a head of two lines for each guide
 
 
+def on_card(taken: int, fits: bool) -> dict:
+    return {"gpu": {"name": "RTX 4090", "compute_capability": "8.9"}, "peak_bytes": taken // 2, "on_card_bytes": taken,
+            "memory_limit_bytes": 24 << 30, "fits": fits}
+
+
 def test_wrong_arithmetic_is_the_verdict_where_nothing_decides_and_a_note_where_something_does():
     (entry,) = [entry for entry in ALL if entry["id"] == "vibee.fits_7b_on_24gb"]
-    (row,) = rows_of([entry], {entry["id"]: {"plan": {"peak_bytes": 1 << 30, "memory_limit_bytes": 24 << 30}}})
-    assert row.verdict == "holds" and "1.00 GiB of 24 GiB" in row.measured
+    (row,) = rows_of([entry], {entry["id"]: {"plan": on_card(2 << 30, True)}})
+    assert row.verdict == "holds", row
+    assert row.measured.startswith("2.00 of 24 GiB taken on RTX 4090 (compute capability 8.9), of tensors 1.00 GiB")
     assert row.note == f"its own arithmetic is wrong: {entry['arithmetic']}"
     (row,) = rows_of([entry], {})
     assert (row.verdict, row.note) == ("its own arithmetic is wrong", entry["arithmetic"])
 
 
-@pytest.mark.parametrize("peak, verdict", [(23 << 30, "holds"), (25 << 30, "does not hold")])
-def test_a_card_that_is_said_to_do(peak, verdict):
+@pytest.mark.parametrize("fits, verdict", [(True, "holds"), (False, "does not hold")])
+def test_a_card_that_is_said_to_do(fits, verdict):
     (entry,) = [entry for entry in ALL if entry["id"] == "parrot.gpu_24gb"]
-    (row,) = rows_of([entry], {entry["id"]: {"preset": {"peak_bytes": peak, "memory_limit_bytes": 24 << 30}}})
+    (row,) = rows_of([entry], {entry["id"]: {"preset": on_card(23 << 30, fits)}})
     assert row.verdict == verdict
+
+
+def test_claims_about_cards_are_estimated_for_cards():
+    """That is, for CUDA with its workspaces and context: a preset of a card makes it so on any machine."""
+    of_cards = [entry["id"] for entry in ALL if entry["id"] in dry_runs.DRY_CLAIMS
+                and (".gpu_" in entry["id"] or ".fits_" in entry["id"] or "gb" in entry["id"].split("_")[-1])]
+    assert len(of_cards) == 14
+    for claim in [*of_cards, "parrot.moe_nano", "ava.typical_breakdown"]:
+        for words in dry_runs.DRY_CLAIMS[claim].runs.values():
+            assert words[words.index("--preset") + 1].startswith("gpu-"), (claim, words)
 
 
 def test_dry_runs_are_of_claims_that_exist():

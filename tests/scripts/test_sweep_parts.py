@@ -206,8 +206,8 @@ def test_memory_times_time_says_where_a_technique_begins_to_pay():
 
 def test_what_fits(whole):
     text = markdown(sweep_part_pages.fit_blocks(whole[0], whole[1].fits))
-    for row in ("| 8GB | 8.00 GiB | baseline | **red** | moe-nano | 12.00 GiB | none | 0 | 4 |",
-                "| 8GB | 8.00 GiB | recommended | **green** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
+    for row in ("| RTX 4060 | 8.00 GiB | baseline | **red** | moe-nano | 12.00 GiB | none | 0 | 4 |",
+                "| RTX 4060 | 8.00 GiB | recommended | **green** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
                 "| gpu-8gb | moe-nano | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
                 "asked for 3 GiB"):
         assert row in text, text

@@ -38,16 +38,21 @@ def state_7b(runs: dict, figures: dict) -> Judged:
         {kind: within(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in held.items()}
 
 
+def card_of(run: dict) -> str:
+    return f"{run['gpu']['name']} (compute capability {run['gpu']['compute_capability']})"
+
+
 def fits_each_rank(runs: dict, figures: dict, device_gb: float = 0) -> Judged:
     """Whether the fullest data-parallel rank of each run fits its card. What else a claim divides the model by is not run."""
     card = GB * figures.get("device_gb", device_gb)
-    found = [f"{gb(run['peak_bytes'])} with {name}" + (f" ({gb(run['host_bytes'])} on the host)" if run["host_bytes"] > GB else "")
+    found = [f"{gb(run['on_card_bytes'])} with {name}" + (f" ({gb(run['host_bytes'])} on the host)" if run["host_bytes"] > GB else "")
              for name, run in runs.items()]
     lacking = [name.replace("_parallel", "") for name in ("tensor_parallel", "pipeline_parallel") if name in figures]
-    parts: dict = {name: run["peak_bytes"] <= card or (None if lacking else False) for name, run in runs.items()}
+    parts: dict = {name: run["on_card_bytes"] <= card or (None if lacking else False) for name, run in runs.items()}
     if lacking:
         parts = {name: holds for name, holds in parts.items() if holds} | {f"dividing over {' and '.join(lacking)} ranks": None}
-    return f"the fullest of {figures['devices']} ranks holds {', '.join(found)}; a card has {gb(card)}", parts
+    (name,) = {card_of(run) for run in runs.values()}
+    return f"the fullest of {figures['devices']} ranks takes {', '.join(found)} on {name}; a card has {gb(card)}", parts
 
 
 def zero_saves(runs: dict, figures: dict, stage: int) -> Judged:
@@ -96,21 +101,21 @@ def flash(runs: dict, figures: dict) -> Judged:
 
 def fits(runs: dict, _: dict) -> Judged:
     (run,) = runs.values()
-    peak, limit = run["peak_bytes"], run["memory_limit_bytes"]
-    return f"peak {peak / 2**30:.2f} GiB of {limit / 2**30:.0f} GiB", {"": peak <= limit}
+    peak, taken, limit = (run[name] / 2**30 for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
+    return f"{taken:.2f} of {limit:.0f} GiB taken on {card_of(run)}, of tensors {peak:.2f} GiB", {"": run["fits"]}
 
 
 def nano(runs: dict, figures: dict) -> Judged:
-    before, after = runs["textbook"]["peak_bytes"], runs["everything"]["peak_bytes"]
+    before, after = (runs[name]["on_card_bytes"] for name in ("textbook", "everything"))
     low, high = figures["optimized_gb"]
-    return f"{gb(before)} becomes {gb(after)}, {before / after:.1f} times less", \
+    return f"{gb(before)} becomes {gb(after)} on {card_of(runs['everything'])}, {before / after:.1f} times less", \
         {"": after <= GB * high and before / after >= 0.9 * figures["original_gb"] / high}
 
 
 def rtx_3090(runs: dict, figures: dict) -> Judged:
     low, high = figures["claimed_memory_gb"]
-    peak = runs["preset"]["peak_bytes"]
-    return f"peak {gb(peak)}", {"": within(peak, GB * low, GB * high)}
+    taken = runs["preset"]["on_card_bytes"]
+    return f"{gb(taken)} taken on {card_of(runs['preset'])}", {"": within(taken, GB * low, GB * high)}
 
 
 def state_100m(runs: dict, figures: dict) -> Judged:

@@ -47,8 +47,8 @@ def estimate(program: pathlib.Path, words: list[str]) -> dict:
     if run.returncode not in (0, 3):
         raise ReportError(f"{' '.join(command)}: {run.stderr.strip()}")
     full = json.loads(run.stdout)
-    kept = ("model", "peak_bytes", "peak_bytes_by_kind", "state_bytes", "host_bytes", "nvme_bytes", "sent_bytes",
-            "memory_limit_bytes")
+    kept = ("model", "gpu", "peak_bytes", "on_card_bytes", "peak_bytes_by_kind", "state_bytes", "host_bytes", "nvme_bytes",
+            "sent_bytes", "memory_limit_bytes", "fits")
     flops = sum(amount for term, amount in full["step_work"].items() if term.startswith(("products", "attention")))
     ranks = {"ranks": full["ranks"]} if "ranks" in full else {}
     return {name: full[name] for name in kept} | {"flops": flops} | ranks
