@@ -107,8 +107,8 @@ TEST(ExpertRanks, SendWhatTheoryAndTheDryRunSay) {
     Settings one = s;
     one.train.accumulation *= 4;
     const BatchSource batches = test::random_batches(one);
-    const std::vector<DryRun> predicted = {dry_run_of_rank(s, 0), dry_run_of_rank(s, 1),
-                                           dry_run_of_rank(s, 2), dry_run_of_rank(s, 3)};
+    const std::vector<DryRun> predicted = {dry_run_of_rank(s, 0, {}), dry_run_of_rank(s, 1, {}),
+                                           dry_run_of_rank(s, 2, {}), dry_run_of_rank(s, 3, {})};
     test::run_data_ranks(
         4,
         [&](DataRanks ranks) {
