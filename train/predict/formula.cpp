@@ -4,6 +4,7 @@
 
 #include "kernels/loss/linear_cross_entropy.h"
 #include "train/predict/block_shape.h"
+#include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/facts/storage.h"
 
@@ -36,21 +37,42 @@ double kept_bytes(const Settings& s, const BlockShape& b) {
 
 double on_device(Home home, double bytes) { return home == Home::device ? bytes : 0; }
 
-// Leaves in `state` what is on the device. Offloaded or coded block weights still need two blocks' weights
-// there, in the form that products read.
+// Elements of the embedding, and of the head.
+double largest_outside(const ModelSettings& m) { return static_cast<double>(m.vocab * m.d_model); }
+
+// Block weights that are gathered on the device for products, in the form that these read: two blocks' at a
+// time. Ranks that divide the weights gather an embedding or head besides, and may keep all blocks' until
+// backward.
+double gathered_weights(const Settings& s, const BlockShape& b) {
+  const auto layers = static_cast<double>(s.model.layers);
+  const bool divided = state_division(s).weights > 1;
+  const double blocks = divided && !s.placement.reshard_after_forward ? layers : std::min(2.0, layers);
+  return b.element * (blocks * b.parameters() + (divided ? largest_outside(s.model) : 0));
+}
+
+// Gradients under way between ranks: of one block, an expert block's two come together; with each, the
+// versions of the ranks that this rank adds.
+double exchanged_gradients(const Settings& s, const BlockShape& b) {
+  const auto ranks = static_cast<double>(data_ranks(s));
+  if (ranks < 2) return 0;
+  const double versions = ranks / state_division(s).optimizer;
+  const double elements = std::max(b.expert_parameters, largest_outside(s.model));
+  return gradient_element_bytes(s) * elements * (1 + versions);
+}
+
+// Leaves in `state` what is on the device. Offloaded, coded or divided block weights are gathered there.
 void place(StateBytes& state, const Settings& s, const BlockShape& b) {
   const auto layers = static_cast<double>(s.model.layers);
   const StateBytes blocks = state_formula(s, {layers * b.parameters(), 0});
-  const double plain = b.element * b.parameters();
   const bool coded = weight_code(s.precision).has_value(), away = s.placement.parameters != Home::device;
   if (away) state.weights -= blocks.weights;
   if (away && s.placement.optimizer == Home::device) state.masters -= blocks.masters;
-  if (away || coded) state.weights += std::min(2.0, layers) * plain;
+  if (away || coded || state_division(s).weights > 1) state.weights += gathered_weights(s, b);
   state.masters = on_device(s.placement.optimizer, state.masters);
   state.optimizer = on_device(s.placement.optimizer, state.optimizer);
   if (s.placement.gradients != Home::device || s.optim.in_backward) {
-    const double head = static_cast<double>(s.model.vocab * s.model.d_model);
-    state.gradients = state_formula(s, {0, std::max(b.expert_parameters, head)}).gradients;
+    state.gradients =
+        state_formula(s, {0, std::max(b.expert_parameters, largest_outside(s.model))}).gradients;
   }
 }
 
@@ -60,11 +82,14 @@ StateBytes state_formula(const Settings& s, const WeightCounts& weights) {
   const UpdateRuleFacts& rule = update_rule_facts(s.optim);
   const bool wide = s.precision.compute == ComputePrecision::fp32;
   const double parameters = weights.total(), of_rule = rule.bytes_per_parameter(false);
+  const StateDivision ranks = state_division(s);
+  const bool summed = s.train.accumulation * data_ranks(s) > 1;
   StateBytes state;
-  state.weights = parameters * (weight_code(s.precision) ? kCodedBytes : element_bytes(s));
-  state.masters = !wide && keeps_masters(s) ? 4 * parameters : 0;
-  state.gradients = parameters * (s.train.accumulation > 1 ? 4 : element_bytes(s));
-  state.optimizer = parameters * of_rule + weights.in_blocks * (rule.bytes_per_parameter(true) - of_rule);
+  state.weights = parameters * (weight_code(s.precision) ? kCodedBytes : element_bytes(s)) / ranks.weights;
+  state.masters = !wide && keeps_masters(s) ? 4 * parameters / ranks.optimizer : 0;
+  state.gradients = parameters * (summed ? 4 : element_bytes(s)) / ranks.gradients;
+  state.optimizer = (parameters * of_rule + weights.in_blocks * (rule.bytes_per_parameter(true) - of_rule)) /
+                    ranks.optimizer;
   return state;
 }
 
@@ -76,7 +101,7 @@ double saved_bytes(const Settings& s) {
 
 PeakFormula peak_formula(const Settings& s) {
   const BlockShape b(s);
-  const double head = static_cast<double>(s.model.vocab * s.model.d_model);
+  const double head = largest_outside(s.model);
   PeakFormula f;
   f.state = state_formula(s, weight_counts(s, b));
   const double gradients = f.state.gradients;
@@ -94,7 +119,7 @@ PeakFormula peak_formula(const Settings& s) {
   const double held = f.state.weights + f.state.masters + f.state.optimizer;
   const double begins =
       f.activations + std::max(f.loss_head, f.working) + f.loss_head / 2 + (summed ? f.state.gradients : 0);
-  const double ends = f.state.gradients + f.working;
+  const double ends = f.state.gradients + f.working + exchanged_gradients(s, b);
   f.peak = held + std::max(begins, ends);
   return f;
 }

@@ -5,6 +5,7 @@
 
 #include "train/predict/block_shape.h"
 #include "train/predict/formula.h"
+#include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/facts/storage.h"
@@ -89,8 +90,14 @@ void add_all(StepCost& cost, const std::vector<Cost>& more) {
   for (const Cost& one : more) cost.add(one);
 }
 
-// Activations and products of all micro-batches.
-void add_passes(StepCost& cost, const Settings& s, const BlockShape& b) {
+// Of the blocks' arithmetic in a step, what their forward pass has.
+double forward_share(const BlockFlops& f, const Repeated& again, double layers) {
+  const double forward = layers * (f.products() + f.attention);
+  return forward / (3 * forward + again.products + again.attention);
+}
+
+// Activations and products of the blocks in all micro-batches.
+void add_blocks(StepCost& cost, const Settings& s, const BlockShape& b) {
   const auto layers = static_cast<double>(s.model.layers);
   const auto passes = static_cast<double>(s.train.accumulation);
   const ComputeFacts& compute = compute_facts(s.precision.compute);
@@ -99,9 +106,6 @@ void add_passes(StepCost& cost, const Settings& s, const BlockShape& b) {
   // backward has twice the arithmetic of forward
   cost.add({compute.products, passes * (3 * layers * f.products() + again.products)});
   cost.add({compute.attention, passes * (3 * layers * f.attention + again.attention)});
-  const double head = 6 * b.tokens * b.width * static_cast<double>(s.model.vocab);
-  cost.add({compute.head_products, passes * head});
-  cost.add({"logit_elements", passes * b.tokens * static_cast<double>(s.model.vocab)});
   const double blocks = layers + (f.products() > 0 ? again.products / f.products() : 0) / 3;
   cost.add({"row_bytes", passes * blocks * b.element *
                              (b.tokens * (6 * b.width + b.queries + 2 * b.keys) +
@@ -113,21 +117,40 @@ void add_passes(StepCost& cost, const Settings& s, const BlockShape& b) {
   if (s.model.dispatch == Dispatch::onehot)
     cost.add({"dispatch_bytes", passes * blocks * 8 * b.tokens * b.experts * b.capacity});
   cost.add({"block_passes", passes * (2 * layers + recomputed_blocks(s))});
+  add_all(cost, storage_costs(s, passes * saved_bytes(s)));
+}
+
+void add_head(StepCost& cost, const Settings& s, const BlockShape& b) {
+  const auto passes = static_cast<double>(s.train.accumulation), vocab = static_cast<double>(s.model.vocab);
+  cost.add({compute_facts(s.precision.compute).head_products, passes * 6 * b.tokens * b.width * vocab});
+  cost.add({"logit_elements", passes * b.tokens * vocab});
+}
+
+// Elements that a rank adds to its fp32 sums of gradients: one for each weight that it owns and each
+// micro-batch of all ranks, or first its own.
+double summed_gradients(const Settings& s, const WeightCounts& weights) {
+  const auto passes = static_cast<double>(s.train.accumulation), ranks = static_cast<double>(data_ranks(s));
+  const double own = weights.total() / state_division(s).optimizer;
+  if (ranks == 1) return passes > 1 ? passes * own : 0;
+  const auto exchanges = static_cast<double>(gradient_exchanges(s));
+  return (exchanges < passes ? passes * weights.total() : 0) + exchanges * ranks * own;
 }
 
 void add_update(StepCost& cost, const Settings& s, const WeightCounts& weights) {
   const UpdateRuleFacts& rule = update_rule_facts(s.optim);
-  add_all(cost, rule.costs(s.model, weights));
+  const double ranks = state_division(s).optimizer;
+  const WeightCounts own{weights.in_blocks / ranks, weights.outside / ranks};
+  add_all(cost, rule.costs(s.model, own));
   const bool rounded = s.precision.master == MasterWeights::none && rule.keeps_masters();
   if (rounded && s.precision.compute != ComputePrecision::fp32)
-    cost.add({"update_without_master", weights.total()});
-  const auto passes = static_cast<double>(s.train.accumulation);
-  if (passes > 1) cost.add({"gradient_bytes", passes * 4 * weights.total()});
+    cost.add({"update_without_master", own.total()});
   add_all(cost, state_costs(s, state_formula(s, weights)));
 }
 
+// What backward does with gradients, and what brings the blocks' weights.
 void add_weights(StepCost& cost, const Settings& s, const WeightCounts& weights) {
   const auto passes = static_cast<double>(s.train.accumulation);
+  cost.add({"gradient_bytes", 4 * summed_gradients(s, weights)});
   if (weight_code(s.precision)) cost.add({"weight_elements", 2 * passes * weights.in_blocks});
   add_all(cost, weight_costs(s, state_formula(s, {weights.in_blocks, 0})));
 }
@@ -146,15 +169,25 @@ size_t index_of_term(std::string_view term) {
   return static_cast<size_t>(found - terms.begin());
 }
 
-StepCost step_cost(const Settings& settings) {
-  StepCost cost;
+StepParts step_parts(const Settings& settings) {
   const BlockShape block(settings);
   const WeightCounts weights = weight_counts(settings, block);
-  add_passes(cost, settings, block);
-  add_all(cost,
-          storage_costs(settings, static_cast<double>(settings.train.accumulation) * saved_bytes(settings)));
-  add_update(cost, settings, weights);
-  add_weights(cost, settings, weights);
+  const BlockFlops flops = forward_flops(settings, block);
+  StepParts parts;
+  parts.forward_share =
+      forward_share(flops, repeated_flops(settings, flops), static_cast<double>(settings.model.layers));
+  add_blocks(parts.blocks, settings, block);
+  add_weights(parts.blocks, settings, weights);
+  add_head(parts.head, settings, block);
+  add_update(parts.update, settings, weights);
+  return parts;
+}
+
+StepCost step_cost(const Settings& settings) {
+  const StepParts parts = step_parts(settings);
+  StepCost cost = parts.blocks;
+  cost.add(parts.head);
+  cost.add(parts.update);
   return cost;
 }
 

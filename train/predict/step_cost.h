@@ -18,12 +18,24 @@ class StepCost {
  public:
   StepCost() : amounts_(cost_terms().size()) {}
   void add(const Cost& cost) { amounts_[index_of_term(cost.term)] += cost.amount; }
+  void add(const StepCost& other) {
+    for (size_t i = 0; i < amounts_.size(); ++i) amounts_[i] += other.amounts_[i];
+  }
   double of(std::string_view term) const { return amounts_[index_of_term(term)]; }
   const std::vector<double>& amounts() const { return amounts_; }  // in the order of cost_terms()
 
  private:
   std::vector<double> amounts_;
 };
+
+// The parts of a step that pass one after another. A rank's state and its update are what it owns.
+struct StepParts {
+  StepCost blocks;           // their forward and backward passes, of all micro-batches
+  double forward_share = 0;  // of `blocks`
+  StepCost head;             // with the loss: its backward pass is part of forward
+  StepCost update;
+};
+StepParts step_parts(const Settings& settings);
 
 // The cost of one optimizer step of a resolved run, in closed form. Products count everything computed,
 // including empty rows of capacity buffers and recomputation, unlike model_flops_per_token, which counts the
