@@ -35,7 +35,7 @@ CostModel by_datasheet(const std::string& name, const Json& entry) {
   CostModel model;
   model.device = name;
   model.about = entry.at("about").get<std::string>();
-  model.runs_on = name == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;
+  model.runs_on = entry.value("runs_on", "cuda") == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;
   if (model.runs_on == DeviceChoice::cuda) model.gpu = {name, entry.at("capability").get<int>()};
   const auto fp8 = entry.find("fp8_products");
   if (fp8 == entry.end() || !fp8->is_boolean())

@@ -4,8 +4,10 @@
 #include <optional>
 
 #include "moe/settings/error.h"
+#include "train/predict/layouts.h"
 #include "train/predict/techniques/combinations.h"
 #include "train/settings/assign.h"
+#include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/placement.h"
 #include "train/settings/facts/update_rule.h"
 #include "train/settings/for_each_field.h"
@@ -71,6 +73,7 @@ class Builder {
       if (single && !of_batch && ranks_of(technique) == 1) add(technique);
     }
     add_splits();
+    add_layouts();
     for (size_t i = 0; i < options_.size(); ++i)
       for (size_t j = i + 1; j < options_.size(); ++j) exclude(i, j);
     return options_;
@@ -80,6 +83,7 @@ class Builder {
   void add(const Technique& technique) {
     Changes changes;
     for (const auto& [key, value] : technique.settings) {
+      if (key.starts_with("parallel.")) return;  // a layout's
       const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
       if (!of_model && !is_of_machine(key)) changes[std::string(key)] = value;
     }
@@ -97,6 +101,18 @@ class Builder {
       add("micro-batch " + std::to_string(micro) + " x " + std::to_string(count),
           {{"train.micro_batch", std::to_string(micro)}, {"train.accumulation", std::to_string(count)}});
     }
+  }
+
+  void add_layouts() {
+    const size_t techniques = options_.size();
+    for (const Changes& layout : rank_layouts(data_ranks(base_))) {
+      std::string name;
+      for (const auto& [key, value] : layout)
+        if (before_.at(key) != value) name += (name.empty() ? "" : " ") + key + "=" + value;
+      add(name, layout);
+    }
+    for (size_t i = techniques; i < options_.size(); ++i)
+      for (size_t j = techniques; j < i; ++j) exclude_each_other(i, j);
   }
 
   void add(const std::string& name, const Changes& changes) {
@@ -121,7 +137,10 @@ class Builder {
     Settings both = base_;
     options_[a].apply(both);
     options_[b].apply(both);
-    if (clash(changes_[a], changes_[b]).empty() && is_accepted(both)) return;
+    if (!clash(changes_[a], changes_[b]).empty() || !is_accepted(both)) exclude_each_other(a, b);
+  }
+
+  void exclude_each_other(size_t a, size_t b) {
     options_[a].excludes |= uint64_t{1} << b;
     options_[b].excludes |= uint64_t{1} << a;
   }

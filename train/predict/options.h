@@ -8,15 +8,16 @@
 
 namespace moelab {
 
-// A technique that a plan may add: a row of the technique table, by its name, or a way to split a step's rows
-// into micro-batches, "micro-batch 2 x 4".
+// What a plan may add: a row of the technique table, by its name; a way to split a step's rows into
+// micro-batches, "micro-batch 2 x 4"; or a layout of the ranks, by its settings, "parallel.zero=1".
 struct PlanOption {
   std::string name;
   std::function<void(Settings&)> apply;  // applies its changes
   uint64_t excludes = 0;                 // bit i: cannot be combined with option i
 };
 
-// The techniques that may be added to `base`, a resolved run; at most 64. Left out:
+// The techniques and, with several ranks, the layouts that may be added to `base`, a resolved run; at
+// most 64. Left out:
 // - what is on already or changes nothing;
 // - what would train another model or use another rule (model.* and attention.* stay; the update rule may
 // only change between AdamW's forms);
@@ -25,8 +26,8 @@ struct PlanOption {
 // - NVMe without placement.nvme_path;
 // - fp8 products where `fp8_products` is false: emulated ones save nothing over bf16;
 // - what `base` alone refuses.
-// Two options exclude each other when they set a key to different values, when one's settings include the
-// other's, or when validate() refuses the pair.
+// Two layouts exclude each other, and two options when they set a key to different values, when one's
+// settings include the other's, or when validate() refuses the pair.
 std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
                                      bool fp8_products);
 

@@ -18,9 +18,15 @@ constexpr double kUsualMargin = 1.1;
 
 bool contains(uint64_t set, uint64_t part) { return (set & part) == part; }
 
+// Adding gradients once a step is what ranks with one micro-batch do anyway.
+bool repeats_another(const Settings& s) {
+  return s.parallel.reduce == Reduction::step && s.train.accumulation == 1;
+}
+
 struct Candidate {
   uint64_t set = 0;
-  double seconds = 0, formula = 0;
+  StepTime time;
+  double formula = 0;
   bool tried = false;
 };
 
@@ -38,10 +44,11 @@ class Search {
         options_(plan_options(base, search.pinned, costs.fp8_products)) {
     for (const uint64_t set : admissible_sets(options_)) {
       const Settings settings = settings_of(set);
-      candidates_.push_back({set, costs.step_seconds(step_cost(settings)), peak_formula(settings).peak});
+      if (repeats_another(settings)) continue;
+      candidates_.push_back({set, step_time(settings, costs, search.link), peak_formula(settings).peak});
     }
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-      if (a.seconds != b.seconds) return a.seconds < b.seconds;
+      if (a.time.total() != b.time.total()) return a.time.total() < b.time.total();
       return std::popcount(a.set) < std::popcount(b.set);
     });
     result_.admissible = static_cast<int64_t>(candidates_.size());
@@ -80,7 +87,7 @@ class Search {
   }
 
   Plan plan_of(const Candidate& one, int64_t peak) const {
-    Plan plan{.settings = settings_of(one.set), .seconds = one.seconds, .peak = peak};
+    Plan plan{.settings = settings_of(one.set), .time = one.time, .peak = peak};
     for (size_t i = 0; i < options_.size(); ++i) {
       const uint64_t bit = uint64_t{1} << i;
       if (one.set & bit) plan.parts.push_back({options_[i].name, settings_of(one.set & ~bit)});
@@ -104,7 +111,7 @@ class Search {
   // True if enough plans fit and none of them is slower than this candidate.
   bool too_slow(const Candidate& one) const {
     const auto wanted = static_cast<size_t>(search_.best);
-    return result_.fits.size() >= wanted && result_.fits[wanted - 1].seconds <= one.seconds;
+    return result_.fits.size() >= wanted && result_.fits[wanted - 1].time.total() <= one.time.total();
   }
 
   void consider(Candidate& one) {
@@ -120,8 +127,9 @@ class Search {
   }
 
   void add(Plan plan) {
-    const auto place = std::upper_bound(result_.fits.begin(), result_.fits.end(), plan,
-                                        [](const Plan& a, const Plan& b) { return a.seconds < b.seconds; });
+    const auto place =
+        std::upper_bound(result_.fits.begin(), result_.fits.end(), plan,
+                         [](const Plan& a, const Plan& b) { return a.time.total() < b.time.total(); });
     result_.fits.insert(place, std::move(plan));
     result_.fits.resize(std::min(result_.fits.size(), static_cast<size_t>(search_.best)));
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "train/predict/cost_model.h"
+#include "train/predict/rank_time.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
@@ -15,20 +16,21 @@ using PredictBytes = std::function<int64_t(const Settings&)>;
 
 // One combination of techniques.
 struct Plan {
-  // A technique of the combination: its name in the table, or "micro-batch 2 x 4".
+  // A technique of the combination: its name in the table, "micro-batch 2 x 4", or a layout of ranks.
   struct Part {
     std::string name;
     Settings without;  // the combination without this technique
   };
   std::vector<Part> parts = {};
   Settings settings = {};  // resolved
-  double seconds = 0;      // predicted, per step
+  StepTime time = {};      // predicted, per step
   int64_t peak = 0;        // from PredictBytes
 };
 
 struct PlanSearch {
   std::vector<std::string> pinned = {};  // keys that must not change
-  int64_t room = 0;                      // bytes that a plan may need
+  int64_t room = 0;                      // bytes that a plan may need; each rank
+  Link link = {};                        // between ranks, if there are several
   int64_t best = 10;                     // how many plans to return
   int64_t finalists = 500;               // maximum number of dry runs; one more if none of them fits
 };

@@ -12,6 +12,7 @@
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/predict/cost_model.h"
+#include "train/predict/link.h"
 #include "train/program/record/build_commit.h"
 #include "train/settings/assign.h"
 #include "train/settings/load.h"
@@ -226,6 +227,14 @@ class Parser {
     sub.add_option("--device", call.device, "device whose speed is assumed")
         ->capture_default_str()
         ->type_name(devices);
+    sub.add_option("--ranks", call.ranks, "data-parallel ranks, each with such a device; needs --link")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 20));
+    std::string links;
+    for (const std::string& link : link_names()) links += link + "|";
+    sub.add_option("--link", call.link,
+                   "what connects the ranks: a name, or a rate such as 25Gbit or 500Mbit")
+        ->type_name(links + "RATE");
     sub.add_option("--out", call.out, "file to write the fastest plan that fits into")->type_name("FILE");
     sub.add_option("settings", sources_.overrides,
                    "settings that no plan may change; with placement.nvme_path a plan may use that drive")
@@ -233,8 +242,13 @@ class Parser {
     const std::string example = text.example;
     sub.footer([example] {
       return "A plan never changes the model, its attention or its update rule; with AdamW it may choose a "
-             "smaller form of its state. Exit code 3: nothing fits.\n\nExample: " +
-             example + "\n\n" + presets_help() + "\n" + settings_help();
+             "smaller form of its state. With --ranks it also chooses what the ranks divide and when they "
+             "add their gradients; batch and accumulation are each rank's. Exit code 3: nothing fits.\n\n"
+             "Example: " +
+             example +
+             "\n         moelab plan --ranks 8 --link 100Gbit --memory 24GiB --model moe-740m --device "
+             "rtx4090 --out plan.yaml\n\n" +
+             presets_help() + "\n" + settings_help();
     });
   }
 
@@ -243,11 +257,25 @@ class Parser {
       const std::string key = parse_override(text).key;
       if (key == "run.device")
         throw UserError("command line: " + text + ": a plan is for the device that --device names");
+      if (key == "parallel.data")
+        throw UserError("command line: " + text + ": a plan is for the ranks that --ranks counts");
       result_.plan.pinned.push_back(key);
     }
     const bool cpu = cost_model(result_.plan.device).runs_on == DeviceChoice::cpu;
     sources_.overrides.push_back(std::string("run.device=") + (cpu ? "cpu" : "cuda"));
+    check_link(result_.plan);
+    if (result_.plan.ranks > 1)
+      sources_.overrides.push_back("parallel.data=" + std::to_string(result_.plan.ranks));
     result_.settings = load_settings(sources_, model_folder_settings);
+  }
+
+  static void check_link(const PlanCall& call) {
+    if (!call.link.empty()) find_link(call.link);
+    if (call.ranks == 1 && !call.link.empty())
+      throw UserError("--link " + call.link + " connects ranks, and there is one; say how many with --ranks");
+    if (call.ranks > 1 && call.link.empty())
+      throw UserError("--ranks " + std::to_string(call.ranks) +
+                      " needs --link, what connects the ranks, such as 100Gbit or nvlink4");
   }
 
   void add_folders(CLI::App& sub, const CommandText& text) {

@@ -19,7 +19,9 @@ Json costs(double each) {
 
 Json devices() {
   return {{"schema", 1},
-          {"devices", {{"cpu", {{"about", "a CPU"}, {"fp8_products", true}, {"nanoseconds", costs(2)}}}}}};
+          {"devices",
+           {{"cpu",
+             {{"about", "a CPU"}, {"runs_on", "cpu"}, {"fp8_products", true}, {"nanoseconds", costs(2)}}}}}};
 }
 const Json kNone = {{"schema", 1}, {"devices", Json::object()}};
 
@@ -50,6 +52,7 @@ TEST(CostModel, WhatWasMeasuredTakesTheDatasheetsPlace) {
 TEST(CostModel, MistakesAreNamed) {
   Json missing = devices(), unknown = devices(), fp8 = devices(), gpu = devices();
   gpu["devices"]["l4"] = gpu["devices"]["cpu"];
+  gpu["devices"]["l4"].erase("runs_on");
   EXPECT_NE(user_error([&] { parse_cost_models(gpu.dump(), kNone.dump()); }).find("capability"),
             std::string::npos);
   fp8["devices"]["cpu"]["fp8_products"] = "no";

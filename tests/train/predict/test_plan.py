@@ -49,6 +49,33 @@ def test_what_a_gpu_reserves_for_the_winner_fits(tmp_path, words):
     assert estimate.returncode == 0 and "\nfits the limit" in estimate.stdout, estimate.stdout
 
 
+def test_the_winner_trains_on_its_ranks(tmp_path, make_shards):
+    """At a budget that whole state on each rank would pass, as the printed command says."""
+    out = tmp_path / "plan.yaml"
+    words = ["--ranks", "2", "--model", "moe-pico", "train.sequence=64", "train.micro_batch=1", "precision.compute=fp32",
+             "optim.name=adamw"]
+    estimate = moelab("estimate", "--json", "--config", "moe-pico", "--ranks", "2", *words[4:], "activations.checkpoint=full")
+    whole, *_, divided = (stage["peak_bytes"] for stage in json.loads(estimate.stdout)["ranks"]["by_stage"])
+    done = moelab("plan", "--memory", (whole + divided) // 2, "--link", "1Gbit", "--out", out, *words, "optim.in_backward=false")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"a step of the first takes [\d.]+ ms: [\d.]+ ms computing, ", done.stdout)
+    ranks, command = re.search(r"is in \S+: scripts/ranks.sh (\d+) moelab (.+) data.path=FOLDER", done.stdout).groups()
+    assert ranks == "2" and f"# scripts/ranks.sh 2 moelab train --config {out} " in out.read_text()
+    assert not re.search(r"^  zero: 0$", out.read_text(), re.M)
+    trained = subprocess.run([ROOT / "scripts/ranks.sh", ranks, PROGRAM, *command.split(), f"data.path={make_shards(20_000, 2_000)}",
+                              f"run.dir={tmp_path / 'run'}", "train.steps=2", "eval.batches=0"],
+                             capture_output=True, text=True, timeout=120, check=False)
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "ok"
+
+
+def test_a_slower_link_is_never_faster():
+    words = ["--memory", "8GB", "--model", "moe-pico", "--ranks", "4", "activations.checkpoint=none"]
+    speeds = [int(re.search(r"^  1  .+ MiB +(\d+)  ", moelab("plan", *words, "--link", link).stdout, re.M)[1])
+              for link in ("100Mbit", "1Gbit", "10Gbit", "nvlink4")]
+    assert speeds == sorted(speeds) and speeds[0] < 0.8 * speeds[-1]
+
+
 def test_the_fastest_that_does_not_fit_is_named_or_that_there_is_none():
     for memory, expected in (("8GB", "all of them fit"), ("75MB", "the fastest that does not fit: ")):
         done = moelab("plan", "--memory", memory, "--model", "moe-pico", "--device", "cpu")
@@ -86,6 +113,12 @@ def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
     (["--memory", "8GB", "train.stepz=3"], "train.steps"),
     (["--memory", "8GB", "--model", "moe-pico", "--out", "/nowhere/plan.yaml"], "/nowhere/plan.yaml"),
     (["--model", "moe-pico"], "--memory"),
+    (["--memory", "8GB", "--ranks", "2"], "--ranks 2 needs --link"),
+    (["--memory", "8GB", "--link", "10Gbit"], "say how many with --ranks"),
+    (["--memory", "8GB", "--ranks", "2", "--link", "10Gbitt"], "did you mean 10Gbit?"),
+    (["--memory", "8GB", "--ranks", "2", "--link", "10GB"], "give a rate such as 25Gbit"),
+    (["--memory", "8GB", "--ranks", "0", "--link", "10Gbit"], "--ranks"),
+    (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.data=2"], "--ranks counts"),
 ])
 def test_mistakes_are_named(words, expected):
     done = moelab("plan", *words)

@@ -8,8 +8,10 @@
 #include "kernels/memory/ledger.h"
 #include "train/predict/dry_run.h"
 #include "train/predict/formula.h"
+#include "train/predict/layouts.h"
 #include "train/predict/options.h"
 #include "train/settings/load.h"
+#include "train/settings/validate.h"
 
 namespace moelab {
 namespace {
@@ -75,7 +77,7 @@ TEST(Planner, FindsTheTenFastestThatFit) {
     ASSERT_EQ(result.fits.size(), std::min<size_t>(10, fitting.size())) << share;
     for (size_t place = 0; place < result.fits.size(); ++place) {
       const Plan& plan = result.fits[place];
-      EXPECT_EQ(plan.seconds, fitting[place]) << share << " place " << place + 1;
+      EXPECT_EQ(plan.time.total(), fitting[place]) << share << " place " << place + 1;
       EXPECT_LE(plan.peak, room);
       EXPECT_EQ(plan.peak, peak(plan.settings));
     }
@@ -87,11 +89,11 @@ TEST(Planner, NamesTheFastestThatDoesNotFit) {
     const int64_t room = quantile(share);
     const std::vector<double> refused = seconds_of(room, false);
     const PlanResult result = plans_in(room);
-    if (refused.empty() || refused.front() > result.fits.back().seconds) {
+    if (refused.empty() || refused.front() > result.fits.back().time.total()) {
       EXPECT_FALSE(result.refused.has_value()) << share;
-    } else if (refused.front() < result.fits.back().seconds) {
+    } else if (refused.front() < result.fits.back().time.total()) {
       ASSERT_TRUE(result.refused.has_value()) << share;
-      EXPECT_EQ(result.refused->seconds, refused.front()) << share;
+      EXPECT_EQ(result.refused->time.total(), refused.front()) << share;
       EXPECT_GT(result.refused->peak, room);
     }
   }
@@ -119,8 +121,65 @@ TEST(Planner, PartsSayWhatEachTechniqueBuys) {
   ASSERT_FALSE(first.parts.empty());
   for (const Plan::Part& part : first.parts) {
     const double seconds = cost_model("cpu").step_seconds(step_cost(part.without));
-    EXPECT_TRUE(peak(part.without) > quantile(0.02) || seconds >= first.seconds) << part.name;
+    EXPECT_TRUE(peak(part.without) > quantile(0.02) || seconds >= first.time.total()) << part.name;
   }
+}
+
+// Four ranks that choose what they divide, at a small recomputation and one or more micro-batches; everything
+// else is pinned.
+Settings base_of_ranks() {
+  return load_settings(
+      {.config = "moe-pico",
+       .overrides = {"model.layers=2", "train.micro_batch=4", "eval.batches=0", "parallel.data=4"}});
+}
+
+PlanSearch search_of_ranks(int64_t room) {
+  PlanSearch search{.pinned = kPinned, .room = room, .link = find_link("1Gbit")};
+  for (const char* key : {"activations.checkpoint", "activations.pieces", "precision.compute", "optim.name",
+                          "optim.in_backward"})
+    search.pinned.emplace_back(key);
+  return search;
+}
+
+TEST(Planner, SearchesLayoutsOfRanksWithTechniques) {
+  install_allocators();
+  const Settings settings = base_of_ranks();
+  const auto options = plan_options(settings, search_of_ranks(0).pinned, false);
+  std::vector<Plan> all;
+  for (const uint64_t set : admissible_sets(options)) {
+    Plan plan{.settings = settings};
+    for (size_t i = 0; i < options.size(); ++i)
+      if (set >> i & 1) options[i].apply(plan.settings);
+    plan.time = step_time(plan.settings, cost_model("cpu"), find_link("1Gbit"));
+    plan.peak = peak(plan.settings);
+    all.push_back(plan);
+  }
+  const auto by_peak = [](const Plan& a, const Plan& b) { return a.peak < b.peak; };
+  std::sort(all.begin(), all.end(), by_peak);
+  for (const size_t place : {size_t{1}, all.size() / 2, all.size() - 1}) {
+    const int64_t room = all[place].peak;
+    double fastest = 1e9;
+    for (const Plan& one : all)
+      if (one.peak <= room) fastest = std::min(fastest, one.time.total());
+    const PlanResult result = search_plans(settings, cost_model("cpu"), search_of_ranks(room), peak);
+    ASSERT_FALSE(result.fits.empty()) << room;
+    EXPECT_EQ(result.fits.front().time.total(), fastest) << room;
+    for (const Plan& plan : result.fits) {
+      EXPECT_EQ(plan.settings.parallel.data, 4);
+      EXPECT_EQ(plan.peak, peak(plan.settings));
+      EXPECT_LE(plan.peak, room);
+      EXPECT_NO_THROW(validate(plan.settings));
+    }
+  }
+}
+
+TEST(Planner, OneRankHasNoLayouts) {
+  for (const PlanOption& option : plan_options(base(), {}, true))
+    EXPECT_EQ(option.name.find("parallel."), std::string::npos) << option.name;
+  std::vector<std::string> layouts;
+  for (const PlanOption& option : plan_options(base_of_ranks(), {"parallel.zero"}, true))
+    if (option.name.starts_with("parallel.")) layouts.push_back(option.name);
+  EXPECT_EQ(layouts, std::vector<std::string>{"parallel.reduce=step"});  // of the stage that is given
 }
 
 // The planner prunes by this formula, which may exceed the dry run by at most the margin in planner.cpp.
@@ -141,6 +200,26 @@ TEST(PeakFormula, IsNearTheDryRun) {
   std::sort(ratios.begin(), ratios.end());
   std::cout << "formula over dry run: " << ratios.front() << " to " << ratios.back() << ", median "
             << ratios[ratios.size() / 2] << "\n";
+}
+
+// Of ranks, the formula leaves out what is unlike in their parts.
+TEST(PeakFormula, OfRanksIsNearTheDryRun) {
+  install_allocators();
+  for (const char* config : {"moe-micro", "moe-nano", "olmoe-1b-7b"}) {
+    for (Changes layout : rank_layouts(8)) {
+      for (const std::vector<std::string>& words :
+           {std::vector<std::string>{}, {"precision.compute=bf16", "train.accumulation=2"}}) {
+        std::vector<std::string> overrides = {"run.device=cuda"};
+        for (const auto& [key, value] : layout) overrides.push_back(key + "=" + value);
+        overrides.insert(overrides.end(), words.begin(), words.end());
+        const Settings settings = load_settings({.config = config, .overrides = overrides});
+        const double ratio = peak_formula(settings).peak / static_cast<double>(peak(settings));
+        EXPECT_NEAR(ratio, 1, 0.25) << config << " zero " << layout["parallel.zero"] << " reduce "
+                                    << layout["parallel.reduce"] << " reshard "
+                                    << layout["placement.reshard_after_forward"] << " words " << words.size();
+      }
+    }
+  }
 }
 
 // For combinations with weights and optimizers in other homes, the formula is less exact.

@@ -50,9 +50,11 @@ struct PlanCall {
   std::string device = "cpu";       // whose speed is assumed: a name in cost_devices()
   std::string out;                  // file for the winner's settings; empty: none
   std::vector<std::string> pinned;  // keys that the user gave; the planner does not change them
+  int64_t ranks = 1;                // each with a device of its own
+  std::string link;                 // between ranks: a name in link_names() or a rate; empty for one rank
 };
 
-// `base`: resolved settings, with the budget in memory.limit. Exit code 3 when no combination fits.
+// `base`: resolved settings, with each rank's budget in memory.limit. Exit code 3 when no combination fits.
 int plan_command(const Settings& base, const PlanCall& call);
 
 // import: converts a Hugging Face folder to the checkpoint to/step-0. export: converts a checkpoint (or the

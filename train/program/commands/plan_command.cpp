@@ -12,13 +12,15 @@
 #include "train/program/commands/commands.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/record/progress.h"
+#include "train/settings/facts/data_parallel.h"
 #include "train/settings/presets/parameter_count.h"
 #include "train/settings/print.h"
 
 namespace moelab {
 namespace {
 
-// A dry run takes one or two milliseconds a block; this total keeps a plan within ten seconds.
+// A dry run takes one or two milliseconds a block; this total keeps a plan within ten seconds. With several
+// ranks two of them are run: the first, and the fullest.
 constexpr int64_t kDryBlocks = 4000;
 
 // Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit, the
@@ -34,8 +36,10 @@ std::string names_of(const Plan& plan) {
   return text.empty() ? "the settings as given" : text;
 }
 
-std::string speed_of(const Settings& base, double seconds) {
-  return fmt::format("{:.0f}", step_tokens(base.train) / seconds);
+// Tokens a second of all ranks.
+std::string speed_of(const Settings& base, const Plan& plan) {
+  const auto ranks = static_cast<double>(data_ranks(base));
+  return fmt::format("{:.0f}", ranks * step_tokens(base.train) / plan.time.total());
 }
 
 // Where the peak is, and its three largest kinds, e.g. "backward, activations 3.1 GiB, optimizer 1.0 GiB".
@@ -52,7 +56,8 @@ std::string peak_text(const DryRun& run) {
   return text;
 }
 
-void print_search(const Settings& base, const CostModel& costs, int64_t room, const PlanResult& result) {
+void print_search(const Settings& base, const CostModel& costs, const Link& link, int64_t room,
+                  const PlanResult& result) {
   const TrainSettings& train = base.train;
   std::cout << fmt::format(
       "{}, {} parameters; {} sequences of {} tokens a step; {} on {}, to be filled up to {:.0f} % ({})\n",
@@ -66,6 +71,9 @@ void print_search(const Settings& base, const CostModel& costs, int64_t room, co
                                 100 * costs.error->median, costs.error->cases, 100 * costs.error->worst)
                   : "never measured: the order is a guess";
   std::cout << fmt::format("step times: {}; {}\n", costs.about, error);
+  if (data_ranks(base) == 1) return;
+  std::cout << fmt::format("each of {} ranks has such a device and these sequences; between them {}: {}\n",
+                           data_ranks(base), link.name, link.about);
 }
 
 void print_table(const Settings& base, const PlanResult& result) {
@@ -73,15 +81,23 @@ void print_table(const Settings& base, const PlanResult& result) {
   int row = 0;
   for (const Plan& plan : result.fits) {
     std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", ++row, human_bytes(plan.peak),
-                             speed_of(base, plan.seconds), names_of(plan));
+                             speed_of(base, plan), names_of(plan));
   }
+}
+
+void print_time(const Settings& base, const StepTime& time) {
+  if (data_ranks(base) == 1) return;
+  std::cout << fmt::format(
+      "\na step of the first takes {:.4g} ms: {:.4g} ms computing, {:.4g} ms copying messages, {:.4g} ms "
+      "waiting for other ranks\n",
+      1e3 * time.total(), 1e3 * time.computing, 1e3 * time.copying, 1e3 * time.waiting);
 }
 
 void print_refused(const Settings& base, const Gpu& gpu, const Plan& plan, int64_t room) {
   const Estimate needs = estimate(plan.settings, gpu);
   const int64_t held = needs.run.held();
   std::cout << fmt::format("\nthe fastest that does not fit: {} ({} tokens/s)\n  peak {}", names_of(plan),
-                           speed_of(base, plan.seconds), human_bytes(held));
+                           speed_of(base, plan), human_bytes(held));
   if (held > room) std::cout << fmt::format(", {} too much", human_bytes(held - room));
   std::cout << ", in " << peak_text(needs.run) << "\n";
   const int64_t limit = base.memory.limit.count;
@@ -91,10 +107,10 @@ void print_refused(const Settings& base, const Gpu& gpu, const Plan& plan, int64
   }
 }
 
-void print_without(const Plan& winner, const CostModel& costs, const std::string& name,
+void print_without(const Plan& winner, const CostModel& costs, const Link& link, const std::string& name,
                    const Settings& without) {
   const int64_t saved = dry_run(without, costs.gpu).held() - winner.peak;
-  const double change = 100 * (costs.step_seconds(step_cost(without)) / winner.seconds - 1);
+  const double change = 100 * (step_time(without, costs, link).total() / winner.time.total() - 1);
   std::cout << fmt::format(
       "  {:<22}{:>10} {}  {}\n", name, human_bytes(std::abs(saved)), saved >= 0 ? "less" : "more",
       std::abs(change) < 0.5
@@ -103,25 +119,28 @@ void print_without(const Plan& winner, const CostModel& costs, const std::string
 }
 
 // Takes away one technique at a time: first those the plan added, then those already on in the settings.
-void print_bought(const Plan& winner, const CostModel& costs) {
+void print_bought(const Plan& winner, const CostModel& costs, const Link& link) {
   std::cout << "\nwhat each technique of the first buys\n";
-  for (const Plan::Part& part : winner.parts) print_without(winner, costs, part.name, part.without);
+  for (const Plan::Part& part : winner.parts) print_without(winner, costs, link, part.name, part.without);
   const auto of_plan = [&](const std::string& name) {
     return std::any_of(winner.parts.begin(), winner.parts.end(),
                        [&](const Plan::Part& part) { return part.name == name; });
   };
   for (const WithoutTechnique& without : without_each_technique(winner.settings)) {
     if (without.name == "accumulation" || of_plan(without.name)) continue;
-    print_without(winner, costs, without.name, without.settings);
+    print_without(winner, costs, link, without.name, without.settings);
   }
 }
 
 void write_winner(const Plan& winner, const std::string& out) {
+  const int64_t ranks = data_ranks(winner.settings);
+  const std::string starter = ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "";
+  const std::string command = starter + "moelab train --config " + out;
   std::ofstream file(out, std::ios::binary);
-  file << "# moelab train --config " << out << " data.path=...\n" << print_settings(winner.settings);
+  file << "# " << command << " data.path=...\n" << print_settings(winner.settings);
   file.close();
   if (!file) throw UserError("--out " + out + ": cannot be written; give a file in a folder that exists");
-  std::cout << "\nthe first is in " << out << ": moelab train --config " << out << " data.path=FOLDER\n";
+  std::cout << "\nthe first is in " << out << ": " << command << " data.path=FOLDER\n";
 }
 
 // A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
@@ -155,14 +174,16 @@ int plan_command(const Settings& base, const PlanCall& call) {
   const CostModel& costs = cost_model(call.device);
   PlanSearch search{.pinned = call.pinned};
   search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
-  search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers, 40, 500);
+  if (call.ranks > 1) search.link = find_link(call.link);
+  search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers / (call.ranks > 1 ? 2 : 1), 40, 500);
   const Gpu& gpu = costs.gpu;
   const PlanResult result =
       search_plans(base, costs, search, [&](const Settings& s) { return bytes_needed(s, gpu); });
   if (result.fits.empty()) return report_nothing_fits(base, gpu, result);
-  print_search(base, costs, search.room, result);
+  print_search(base, costs, search.link, search.room, result);
   print_table(base, result);
-  print_bought(result.fits.front(), costs);
+  print_time(base, result.fits.front().time);
+  print_bought(result.fits.front(), costs, search.link);
   if (result.refused)
     print_refused(base, gpu, *result.refused, search.room);
   else
