@@ -103,6 +103,35 @@ def held_blocks(found):
     return [Heading(2, "What a rank holds"), Table("", ["ranks", *(f"parallel.zero={zero}" for zero in range(4))], rows), Text(about)]
 
 
+def error(row):
+    """The share by which the planner takes a step for too long."""
+    return row["predicted_ms"]["total"] / row["step_ms"] - 1
+
+
+def step_times(record):
+    """A row for each layout, with what was measured and predicted over each link."""
+    by_place = {(row["layout"], row["link"]): row for row in record["rows"]}
+    layouts, links = (list(dict.fromkeys(place[i] for place in by_place)) for i in (0, 1))
+
+    def cell(row):
+        return f"{row['step_ms']:,.0f} / {row['predicted_ms']['total']:,.0f} ({error(row):+.0%}, ± {row['spread'] / 2:.0%})"
+
+    rows = [[layout, f"{by_place[layout, links[0]]['sent_bytes'] / MB:,.0f}", *(cell(by_place[layout, link]) for link in links)]
+            for layout in layouts]
+    calm = [row for row in record["rows"] if row["spread"] <= 0.1]
+
+    def said(these):
+        sizes = [abs(error(row)) for row in these]
+        return f"{statistics.median(sizes):.1%} in the median and {max(sizes):.1%} at worst of {len(these)} cases"
+
+    about = (f"{record['model']} ({' '.join(record['settings'])}) on {record['ranks']} ranks of one thread each. Milliseconds of a step: "
+             f"measured / predicted by `moelab plan --ranks {record['ranks']} --link … --device {record['device']}`, and in brackets the "
+             "prediction's error and half the distance between the quartiles of the measured steps. "
+             f"The error is {said(record['rows'])}" + (f"; {said(calm)} whose quartiles are at most 10 % apart." if calm else "."))
+    return [Heading(2, "How long a step takes, and what the planner thinks"),
+            Table("", ["layout", "sent, MB", *links], rows), Text(about)]
+
+
 def picture(found, ranks):
     return Picture("ranks", "Peak memory of a rank and speed against the number of ranks, for each stage of ZeRO",
                    "What the fullest rank holds, and tokens a second beside one rank of one thread; each rank takes the rows of one "
@@ -128,6 +157,8 @@ def report(records, sweeps, dry):
         blocks += [*layouts(latest["ranks"]), *exchanges(latest["ranks"]), Text(source(latest["ranks"]))]
     if found:
         blocks += held_blocks(found)
+    if "predicted_steps" in latest:
+        blocks += [*step_times(latest["predicted_steps"]), Text(source(latest["predicted_steps"]))]
     if "one_rank" in latest:
         blocks += [one_rank(latest["one_rank"]), Text(source(latest["one_rank"]))]
     return blocks

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench/ranks"), str(ROOT / "scripts")]
 import one_rank  # noqa: E402
 import ranks as bench  # noqa: E402
+import step_times  # noqa: E402
 from report import rank_tables  # noqa: E402
 
 # In place of moelab: a step of one rank takes 80 ms, one of two 100 ms. A step sends 150 bytes, and 25 of control.
@@ -59,6 +60,51 @@ def test_figures_and_their_tables(tmp_path, monkeypatch):
     page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
     assert "| parallel.zero=2 | unlimited | 100 | 80 % | 30 | 33 % | |" in " ".join(page.split())
     assert "| unlimited | 25 | 50 | 2.00 × |" in " ".join(page.split())
+
+
+# In place of moelab: a step takes 100 ms, and 120 in another run; three first ones take 500. The planner thinks 120.
+PLANNED = """#!/bin/sh
+case "$1" in
+  --version) echo 'moelab 0.0.0 (commit c0de)' ;;
+  techniques) echo '{"techniques": [{"settings": {"optim.name": "adamw"}}]}' ;;
+  plan) echo "$@" >>"$0.asked"
+    printf '\\n1 combinations of techniques: none\\na step of the first takes 120 ms: 90 ms computing, 10 ms copying messages, 20 ms waiting' ;;
+  *) for word in "$@"; do case $word in
+       --print-config) printf 'optim: {name: lion}\\nparallel: {zero: 3}\\nplacement: {reshard_after_forward: true}\\n' && exit ;;
+       run.dir=*) folder=${word#*=} ;;
+     esac; done
+     [ "$RANK" = 0 ] || exit 0
+     mkdir -p "$folder"
+     time=100; [ -e "$0.again" ] && time=120; touch "$0.again"
+     for step in 500 500 500 $time $time; do echo "{\\"step_ms\\": $step}" >>"$folder/metrics.jsonl"; done
+     echo '{"steps": 5, "communication": {"sent_bytes": {"data/gradients": 500, "data/control": 7}}}' >"$folder/summary.json" ;;
+esac
+"""
+
+
+def test_steps_beside_what_the_planner_thinks(tmp_path, monkeypatch):
+    program, out = tmp_path / "bin/moelab", tmp_path / "ranks.jsonl"
+    program.parent.mkdir()
+    program.write_text(PLANNED)
+    program.chmod(0o755)
+    common = ["step_times.py", "--build", str(tmp_path), "--out", str(out), "a=b"]
+    monkeypatch.setattr(step_times, "exchange_alone", lambda program, link, ranks, size: {"sent": 1 + size / 1e6})
+    monkeypatch.setattr(sys, "argv", [*common, "--layouts", "ZeRO-3", "--links", "unlimited"])
+    step_times.main()
+    monkeypatch.setattr(sys, "argv", [*common, "--compare", "--device", "epyc_core"])
+    step_times.main()
+    record = json.loads(out.read_text().splitlines()[-1])
+    assert json.loads(out.read_text().splitlines()[0])["loopback"][1] == {"sent_bytes": 32_000_000, "ms": 65}
+    (row,) = record["rows"]
+    assert row["step_ms"] == 110 and row["sent_bytes"] == 100 and row["steps"] == 4
+    assert row["spread"] == pytest.approx(20 / 110) and row["predicted_ms"]["waiting"] == 20
+    asked = pathlib.Path(f"{program}.asked").read_text()
+    assert "--link loopback --device epyc_core" in asked  # and nothing is left to choose
+    assert "optim.name=lion" in asked and "parallel.zero=3" in asked and "placement.reshard_after_forward=true" in asked
+    page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
+    page = " ".join(page.split())
+    assert "| ZeRO-3 | 0 | 110 / 120 (+9%, ± 9%) |" in page
+    assert "The error is 9.1% in the median and 9.1% at worst of 1 cases" in page
 
 
 def test_one_rank_beside_the_program_before(tmp_path, monkeypatch):

@@ -83,7 +83,6 @@ class Builder {
   void add(const Technique& technique) {
     Changes changes;
     for (const auto& [key, value] : technique.settings) {
-      if (key.starts_with("parallel.")) return;  // a layout's
       const bool of_model = key.starts_with("model.") || key.starts_with("attention.");
       if (!of_model && !is_of_machine(key)) changes[std::string(key)] = value;
     }

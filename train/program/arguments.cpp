@@ -267,6 +267,10 @@ class Parser {
     if (result_.plan.ranks > 1)
       sources_.overrides.push_back("parallel.data=" + std::to_string(result_.plan.ranks));
     result_.settings = load_settings(sources_, model_folder_settings);
+    const int64_t expert = result_.settings.parallel.expert;
+    if (expert > 1)
+      throw UserError("parallel.expert=" + std::to_string(expert) +
+                      ": the planner does not know yet what sharing experts costs; set it to 1");
   }
 
   static void check_link(const PlanCall& call) {
