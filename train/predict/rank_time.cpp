@@ -56,14 +56,14 @@ class Clock {
 };
 
 // What a step does with one block, or with embedding or head.
-struct Piece {
+struct StepPart {
   double forward = 0, backward = 0, update = 0;  // seconds; the passes, of one micro-batch
   SentBytes sent;
   double messages = 1;  // weights, each with a message of its own
 };
 
-struct Pieces {
-  Piece block, embedding, head;
+struct ModelParts {
+  StepPart block, embedding, head;
 };
 
 // Weights of a block: its norms, attention's two, the router, and two for each kind of expert.
@@ -71,7 +71,7 @@ double weights_of_block(const ModelSettings& m) {
   return 4 + (m.qk_norm == QkNorm::none ? 0 : 2) + (m.dense() ? 2 : 3) + (m.shared_experts > 0 ? 2 : 0);
 }
 
-Pieces pieces_of(const Settings& s, const CostModel& costs) {
+ModelParts model_parts(const Settings& s, const CostModel& costs) {
   const BlockShape shape(s);
   const StepParts parts = step_parts(s);
   const double layers = static_cast<double>(s.model.layers),
@@ -80,7 +80,7 @@ Pieces pieces_of(const Settings& s, const CostModel& costs) {
   const double outside = static_cast<double>(s.model.vocab * s.model.d_model);
   const double update = costs.step_seconds(parts.update) /
                         (layers * shape.parameters() + (s.model.tie_embeddings ? 1 : 2) * outside);
-  Pieces p;
+  ModelParts p;
   p.block = {.forward = parts.forward_share * blocks,
              .backward = (1 - parts.forward_share) * blocks,
              .update = update * shape.parameters(),
@@ -100,7 +100,7 @@ Pieces pieces_of(const Settings& s, const CostModel& costs) {
 class RankRun {
  public:
   RankRun(const Settings& s, const CostModel& costs, const Link& link, double copy)
-      : settings_(s), pieces_(pieces_of(s, costs)), clock_(link, copy), latency_(link.latency) {
+      : settings_(s), parts_(model_parts(s, costs)), clock_(link, copy), latency_(link.latency) {
     arrives_.resize(static_cast<size_t>(s.model.layers) + 2);
     // as GradientStore: twice the largest gradient may be under way
     const double expert = BlockShape(s).expert_parameters * 2 / 3;
@@ -132,41 +132,41 @@ class RankRun {
   // With ZeRO-3 a block's weights are gathered while the block before it runs; else they may still be on
   // their way from the update before.
   void forward() {
-    clock_.wait(std::max(arrives_.front(), clock_.send(pieces_.embedding.sent.gathers)));
-    double next = clock_.send(pieces_.block.sent.gathers);
+    clock_.wait(std::max(arrives_.front(), clock_.send(parts_.embedding.sent.gathers)));
+    double next = clock_.send(parts_.block.sent.gathers);
     for (int64_t layer = 0; layer < layers(); ++layer) {
       clock_.wait(std::max(arrives_[static_cast<size_t>(layer) + 1], next));
       const bool last = layer + 1 == layers();
-      next = clock_.send((last ? pieces_.head : pieces_.block).sent.gathers);
-      clock_.compute(pieces_.block.forward);
+      next = clock_.send((last ? parts_.head : parts_.block).sent.gathers);
+      clock_.compute(parts_.block.forward);
     }
     clock_.wait(std::max(arrives_.back(), next));
-    clock_.compute(pieces_.head.forward);
+    clock_.compute(parts_.head.forward);
   }
 
   void backward(bool adds) {
-    if (adds) add_gradients(pieces_.head);
-    const double again = gathers_for_backward(settings_) ? pieces_.block.sent.gathers : 0;
+    if (adds) add_gradients(parts_.head);
+    const double again = gathers_for_backward(settings_) ? parts_.block.sent.gathers : 0;
     double next = clock_.send(again);
     for (int64_t layer = layers(); layer-- > 0;) {
       clock_.wait(next);
       if (layer > 0) next = clock_.send(again);
-      clock_.compute(pieces_.block.backward);
-      if (adds) add_gradients(pieces_.block);
+      clock_.compute(parts_.block.backward);
+      if (adds) add_gradients(parts_.block);
     }
-    if (adds) add_gradients(pieces_.embedding);
+    if (adds) add_gradients(parts_.embedding);
   }
 
-  void add_gradients(const Piece& piece) {
-    const double bytes = piece.sent.gradients;
+  void add_gradients(const StepPart& part) {
+    const double bytes = part.sent.gradients;
     while (!under_way_.empty() && bytes_under_way_ + bytes > most_under_way_) finish_oldest();
     under_way_.push_back({clock_.send(bytes), bytes});
     bytes_under_way_ += bytes;
     if (!settings_.optim.in_backward) return;
     finish_all();
     // each weight's gradient is waited for before the next one comes, and its norm is agreed on
-    clock_.wait(clock_.spent().total() + (2 * piece.messages - 1) * latency_);
-    step(piece);
+    clock_.wait(clock_.spent().total() + (2 * part.messages - 1) * latency_);
+    step(part);
   }
 
   void finish_oldest() {
@@ -179,13 +179,13 @@ class RankRun {
   }
 
   // Returns when the stepped weights will have arrived.
-  double step(const Piece& piece) {
-    clock_.compute(piece.update);
-    const double arrives = clock_.send(piece.sent.updates);
+  double step(const StepPart& part) {
+    clock_.compute(part.update);
+    const double arrives = clock_.send(part.sent.updates);
     if (!waits_for_updates(settings_)) return arrives;
     clock_.wait(arrives);
     // each weight is waited for before the next one is stepped
-    if (piece.sent.updates > 0) clock_.wait(clock_.spent().total() + (piece.messages - 1) * latency_);
+    if (part.sent.updates > 0) clock_.wait(clock_.spent().total() + (part.messages - 1) * latency_);
     return 0;
   }
 
@@ -194,14 +194,14 @@ class RankRun {
     finish_all();
     clock_.agree();
     clock_.agree();
-    arrives_.front() = step(pieces_.embedding);
+    arrives_.front() = step(parts_.embedding);
     for (int64_t layer = 0; layer < layers(); ++layer)
-      arrives_[static_cast<size_t>(layer) + 1] = step(pieces_.block);
-    arrives_.back() = step(pieces_.head);
+      arrives_[static_cast<size_t>(layer) + 1] = step(parts_.block);
+    arrives_.back() = step(parts_.head);
   }
 
   const Settings& settings_;
-  Pieces pieces_;
+  ModelParts parts_;
   Clock clock_;
   double latency_;
   std::vector<double> arrives_;                      // of updated embedding, blocks and head
