@@ -299,7 +299,7 @@ trap '[[ -z $group ]] || kill -- "-$group" 2>/dev/null; exit 130' HUP INT TERM
 # As moelab reads them: the driver's release from its own file, the build from the program.
 driver=$(awk 'NR == 1 {for (i = 1; i <= NF; i++) if ($i ~ /^[0-9]+\.[0-9.]+$/) {print $i; exit}}' \
   /proc/driver/nvidia/version 2>/dev/null || true)
-version=$("$build/bin/moelab" --version | sed -n 's/.*(\(.*\))$/\1/p')
+version=$({ "$build/bin/moelab" --version || true; } | sed -n 's/.*(\(.*\))$/\1/p')
 printf '{"name": "%s", "driver": "%s", "build": "%s", "device": "%s", "minutes": %d, "date": "%s"}\n' \
   "$name" "$driver" "$version" "$device" "$minutes" "$(date -I)" >"$out/machine.json"
 for step in "${chosen[@]}"; do
