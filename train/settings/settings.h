@@ -241,7 +241,8 @@ struct RunSettings {
     v.field("name", self.name, "name of the run; empty: the model's preset");
     v.field("dir", self.dir, "folder the run leaves its files in; empty: runs/NAME");
     v.field("preset", self.preset, "GPU size or profile, e.g. gpu-8gb; moelab train --help lists them");
-    v.field("device", self.device, "where to train; auto: the CPU, as long as nothing has been run on a GPU");
+    v.field("device", self.device,
+            "where to train; auto: the GPU if there is one that this build can use, else the CPU");
     v.field("scale", self.scale,
             "miniature: widths, vocabulary and sequence shrink by its root, the memory limit by it",
             range(1e-6, 1));
