@@ -88,7 +88,8 @@ def test_cards_of_claims_are_those_that_are_dry_run():
     ("vibee.fits_405b_on_128_h100", (90, 90), "not measurable here", "dividing over tensor and pipeline ranks is not measured here")])
 def test_what_does_not_fit_data_parallel_ranks_may_fit_others(claim, peaks, verdict, note):
     entry = {name: value for name, value in CLAIMS[claim].items() if name != "arithmetic"}
-    runs = {name: {"peak_bytes": 1e9 * peak, "host_bytes": 0} for name, peak in zip(dry_runs.DRY_CLAIMS[claim].runs, peaks)}
+    card = {"gpu": {"name": "a card", "compute_capability": "9.0"}, "host_bytes": 0}
+    runs = {name: {"on_card_bytes": 1e9 * peak, **card} for name, peak in zip(dry_runs.DRY_CLAIMS[claim].runs, peaks)}
     row = judging.Judge([], [], [], {}, {claim: runs}).row(entry)
     assert (row.verdict, row.note) == (verdict, note) and "; a card has 80 GB (dry run: " in row.measured
 
