@@ -1,5 +1,6 @@
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "moe/transformer.h"
 

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -78,7 +79,9 @@ def test_a_steps_programs_end_with_its_time(bundle, tmp_path):
     start = time.monotonic()
     check = call("scripts/gpu_check.sh", "--device", "cpu", "--minutes", "1", "--out", tmp_path / "out", "sweep",
                  "sanitizer", cwd=slow)
-    assert check.returncode == 1 and "FAILED: cut off after its 30 s; give --minutes more" in check.stdout, check.stdout
+    assert check.returncode == 1, check.stdout
+    # half of the minute, less what came before
+    assert re.search(r"FAILED: cut off after its (2\d|30) s; give --minutes more", check.stdout), check.stdout
     assert "went on" not in check.stdout and time.monotonic() - start < 100
 
 
