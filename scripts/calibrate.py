@@ -139,6 +139,13 @@ def machine_of(records: list[Record]) -> str:
     return f"{machines[0]}, measured at {commits}"
 
 
+def store(out: pathlib.Path, device: str, records: list, entry: dict) -> None:
+    """Replaces the device's entry in calibration.json."""
+    calibration = json.loads(out.read_text()) if out.exists() else {"schema": 1, "devices": {}}
+    calibration["devices"][device] = {"records": [str(path) for path in records]} | entry
+    out.write_text(json.dumps(calibration, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=pathlib.Path, help="files of bench_tradeoff, or folders of them")
@@ -160,9 +167,7 @@ def main() -> None:
         sys.exit(2)
     for note in notes:
         print(note, file=sys.stderr)
-    old = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"schema": 1, "devices": {}}
-    old["devices"][arguments.device] = {"records": [str(path) for path in arguments.records]} | entry
-    arguments.out.write_text(json.dumps(old, indent=1) + "\n")
+    store(arguments.out, arguments.device, arguments.records, entry)
     print(spoken(arguments.device, entry, errors))
 
 

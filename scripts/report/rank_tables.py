@@ -127,7 +127,11 @@ def step_times(record):
     about = (f"{record['model']} ({' '.join(record['settings'])}) on {record['ranks']} ranks of one thread each. Milliseconds of a step: "
              f"measured / predicted by `moelab plan --ranks {record['ranks']} --link … --device {record['device']}`, and in brackets the "
              "prediction's error and half the distance between the quartiles of the measured steps. "
-             f"The error is {said(record['rows'])}" + (f"; {said(calm)} whose quartiles are at most 10 % apart." if calm else "."))
+             f"The error is {said(record['rows'])}" + (f"; {said(calm)} whose quartiles are at most 10 % apart" if calm else "") + ".")
+    if record["fitted"]:
+        others = [row for row in record["rows"] if row["link"] != "unlimited"]
+        about += (f" What {record['device']} computes was fitted to the steps over the unlimited link, beyond the time of their messages, but "
+                  f"not to steps in backward; nothing was fitted to the other links, where the error is {said(others)}.")
     return [Heading(2, "How long a step takes, and what the planner thinks"),
             Table("", ["layout", "sent, MB", *links], rows), Text(about)]
 

@@ -88,13 +88,11 @@ def test_steps_beside_what_the_planner_thinks(tmp_path, monkeypatch):
     program.write_text(PLANNED)
     program.chmod(0o755)
     common = ["step_times.py", "--build", str(tmp_path), "--out", str(out), "a=b"]
-    monkeypatch.setattr(step_times, "exchange_alone", lambda program, link, ranks, size: {"sent": 1 + size / 1e6})
     monkeypatch.setattr(sys, "argv", [*common, "--layouts", "ZeRO-3", "--links", "unlimited"])
     step_times.main()
     monkeypatch.setattr(sys, "argv", [*common, "--compare", "--device", "epyc_core"])
     step_times.main()
     record = json.loads(out.read_text().splitlines()[-1])
-    assert json.loads(out.read_text().splitlines()[0])["loopback"][1] == {"sent_bytes": 32_000_000, "ms": 65}
     (row,) = record["rows"]
     assert row["step_ms"] == 110 and row["sent_bytes"] == 100 and row["steps"] == 4
     assert row["spread"] == pytest.approx(20 / 110) and row["predicted_ms"]["waiting"] == 20
@@ -105,6 +103,53 @@ def test_steps_beside_what_the_planner_thinks(tmp_path, monkeypatch):
     page = " ".join(page.split())
     assert "| ZeRO-3 | 0 | 110 / 120 (+9%, ± 9%) |" in page
     assert "The error is 9.1% in the median and 9.1% at worst of 1 cases" in page
+
+
+# In place of bench_exchange: of three exchanges one takes longer.
+MESSAGES = """#!/bin/sh
+[ "$RANK" = 1 ] || echo '{"sent_ms": [1, 1, 4]}'
+"""
+
+
+def test_a_device_is_fitted_to_what_steps_take_beyond_their_messages(tmp_path, monkeypatch):
+    """Steps of 100 ms, of which 1e6 bytes take 2 at 0.5 bytes a nanosecond; stepping in backward is left out."""
+    runs = [{"layout": name, "link": link, "step_ms": [100, 100], "sent_bytes": 1e6}
+            for name in ("ZeRO-0", "ZeRO-1", "ZeRO-1, stepped in backward", "ZeRO-3") for link in ("unlimited", "1 Gbit/s")]
+    record = {"kind": "step_times", "machine": "mine, torch 2", "commit": "c0de", "model": "m", "ranks": 2, "settings": [], "runs": runs}
+    out = tmp_path / "ranks.jsonl"
+    out.write_text(json.dumps(record) + "\n")
+    (tmp_path / "devices.json").write_text(json.dumps({"links": {"loopback": {"gigabytes_per_second": 0.5}},
+                                                       "devices": {"mine": {"nanoseconds": {"products": 2.0}}}}))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/moelab").write_text("#!/bin/sh\necho '{\"step_work\": {\"products\": 49e6}}'\n")
+    (tmp_path / "bin/moelab").chmod(0o755)
+    monkeypatch.setattr(step_times.calibrate, "PLAN", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["step_times.py", "--calibrate", "--device", "mine", "--build", str(tmp_path), "--out", str(out),
+                                      "--calibration", str(tmp_path / "calibration.json")])
+    step_times.main()
+    entry = json.loads((tmp_path / "calibration.json").read_text())["devices"]["mine"]
+    assert entry["nanoseconds"] == {"products": 2.0} and entry["cases"] == ["m ZeRO-0", "m ZeRO-1", "m ZeRO-3"]
+    assert entry["machine"] == "mine, one core a rank, measured at c0de" and entry["records"] == [str(out)]
+
+
+def test_messages_over_loopback_are_means(tmp_path, monkeypatch):
+    for name, text in (("moelab", MOELAB), ("bench_exchange", MESSAGES)):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    out = tmp_path / "ranks.jsonl"
+    monkeypatch.setattr(sys, "argv", ["step_times.py", "--loopback", "--build", str(tmp_path), "--out", str(out)])
+    step_times.main()
+    assert json.loads(out.read_text())["exchanges"] == [{"sent_bytes": 8, "ms": 2}, {"sent_bytes": 32_000_000, "ms": 2}]
+
+
+def test_the_planners_loopback_is_what_was_measured():
+    """Rate and latency in devices.json, from the newest record of this machine's loopback device."""
+    lines = map(json.loads, (ROOT / "results/epyc-2-cores/ranks.jsonl").read_text().splitlines())
+    small, large = [record["exchanges"] for record in lines if record["kind"] == "loopback"][-1]
+    link = json.loads((ROOT / "train/predict/devices.json").read_text())["links"]["loopback"]
+    assert link["microseconds"] == pytest.approx(1e3 * small["ms"], rel=0.01)
+    assert 1e3 * link["gigabytes_per_second"] == pytest.approx(large["sent_bytes"] / 1e3 / (large["ms"] - small["ms"]), rel=0.01)
 
 
 def test_one_rank_beside_the_program_before(tmp_path, monkeypatch):

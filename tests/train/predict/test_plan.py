@@ -187,7 +187,10 @@ def test_the_committed_calibration_is_what_its_records_say(tmp_path):
     committed = json.loads((ROOT / "train/predict/calibration.json").read_text())
     for device, entry in committed["devices"].items():
         out = tmp_path / "calibration.json"
-        done = subprocess.run([sys.executable, ROOT / "scripts/calibrate.py", *entry["records"], "--program", PROGRAM,
-                               "--device", device, "--out", out], cwd=ROOT, capture_output=True, text=True, check=False)
+        of_sweep = [ROOT / "scripts/calibrate.py", *entry["records"], "--program", PROGRAM, "--out", out]
+        of_ranks = [ROOT / "bench/ranks/step_times.py", "--calibrate", "--build", PROGRAM.resolve().parents[1], "--out",
+                    *entry["records"], "--calibration", out]
+        command = of_ranks if entry["records"][0].endswith("ranks.jsonl") else of_sweep
+        done = subprocess.run([sys.executable, *command, "--device", device], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert json.loads(out.read_text())["devices"][device] == entry
