@@ -133,7 +133,7 @@ def test_the_growth_of_a_step_is_of_the_same_round():
     assert lines[7] == SOURCE
 
 
-PROGRAM, LIBTORCH = "/work/main/build/dev/bin/moelab", "/opt/torch/lib/libtorch_cpu.so"
+PROGRAM, LIBTORCH = "/home/me/moelab/build/dev/bin/moelab", "/opt/torch/lib/libtorch_cpu.so"
 ANONYMOUS, BF16 = "moelab::(anonymous namespace)", "c10::BFloat16"
 TENSOR, TASK = "at::Tensor const&", "{lambda(long, long)#1}"
 SYMBOLS = [  # as perf script printed them, the longest shortened
