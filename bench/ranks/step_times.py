@@ -31,8 +31,8 @@ from report.figures import flat  # noqa: E402
 
 NAMES = {"unlimited": "loopback", "10 Gbit/s": "10Gbit", "1 Gbit/s": "1Gbit"}  # of links, as `moelab plan --link` has them
 WARM_UP = 3  # steps
-# Bytes of a gradient, of which a rank of two sends half, and how often: what a message costs, and what a byte. A message that
-# finds its receiver's core busy waits for the scheduler, so that means count.
+# Sizes of exchanged gradients in bytes (each of two ranks sends half), and how often each is exchanged. The small one shows
+# what a message costs, the large one what a byte costs. Means are taken: a message to a busy core waits for the scheduler.
 GRADIENTS = ((16, 600), (64_000_000, 60))
 COMMON = ["precision.compute=bf16", "train.micro_batch=2", "eval.batches=0", "checkpoint.keep=0", "monitor.quiet=true", "run.log_every=0",
           "memory.recover=false", "run.threads=1"]

@@ -18,8 +18,8 @@ std::optional<Json> ask(const std::vector<std::string>& command, const Provenanc
 // Replaces the file as a whole or, on failure, leaves the old one alone and throws IoError.
 void write_json(const std::filesystem::path& path, const Json& json);
 
-// From the output of `moelab techniques --pairs --json`: the pairs with the smallest predicted peaks, at most
-// `count`, smallest peak first, of those of one rank. Each pair is the names of its two techniques.
+// From the output of `moelab techniques --pairs --json`: at most `count` pairs with the smallest predicted
+// peaks, smallest first. Pairs of several ranks are left out. Each pair is the names of its two techniques.
 std::vector<std::vector<std::string>> largest_savings(const Json& predictions, int64_t count);
 
 }  // namespace moelab::tradeoff

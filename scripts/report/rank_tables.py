@@ -11,7 +11,7 @@ from .records import files_of, read_records
 from .sweep_parts import RANKS, of_families, zero_stage
 
 MB = 1e6
-ALL_STAGES = "ava.zero_1"  # the claim whose dry runs are of all stages of the model that is measured
+ALL_STAGES = "ava.zero_1"  # the dry runs of this claim have every stage of the measured model
 WORTH_HIDING = 0.1  # of a step: what takes less is within the spread of a step's time
 
 

@@ -43,11 +43,16 @@ def test_what_a_link_adds_is_beside_the_unlimited_one(step, share):
     assert rank_tables.hidden_of_link({"step_ms": step, "exchange_ms": 60}, unlimited) == share
 
 
+def make_programs(folder, exchange):
+    """A build's folder with stand-ins for moelab and, of the text `exchange`, bench_exchange."""
+    (folder / "bin").mkdir()
+    for name, text in (("moelab", MOELAB), ("bench_exchange", exchange)):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+
+
 def test_figures_and_their_tables(tmp_path, monkeypatch):
-    for name, text in (("moelab", MOELAB), ("bench_exchange", EXCHANGE)):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+    make_programs(tmp_path, EXCHANGE)
     out = tmp_path / "ranks.jsonl"
     monkeypatch.setattr(sys, "argv", ["ranks.py", "--build", str(tmp_path), "--rounds", "2", "--zero", "2", "--links", "unlimited",
                                       "--out", str(out), "data.path=data"])
@@ -133,10 +138,7 @@ def test_a_device_is_fitted_to_what_steps_take_beyond_their_messages(tmp_path, m
 
 
 def test_messages_over_loopback_are_means(tmp_path, monkeypatch):
-    for name, text in (("moelab", MOELAB), ("bench_exchange", MESSAGES)):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+    make_programs(tmp_path, MESSAGES)
     out = tmp_path / "ranks.jsonl"
     monkeypatch.setattr(sys, "argv", ["step_times.py", "--loopback", "--build", str(tmp_path), "--out", str(out)])
     step_times.main()

@@ -14,6 +14,11 @@ namespace moelab::test {
 
 inline constexpr int64_t kSteps = 3;
 
+// Settings of a run that takes milliseconds.
+inline const std::vector<std::string> kTinyRun = {
+    "model.vocab=61",      "model.d_model=32",  "model.layers=2", "model.heads=4",  "model.d_expert=48",
+    "train.micro_batch=2", "train.sequence=24", "train.steps=8",  "optim.warmup=1", "optim.clip=0.5"};
+
 // What must be the same.
 struct Outcome {
   std::vector<double> numbers;  // of each step

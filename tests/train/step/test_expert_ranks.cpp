@@ -19,18 +19,9 @@ using test::Outcome;
 using Overrides = std::vector<std::string>;
 
 Settings settings_of(int64_t ranks, int64_t experts, const Overrides& more) {
-  Overrides all = {"model.vocab=61",
-                   "model.d_model=32",
-                   "model.layers=2",
-                   "model.heads=4",
-                   "model.d_expert=48",
-                   "train.micro_batch=2",
-                   "train.sequence=24",
-                   "train.steps=8",
-                   "optim.warmup=1",
-                   "optim.clip=0.5",
-                   "parallel.data=" + std::to_string(ranks),
-                   "parallel.expert=" + std::to_string(experts)};
+  Overrides all = test::kTinyRun;
+  all.push_back("parallel.data=" + std::to_string(ranks));
+  all.push_back("parallel.expert=" + std::to_string(experts));
   all.insert(all.end(), more.begin(), more.end());
   return load_settings({.config = "moe-pico", .overrides = all});
 }

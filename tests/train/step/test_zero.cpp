@@ -70,17 +70,8 @@ const std::vector<Factor>& factors() {
 }
 
 Overrides overrides_of(const Levels& row, const std::string& drive) {
-  Overrides all = {"model.vocab=61",
-                   "model.d_model=32",
-                   "model.layers=2",
-                   "model.heads=4",
-                   "model.d_expert=48",
-                   "train.micro_batch=2",
-                   "train.sequence=24",
-                   "train.steps=8",
-                   "optim.warmup=1",
-                   "optim.clip=0.5",
-                   "placement.nvme_path=" + drive};
+  Overrides all = test::kTinyRun;
+  all.push_back("placement.nvme_path=" + drive);
   for (size_t f = 0; f < row.size(); ++f) {
     const Overrides& level = factors()[f].levels[row[f]];
     all.insert(all.end(), level.begin(), level.end());
