@@ -1,136 +1,15 @@
-"""The harness as a program: what it records, how it is interrupted and how it goes on.
-
-The `fake` stands for moelab where a run must crash, hang or run out of memory: it does what the setting run.name,
-which is the case's name, is listed with. Asked for a prediction, it prints the one that it was given.
-"""
-
-import json
+"""The harness as a program: what it records, how it is interrupted and how it goes on."""
 import os
 import pathlib
 import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import programs
 import pytest
-
-FAKE = """#!{python}
-import json, os, pathlib, signal, sys, time
-if sys.argv[1] == "--version":
-    print({version!r})
-    sys.exit()
-if sys.argv[1] != "train":
-    with open({calls!r} + ".asked", "a") as asked:
-        asked.write(" ".join(sys.argv[1:]) + "\\n")
-    answer = {answers!r}.get(sys.argv[1])
-    print(json.dumps(answer) if answer else "moelab: no answer")
-    sys.exit(0 if answer else 2)
-settings = dict(word.split("=", 1) for word in sys.argv[4:])
-name, folder = settings["run.name"], pathlib.Path(settings["run.dir"])
-rank, ranks = (int(os.environ.get(key, one)) for key, one in (("RANK", 0), ("WORLD_SIZE", 1)))
-with open({calls!r}, "a") as calls:
-    calls.write(name + (f", rank {{rank}} of {{ranks}}" if ranks > 1 else "") + "\\n")
-does = {does!r}.get(name, "works")
-if rank > 0:
-    does, folder = {does!r}.get(f"{{name}} on {{rank}}", "works"), folder / "ranks" / str(rank)
-folder.mkdir(parents=True, exist_ok=ranks > 1)
-if does == "segfaults":
-    print("about to fail")
-    sys.stdout.flush()
-    os.kill(os.getpid(), signal.SIGSEGV)
-if does == "hangs":
-    step = dict(step=1, tokens=64, loss=5.5, step_ms=3.25)
-    (folder / "metrics.jsonl").write_text(json.dumps(step) + "\\n" + '{{"step": 2, "tok')
-    child = os.fork()  # killing the run must end what it started too
-    if child > 0:
-        pathlib.Path({calls!r} + ".pids").write_text(f"{{os.getpid()}} {{child}}")
-    time.sleep(600)
-if does.startswith("takes"):  # so many milliseconds a step, in turn
-    before = pathlib.Path({calls!r}).read_text().splitlines().count(name) - 1
-    times = does.split()[1:]
-    step = dict(step=1, tokens=64, loss=5.5, step_ms=float(times[before % len(times)]))
-    (folder / "metrics.jsonl").write_text(json.dumps(step) + "\\n")
-    does = "works"
-if does == "sleeps":
-    time.sleep(0.6)
-    does = "works"
-summary = dict(status="ok", tokens_per_second=dict(median=100.0), peak_bytes=(1 + rank) << 20, state_bytes=dict(optimizer=rank))
-if does in ("works", "ends with 3"):
-    summary["status"] = "ok" if does == "works" else "oom"
-    (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "memory.json").write_text(json.dumps(dict(last_step_bytes_by_phase=dict(step=dict(optimizer=8)))))
-if does.startswith("ends with"):
-    print("first line\\nmoelab: the last line", file=sys.stderr)
-    sys.exit(int(does.split()[-1]))
-"""
-
-
-@pytest.fixture(scope="session")
-def harness() -> str:
-    return programs.built("MOELAB_TRADEOFF", "bin/bench_tradeoff")
-
-
-@pytest.fixture(scope="session")
-def moelab() -> str:
-    return programs.moelab()
-
-
-class Sweep:
-    """Calls of the harness on one file of records."""
-
-    def __init__(self, harness: str, program: pathlib.Path | str, folder: pathlib.Path):
-        self.out = folder / "records.jsonl"
-        self.calls = folder / "calls"
-        self.harness, self.program, self.model = harness, str(program), "moe-pico"
-        self.settings = ["data.path=shards"]
-
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
-        command = [self.harness, "--program", self.program, "--out", str(self.out)]
-        if self.model is not None:
-            command += ["--model", self.model]
-        return subprocess.Popen([*command, *arguments, *self.settings], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, cwd=self.out.parent, env=os.environ | environment)
-
-    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == code, (out, err)
-        return out if code == 0 else err
-
-    def records(self) -> list[dict]:
-        return [json.loads(line) for line in self.out.read_text().splitlines()]
-
-    def called(self) -> list[str]:
-        return self.calls.read_text().splitlines()
-
-    def asked(self) -> list[str]:
-        """What predictions, one word each."""
-        return [line.split()[0] for line in pathlib.Path(f"{self.calls}.asked").read_text().splitlines()]
-
-
-@pytest.fixture
-def fake(harness, tmp_path):
-    """fake({NAME: "hangs"}, …) is a sweep of a program that does so."""
-    def make(named: dict | None = None, answers: dict | None = None, version: str = "moelab 0.0.0 (commit c0de)",
-             **does: str) -> Sweep:
-        program = tmp_path / "fake"
-        program.write_text(FAKE.format(python=sys.executable, calls=str(tmp_path / "calls"), does=does | (named or {}),
-                                       answers=answers or {}, version=version))
-        program.chmod(0o755)
-        return Sweep(harness, program, tmp_path)
-    return make
-
-
-def wait_for(path: pathlib.Path) -> str:
-    for _ in range(3000):
-        if path.exists() and path.read_text():
-            return path.read_text()
-        time.sleep(0.01)
-    raise TimeoutError(path)
+from sweeps import Sweep, wait_for
 
 
 def is_gone(pid: int) -> bool:
@@ -264,111 +143,6 @@ def test_a_set_up_that_was_wrong_is_run_again(fake):
     assert [r["status"] for r in sweep.records()] == ["error", "error", "ok", "ok"]
 
 
-PLAN = """
-minutes: 60
-fits: moe-nano
-parts:
-  - {name: core, rounds: 2, steps: 3, singles: [bf16, recommended], leave_one_out: recommended,
-     ladder: [flash_attention, bf16]}
-  - {name: small, model: moe-nano, rounds: 1, steps: 3, crossover: [bf16]}
-  - {name: presets, rounds: 1, steps: 2, settings: {run.scale: 0.015625}, fit: {gpu-8gb: moe-nano}}
-  - {name: pairs, rounds: 1, steps: 3, pairs: 2}
-"""
-PEAKS = {(): 100, ("bf16",): 60, ("capacity", "bf16"): 50, ("bf16", "lion"): 40, ("capacity", "lion"): 70}
-ANSWERS = {
-    "techniques": {"schema": 1, "model": "moe-pico", "cases": [
-        *({"techniques": list(names), "status": "ok", "ranks": 1, "peak": peak} for names, peak in PEAKS.items()),
-        {"techniques": ["bf16", "fp16"], "status": "refused", "reason": "both set precision.compute"}]},
-    "fits": {"schema": 1, "rows": [{"size": "8GB"}]},
-}
-WITHOUT = ["flash_attention", "capacity", "bf16", "recompute_full", "accumulation"]
-CORE = ["baseline", "bf16", "recommended", *(f"recommended without {name}" for name in WITHOUT),
-        "ladder 1: flash_attention", "ladder 2: + bf16"]
-RUNS = {*(("core", case, number) for case in CORE for number in (1, 2)), ("small", "baseline", 1), ("small", "bf16", 1),
-        ("presets", "gpu-8gb", 1), ("pairs", "baseline", 1), ("pairs", "capacity + bf16", 1), ("pairs", "bf16 + lion", 1)}
-
-
-def runs_of(sweep: Sweep) -> list[tuple]:
-    return [(record["sweep"], record["case"], record["round"]) for record in sweep.records()]
-
-
-@pytest.fixture
-def plan(tmp_path) -> str:
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    return "--plan=plan.yaml"
-
-
-def test_a_plan_is_measured_part_by_part_and_once(fake, plan):
-    sweep = fake(answers=ANSWERS)
-    assert f"0 of {len(RUNS)} runs done before" in sweep.run(plan)
-    runs = runs_of(sweep)
-    assert len(runs) == len(RUNS) and set(runs) == RUNS
-    assert list(dict.fromkeys(run[0] for run in runs)) == ["core", "small", "presets", "pairs"]
-    record = {(record["sweep"], record["case"]): record for record in sweep.records()}
-    families = {("core", "bf16"): "single", ("core", "recommended without bf16"): "leave_one_out",
-                ("core", "ladder 2: + bf16"): "ladder", ("small", "bf16"): "crossover", ("presets", "gpu-8gb"): "fit",
-                ("pairs", "bf16 + lion"): "pair"}
-    assert {key: record[key]["family"] for key in families} == families
-    assert record["core", "recommended without bf16"]["against"] == "recommended"
-    assert record["core", "ladder 2: + bf16"]["techniques"] == ["flash_attention", "bf16"]
-    assert record["presets", "gpu-8gb"]["against"] is None and record["presets", "gpu-8gb"]["model"] == "moe-nano"
-    assert record["small", "bf16"]["model"] == "moe-nano" and record["core", "bf16"]["model"] == "moe-pico"
-    called = sweep.called()
-    assert sweep.asked() == ["techniques", "fits"]
-    for name, answer in (("predictions", "techniques"), ("fits", "fits")):
-        stored = json.loads((sweep.out.parent / f"{name}.json").read_text())
-        assert stored["schema"] == 1 and stored["machine"] == record["core", "bf16"]["machine"]
-        assert f" {answer} " in stored["command"] and stored["commit"] == record["core", "bf16"]["commit"]
-        assert stored.items() >= ANSWERS[answer].items()
-    assert "train.steps=3" in json.loads((sweep.out.parent / "predictions.json").read_text())["command"]
-    assert f"{len(RUNS)} of {len(RUNS)} runs done before" in sweep.run(plan)
-    assert sweep.called() == called and runs_of(sweep) == runs
-
-
-def test_an_interrupted_plan_goes_on_and_repeats_nothing(fake, plan):
-    sweep = fake({"recommended without bf16": "hangs"}, ANSWERS)
-    process = sweep.start(plan)
-    wait_for(pathlib.Path(f"{sweep.calls}.pids"))
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    before = sweep.called()
-    assert process.returncode == 128 + signal.SIGTERM and 0 < len(before) < len(RUNS)
-    fake(answers=ANSWERS).run(plan)
-    runs = runs_of(sweep)
-    assert len(runs) == len(RUNS) and set(runs) == RUNS
-    assert len(sweep.called()) == len(RUNS) + 1, "the run that was cut off is the only one made twice"
-
-
-def test_a_plan_stops_when_its_time_is_over_and_goes_on(fake, tmp_path):
-    (tmp_path / "plan.yaml").write_text("""
-minutes: 0.001
-parts: [{name: one, rounds: 2, steps: 3, singles: [bf16]}, {name: two, rounds: 1, steps: 4, singles: [capacity]}]
-""")
-    sweep = fake(dict.fromkeys(["baseline", "bf16", "capacity"], "sleeps"))
-    calls, out = 1, sweep.run("--plan=plan.yaml")
-    while "the time set is over" in out:
-        calls, out = calls + 1, sweep.run("--plan=plan.yaml")
-    assert 2 <= calls <= 6
-    assert sorted(runs_of(sweep)) == sorted([("one", case, number) for case in ("baseline", "bf16") for number in (1, 2)]
-                                            + [("two", "baseline", 1), ("two", "capacity", 1)])
-    assert len(sweep.called()) == 6
-
-
-def test_a_plans_model_gives_way_to_the_one_asked_for(fake, tmp_path):
-    (tmp_path / "plan.yaml").write_text("""
-model: moe-nano
-parts: [{name: one, rounds: 1, steps: 3, singles: [bf16]},
-        {name: two, model: moe-micro, rounds: 1, steps: 3, singles: [bf16]}]
-""")
-    sweep = fake()
-    asked = sweep.model
-    for model in (None, asked):
-        sweep.model = model
-        sweep.run("--plan=plan.yaml")
-    assert [(r["sweep"], r["model"]) for r in sweep.records() if r["case"] == "bf16"] == [
-        ("one", "moe-nano"), ("two", "moe-micro"), ("one", asked)]
-
-
 def noisy_rounds(sweep: Sweep) -> list[tuple]:
     return [(record["case"], record["round"]) for record in sweep.records() if "noisy" in record]
 
@@ -392,29 +166,6 @@ def test_what_spreads_no_more_is_not_marked(fake):
     assert len(sweep.called()) == 14 and noisy_rounds(sweep) == []
     sweep.run("--only=bf16", "--rounds=3", "--extra-rounds=6", "--spread=0.01")
     assert len(sweep.called()) == 14
-
-
-def test_mistakes_in_a_plan_or_its_predictions_measure_nothing(fake, plan, tmp_path):
-    sweep = fake()
-    assert "techniques --pairs" in (message := sweep.run(plan, code=2)) and "moelab: no answer" in message
-    assert sweep.records() == [] and not list(tmp_path.glob("*.json")) and not list(tmp_path.glob("*.work"))
-    sweep.out.write_text('{"schema":2}\n')
-    assert "record of schema 2" in sweep.run(plan, code=2)
-    assert sweep.asked() == ["techniques"] and sweep.out.read_text() == '{"schema":2}\n'
-    sweep.out.unlink()
-    (tmp_path / "plan.yaml").write_text(PLAN.replace("leave_one_out", "leave_one_uot"))
-    assert "plan.yaml:5: unknown key leave_one_uot of a part; did you mean leave_one_out?" in sweep.run(plan, code=2)
-    assert "did you mean quick?" in sweep.run("--plan=quik", code=2)
-    assert "--full" in sweep.run("--full", "--quick", code=2)
-    assert "did you mean recommended without bf16?" in sweep.run("--quick", "--only=recommended without bf61", code=2)
-    assert not sweep.out.exists() and not sweep.calls.exists()
-
-
-def test_some_cases_of_the_quick_plan(fake):
-    sweep = fake()
-    sweep.run("--quick", "--only=bf16,recommended without bf16", "--rounds=1")
-    assert runs_of(sweep) == [("core", case, 1) for case in ("baseline", "bf16", "recommended",
-                                                             "recommended without bf16")]
 
 
 @pytest.fixture(scope="session")
