@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <queue>
 #include <span>
 #include <thread>
@@ -51,9 +53,12 @@ class Mailboxes {
 class ThreadRank : public Communicator {
  public:
   using Counts = std::span<const int64_t>;
-  // number: of this group's rank 0, where several groups share the mailboxes.
-  ThreadRank(Mailboxes& boxes, int64_t rank, int64_t size, int64_t number = 0)
-      : boxes_(boxes), rank_(rank), size_(size), number_(number) {}
+  // `own` is one of the `members`. Groups without a common member may share the mailboxes.
+  ThreadRank(Mailboxes& boxes, std::vector<int64_t> members, int64_t own)
+      : boxes_(boxes),
+        members_(std::move(members)),
+        rank_(std::find(members_.begin(), members_.end(), own) - members_.begin()),
+        size_(static_cast<int64_t>(members_.size())) {}
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
   int64_t sent_bytes() const override { return sent_bytes_; }
@@ -114,13 +119,14 @@ class ThreadRank : public Communicator {
     }
   }
   void post(int64_t to, const at::Tensor& tensor) {
-    boxes_.post(number_ + rank_, number_ + to, tensor);
+    boxes_.post(members_[rank_], members_[to], tensor);
     sent_bytes_ += static_cast<int64_t>(tensor.nbytes());
   }
-  at::Tensor take(int64_t from) { return boxes_.take(number_ + from, number_ + rank_); }
+  at::Tensor take(int64_t from) { return boxes_.take(members_[from], members_[rank_]); }
 
   Mailboxes& boxes_;
-  int64_t rank_, size_, number_, sent_bytes_ = 0;
+  std::vector<int64_t> members_;
+  int64_t rank_, size_, sent_bytes_ = 0;
 };
 
 class ThreadRanks {
@@ -132,10 +138,12 @@ class ThreadRanks {
     Mailboxes boxes(failed_);
     std::exception_ptr first;
     std::vector<std::thread> threads;
+    std::vector<int64_t> all(size_);
+    std::iota(all.begin(), all.end(), 0);
     for (int64_t r = 0; r < size_; ++r) {
       threads.emplace_back([&, r] {
         try {
-          ThreadRank communicator(boxes, r, size_);
+          ThreadRank communicator(boxes, all, r);
           rank(communicator);
         } catch (...) {
           if (!failed_.exchange(true)) first = std::current_exception();

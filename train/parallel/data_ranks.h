@@ -13,15 +13,18 @@
 
 namespace moelab {
 
-// The data-parallel ranks: each takes its share of a step's micro-batches, and holds the whole model or, with
-// parallel.zero, its part of the state. With parallel.expert each holds some of the experts alone. Each use
-// has a communicator of its own, because the calls of one must come in the same order on all ranks. By
+// The ranks of a run, as one of them sees them. Data-parallel ranks take their shares of a step's
+// micro-batches, and hold the whole model or, with parallel.zero, their parts of the state. With
+// parallel.expert each holds some of the experts alone. With parallel.tensor, ranks that take the same
+// micro-batches have a slice of each weight; data-parallel ranks are then those with the same slices. Each
+// use has a communicator of its own, because the calls of one must come in the same order on all ranks. By
 // default: one rank.
 struct DataRanks {
   Communicator* gradients = &one_rank();
   Communicator* weights = &one_rank();  // gathered for a block's forward or backward pass
   Communicator* updates = &one_rank();  // parts that were stepped
-  Communicator* control = &one_rank();  // what ranks decide and report together
+  Communicator* control = &one_rank();  // of all ranks: what they decide together
+  Communicator* reports = &one_rank();  // of data-parallel ranks: losses, routing, evaluations
   // Ranks that write a checkpoint together, for the stages of a save, which pass while training goes on.
   Communicator* checkpoint = &one_rank();
   // Ranks that have different experts, for the rows that these exchange; …
@@ -31,9 +34,12 @@ struct DataRanks {
   Communicator* expert_gradients = &one_rank();
   Communicator* expert_weights = &one_rank();
   Communicator* expert_updates = &one_rank();
+  // Ranks that have other slices of the same weights, for the sums of their activations (moe/reducer.h).
+  Communicator* tensor = &one_rank();
 
-  int64_t rank() const { return control->rank(); }
-  int64_t size() const { return control->size(); }
+  // Among the data-parallel ranks.
+  int64_t rank() const { return reports->rank(); }
+  int64_t size() const { return reports->size(); }
   // Those that hold `parameter`, for its gradients.
   Communicator& gradients_of(const Parameter& parameter) const {
     return parameter.part ? *expert_gradients : *gradients;

@@ -24,6 +24,8 @@ Extent extent(const RankLayout& layout, Axis axis) {
       return {layout.data, layout.tensor};
     case Axis::pipeline:
       return {layout.pipeline, layout.tensor * layout.data};
+    case Axis::all:
+      return {layout.ranks(), 1};
   }
   return {1, 1};
 }

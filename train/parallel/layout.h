@@ -7,10 +7,10 @@
 namespace moelab {
 
 // The axes of ranks. `replicas` are the ranks of a data axis that hold the same experts: its part beside
-// `expert`.
-enum class Axis : uint8_t { data, replicas, expert, tensor, pipeline };
-constexpr std::array<std::string_view, 5> enum_names(Axis) {
-  return {"data", "replicas", "expert", "tensor", "pipeline"};
+// `expert`. `all` are all ranks.
+enum class Axis : uint8_t { data, replicas, expert, tensor, pipeline, all };
+constexpr std::array<std::string_view, 6> enum_names(Axis) {
+  return {"data", "replicas", "expert", "tensor", "pipeline", "all"};
 }
 
 // How many ranks lie along each axis. Experts borrow the data axis: its ranks hold different experts.

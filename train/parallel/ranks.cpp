@@ -46,15 +46,18 @@ enum UseIndex : size_t {
   weights,
   updates,
   control,
+  reports,
   expert_rows,
   expert_gradients,
   expert_weights,
-  expert_updates
+  expert_updates,
+  tensor_sums
 };
-constexpr std::array kUses = {Use{Axis::data, "gradients"},   Use{Axis::data, "weights"},
-                              Use{Axis::data, "updates"},     Use{Axis::data, "control"},
-                              Use{Axis::expert, "rows"},      Use{Axis::replicas, "gradients"},
-                              Use{Axis::replicas, "weights"}, Use{Axis::replicas, "updates"}};
+constexpr std::array kUses = {Use{Axis::data, "gradients"},     Use{Axis::data, "weights"},
+                              Use{Axis::data, "updates"},       Use{Axis::all, "control"},
+                              Use{Axis::data, "control"},       Use{Axis::expert, "rows"},
+                              Use{Axis::replicas, "gradients"}, Use{Axis::replicas, "weights"},
+                              Use{Axis::replicas, "updates"},   Use{Axis::tensor, "sums"}};
 
 std::string name_of(Axis axis) { return std::string(enum_names(axis)[static_cast<size_t>(axis)]); }
 
@@ -69,35 +72,35 @@ struct Ranks::Groups {
   // Of kUses; none where the axis has one rank.
   std::array<std::optional<C10dCommunicator>, kUses.size()> uses = {};
   std::array<std::optional<CheckedCommunicator>, kUses.size()> checked = {};  // parallel.check: around `uses`
-  // Of all uses but control, which stays on the hosts: on a GPU the calls of all uses come in one order, and
-  // messages of two NCCL groups could wait for each other.
+  // Of all ranks and all uses but control, which stays on the hosts: on a GPU the calls of all uses come in
+  // one order, and messages of two NCCL groups could wait for each other.
   RankGroup gpus = {};
   std::optional<C10dCommunicator> checkpoint = {};  // of ranks that write checkpoints together
 
   std::vector<int64_t> along(Axis axis) const { return ranks_along(layout, axis, rank); }
   // `prefix`: what no other group of this name has.
-  RankGroup meet(const std::string& prefix, const std::string& name, Axis axis) const {
-    const std::vector<int64_t> ranks = along(axis);
+  RankGroup meet(const std::string& prefix, const std::string& name,
+                 const std::vector<int64_t>& ranks) const {
     const std::string unique = prefix + name + "/" + std::to_string(ranks.front());
     return gloo_group(store, unique, rank, ranks, timeout);
   }
   void connect(bool check) {
     for (size_t i = 0; i < kUses.size(); ++i) {
       const auto [axis, use] = kUses[i];
-      if (layout.expert == 1 && axis != Axis::data) continue;
+      if (layout.expert == 1 && axis == Axis::replicas) continue;
+      if (i == reports && layout.data == layout.ranks()) continue;  // by control
       if (along(axis).size() == 1) continue;
       const std::string name = name_of(axis) + "/" + use;
-      uses[i].emplace(meet("", name, axis), name, clock);
+      uses[i].emplace(meet("", name, along(axis)), name, clock);
       if (check) checked[i].emplace(*uses[i], name);
     }
   }
-  // Ranks that divide the state write checkpoints together; otherwise one of each kind of experts does.
+  // Ranks that divide the state write checkpoints together; otherwise the first of those that hold the same.
   void connect_writers(bool divided) {
-    const bool writes = divided || (layout.expert > 1 && place_of(layout, rank).replicas == 0);
-    if (!writes) return;
-    const Axis axis = divided ? Axis::data : Axis::expert;
-    const std::string name = name_of(axis) + "/checkpoint";
-    checkpoint.emplace(meet("", name, axis), name);
+    std::vector<int64_t> writers = along(Axis::all);
+    if (!divided) std::erase_if(writers, [&](int64_t r) { return place_of(layout, r).replicas > 0; });
+    const bool writes = std::find(writers.begin(), writers.end(), rank) != writers.end();
+    if (writes && writers.size() > 1) checkpoint.emplace(meet("", "checkpoint", writers), "checkpoint");
   }
   template <class Work>
   void each(const Work& work) {
@@ -137,16 +140,16 @@ Ranks::~Ranks() {
 void Ranks::connect(c10::Device gpu) {
   if (!groups_) return;
   try {
-    groups_->gpus = nccl_group(groups_->store, "data/gpus", world_.rank, groups_->along(Axis::data), gpu,
-                               groups_->timeout);
+    groups_->gpus =
+        nccl_group(groups_->store, "all/gpus", world_.rank, groups_->along(Axis::all), gpu, groups_->timeout);
   } catch (const std::exception& error) {
     throw UserError("NCCL cannot connect the GPUs of the " + std::to_string(world_.size) +
                     " ranks: " + one_line(error));
   }
   for (size_t i = 0; i < kUses.size(); ++i) {
-    if (i == control || !groups_->uses[i]) continue;
+    if (i == control || i == reports || !groups_->uses[i]) continue;
     groups_->uses[i]->use_for_cuda(groups_->gpus,
-                                   places_in(groups_->along(Axis::data), groups_->along(kUses[i].axis)));
+                                   places_in(groups_->along(Axis::all), groups_->along(kUses[i].axis)));
   }
 }
 
@@ -160,11 +163,13 @@ DataRanks Ranks::data() {
           .weights = use(weights),
           .updates = use(updates),
           .control = use(control),
+          .reports = use(layout_.data == layout_.ranks() ? control : reports),
           .checkpoint = groups_->checkpoint ? static_cast<Communicator*>(&*groups_->checkpoint) : &one_rank(),
           .experts = use(expert_rows),
           .expert_gradients = use(expert_gradients),
           .expert_weights = use(expert_weights),
-          .expert_updates = use(expert_updates)};
+          .expert_updates = use(expert_updates),
+          .tensor = use(tensor_sums)};
 }
 
 void Ranks::require_same(const std::string& what, std::span<const int64_t> words) {
@@ -196,7 +201,8 @@ bool Ranks::meet_again(bool asks) {
   groups_->each([](C10dCommunicator& one) { one.leave(); });
   try {
     for (size_t i = 0; i < kUses.size(); ++i) {
-      if (auto& one = groups_->uses[i]) one->join(groups_->meet(meeting + "/", one->name(), kUses[i].axis));
+      if (auto& one = groups_->uses[i])
+        one->join(groups_->meet(meeting + "/", one->name(), groups_->along(kUses[i].axis)));
     }
   } catch (const std::exception&) {  // another rank is gone
     return false;

@@ -42,18 +42,26 @@ std::vector<int64_t> owned_elements(const Optimizer& optimizer, const RankLayout
   return owned;
 }
 
+RankLayout layout_of(const Settings& settings) {
+  const ParallelSettings& p = settings.parallel;
+  const int64_t data = std::max<int64_t>(1, p.data);
+  return moelab::layout_of(data * p.tensor * p.pipeline, data, p.tensor, p.pipeline, p.expert);
+}
+
 // One of the ranks, which counts what it would send.
 struct CountedRanks {
   CountedRanks(const RankLayout& layout, int64_t rank)
       : places(place_of(layout, rank)),
-        gradients(rank, layout.data),
-        weights(rank, layout.data),
-        updates(rank, layout.data),
-        control(rank, layout.data),
+        gradients(places.data, layout.data),
+        weights(places.data, layout.data),
+        updates(places.data, layout.data),
+        control(rank, layout.ranks()),
+        reports(places.data, layout.data),
         experts(places.expert, layout.expert),
         expert_gradients(places.replicas, replicas_in(layout)),
         expert_weights(places.replicas, replicas_in(layout)),
-        expert_updates(places.replicas, replicas_in(layout)) {}
+        expert_updates(places.replicas, replicas_in(layout)),
+        tensor(places.tensor, layout.tensor) {}
 
   static int64_t replicas_in(const RankLayout& layout) { return layout.data / layout.expert; }
   DataRanks ranks() {
@@ -61,23 +69,25 @@ struct CountedRanks {
             .weights = &weights,
             .updates = &updates,
             .control = &control,
+            .reports = &reports,
             .experts = &experts,
             .expert_gradients = &expert_gradients,
             .expert_weights = &expert_weights,
-            .expert_updates = &expert_updates};
+            .expert_updates = &expert_updates,
+            .tensor = &tensor};
   }
   // Without what ranks decide together.
   int64_t sent_bytes() const {
     int64_t bytes = 0;
-    for (const CountingCommunicator* one :
-         {&gradients, &weights, &updates, &experts, &expert_gradients, &expert_weights, &expert_updates})
+    for (const CountingCommunicator* one : {&gradients, &weights, &updates, &experts, &expert_gradients,
+                                            &expert_weights, &expert_updates, &tensor})
       bytes += one->sent_bytes();
     return bytes;
   }
 
   Place places;
-  CountingCommunicator gradients, weights, updates, control, experts, expert_gradients, expert_weights,
-      expert_updates;
+  CountingCommunicator gradients, weights, updates, control, reports, experts, expert_gradients,
+      expert_weights, expert_updates, tensor;
 };
 
 }  // namespace
@@ -94,8 +104,7 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu) {
   host.reset_peaks();
   nvme.reset_peaks();
   const auto batches = [&](int64_t, int64_t, int64_t rows) { return meta_rows(settings.train, rows); };
-  const int64_t data = std::max<int64_t>(1, settings.parallel.data);
-  const RankLayout layout = layout_of(data, data, 1, 1, settings.parallel.expert);
+  const RankLayout layout = layout_of(settings);
   CountedRanks ranks(layout, rank);
   Trainer trainer(settings, at::kMeta, batches, ranks.ranks());
   // The second step finds the state the first one made: moments, cached tables. A run of one step has no
@@ -134,7 +143,8 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu) {
 DryRun dry_run(const Settings& settings, const Gpu& gpu) {
   const DryRun first = dry_run_of_rank(settings, 0, gpu);
   const std::vector<int64_t>& owned = first.owned_elements;
-  const auto fullest = std::max_element(owned.begin(), owned.end()) - owned.begin();
+  const int64_t fullest =
+      (std::max_element(owned.begin(), owned.end()) - owned.begin()) * settings.parallel.tensor;
   if (fullest == 0) return first;
   const DryRun other = dry_run_of_rank(settings, fullest, gpu);
   return other.peak > first.peak ? other : first;

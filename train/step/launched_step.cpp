@@ -26,13 +26,13 @@ void Trainer::StepForm::read_losses(std::vector<MicroBatchReport> reports, const
   const bool routed = !trainer_.settings_.model.dense();
   std::vector<at::Tensor> there = {losses_A4.view(-1)};
   if (routed) {
-    add_routing_of_ranks(trainer_.model_, *trainer_.ranks_.control);
+    add_routing_of_ranks(trainer_.model_, *trainer_.ranks_.reports);
     there.push_back(routing_counts(trainer_.model_));
   }
   const at::Tensor numbers = at::cat(there).to(at::kCPU, at::kDouble);
   for (size_t i = 0; i < reports.size(); ++i) {
     reports[i].take_losses(numbers.const_data_ptr<double>() + 4 * i);
-    for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.control, reports[i])) report_.add(one);
+    for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, reports[i])) report_.add(one);
   }
   if (routed) read_routing(numbers.slice(0, losses_A4.numel()), trainer_.settings_.model.layers, report_);
 }
@@ -50,7 +50,7 @@ void Trainer::LaunchedStep::take_losses(int64_t, const LossParts& parts) {
   own.balance_loss = value_of(parts.balance_loss);
   own.z_loss = value_of(parts.z_loss);
   own.reference_kl = trainer_.reference_ ? value_of(parts.reference_kl) : 0;
-  for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.control, own)) report_.add(one);
+  for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
 }
 
 void Trainer::LaunchedStep::take_routing() {
@@ -59,7 +59,7 @@ void Trainer::LaunchedStep::take_routing() {
 }
 
 bool Trainer::LaunchedStep::decide() {
-  const bool alone = trainer_.ranks_.size() == 1;
+  const bool alone = trainer_.ranks_.control->size() == 1;
   if (!alone) trainer_.reserve_on_all_ranks();
   const double squares = trainer_.settings_.optim.in_backward ? trainer_.consumed_squares()
                                                               : trainer_.gradients_.sum_of_squares();

@@ -349,13 +349,13 @@ void Trainer::met_again() {
 
 void Trainer::report_routing(StepReport& report) {
   if (device_.is_meta() || settings_.model.dense()) return;
-  add_routing_of_ranks(model_, *ranks_.control);
+  add_routing_of_ranks(model_, *ranks_.reports);
   read_routing(routing_counts(model_).to(at::kCPU, at::kDouble), settings_.model.layers, report);
 }
 
 double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {
   enter(Phase::forward);
-  const double loss = moelab::evaluate(model_, runner_, batches, count, stop, *ranks_.control);
+  const double loss = moelab::evaluate(model_, runner_, batches, count, stop, *ranks_.reports);
   check_budget();
   return loss;
 }

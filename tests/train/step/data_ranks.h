@@ -4,36 +4,44 @@
 
 #include "tests/moe/thread_ranks.h"
 #include "train/parallel/data_ranks.h"
+#include "train/parallel/layout.h"
 
 namespace moelab::test {
 
-// Runs rank(ranks) in a thread for each of `size` data-parallel ranks, of which `experts` neighbours each
-// share the experts; then throws the first error, if there is one.
-inline void run_data_ranks(int64_t size, const std::function<void(DataRanks)>& rank, int64_t experts = 1) {
-  ThreadRanks threads(size);
+// Runs rank(ranks) in a thread for each rank of `layout`; then throws the first error, if there is one.
+inline void run_ranks(const RankLayout& layout, const std::function<void(DataRanks)>& rank) {
+  ThreadRanks threads(layout.ranks());
   const auto mailboxes = [&] { return Mailboxes(threads.failed()); };
-  std::array<Mailboxes, 4> data = {mailboxes(), mailboxes(), mailboxes(), mailboxes()},
-                           replicas = {mailboxes(), mailboxes(), mailboxes(), mailboxes()};
-  Mailboxes rows(threads.failed());
+  std::array<Mailboxes, 4> data = {mailboxes(), mailboxes(), mailboxes(), mailboxes()};
+  std::array<Mailboxes, 3> replicas = {mailboxes(), mailboxes(), mailboxes()};
+  Mailboxes rows = mailboxes(), sums = mailboxes(), writes = mailboxes();
   threads.run([&](Communicator& control) {
-    const int64_t d = control.rank(), group = d / experts, kind = d % experts;
-    const auto of_data = [&](size_t use) { return ThreadRank(data[use], d, size); };
-    const auto of_replicas = [&](size_t use) {
-      return ThreadRank(replicas[use], group, size / experts, kind * size);
+    const auto along = [&](Axis axis, Mailboxes& boxes) {
+      return ThreadRank(boxes, ranks_along(layout, axis, control.rank()), control.rank());
     };
-    ThreadRank gradients = of_data(0), weights = of_data(1), updates = of_data(2), writers = of_data(3),
-               expert_gradients = of_replicas(0), expert_weights = of_replicas(1),
-               expert_updates = of_replicas(2), exchanged(rows, kind, experts, group * size);
+    ThreadRank gradients = along(Axis::data, data[0]), weights = along(Axis::data, data[1]),
+               updates = along(Axis::data, data[2]), reports = along(Axis::data, data[3]),
+               writers = along(Axis::all, writes), exchanged = along(Axis::expert, rows),
+               expert_gradients = along(Axis::replicas, replicas[0]),
+               expert_weights = along(Axis::replicas, replicas[1]),
+               expert_updates = along(Axis::replicas, replicas[2]), tensor = along(Axis::tensor, sums);
     rank({.gradients = &gradients,
           .weights = &weights,
           .updates = &updates,
           .control = &control,
+          .reports = &reports,
           .checkpoint = &writers,
           .experts = &exchanged,
           .expert_gradients = &expert_gradients,
           .expert_weights = &expert_weights,
-          .expert_updates = &expert_updates});
+          .expert_updates = &expert_updates,
+          .tensor = &tensor});
   });
+}
+
+// As above, for `size` data-parallel ranks, of which `experts` neighbours each share the experts.
+inline void run_data_ranks(int64_t size, const std::function<void(DataRanks)>& rank, int64_t experts = 1) {
+  run_ranks({.data = size, .expert = experts}, rank);
 }
 
 }  // namespace moelab::test

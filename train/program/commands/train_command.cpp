@@ -377,7 +377,7 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   const Settings settings = settings_of_rank(asked, ranks);
   if (!chosen.note.empty()) std::cout << chosen.note << std::endl;
   use_threads(settings);
-  const DryRun predicted = dry_run_of_rank(settings, ranks.data().rank(), predicted_gpu(chosen.device));
+  const DryRun predicted = dry_run_of_rank(settings, world.rank, predicted_gpu(chosen.device));
   const std::string reason = too_small_limit(settings, predicted);
   if (on_any_rank(*ranks.data().control, !reason.empty())) {
     if (!reason.empty()) std::cerr << "moelab: " << reason << "\n";
