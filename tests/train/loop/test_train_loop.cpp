@@ -89,6 +89,14 @@ TEST_F(ScriptedRun, EachCheckpointIsGoneBackToOnce) {
   EXPECT_EQ(heard_.saves, saves) << "half an update is not saved";
 }
 
+TEST_F(ScriptedRun, WithoutRecoverNoCheckpointIsGoneBackTo) {
+  settings_.memory.recover = false;
+  settings_.checkpoint.every = 2;
+  script_.faults = {{3, Fault::refused_half_written}};
+  EXPECT_THROW(loop().run(), c10::OutOfMemoryError);
+  EXPECT_EQ(script_.log.back(), "abandon");
+}
+
 TEST_F(ScriptedRun, AHalfWrittenUpdateWithoutACheckpointIsTheEnd) {
   script_.faults = {{1, Fault::refused_half_written}};
   EXPECT_THROW(loop().run(), c10::OutOfMemoryError);

@@ -64,7 +64,7 @@ std::vector<Technique> single_techniques() {
        "bf16 compute, fp32 masters",
        {{"precision.compute", "bf16"}},
        "Products and activations round to 8 bits of precision, and weights exist twice.",
-       "2 bytes for 4 an activation; state 2 P + 4 P of masters + 2 P + 8 P",
+       sixteen_bit_text(MasterWeights::fp32),
        {"nemo.mixed_precision", "ava.mixed_precision", "parrot.mixed_precision", "vibee.precision_7b"}},
       {"recompute_full",
        "every block recomputed",

@@ -1,5 +1,7 @@
 #include "train/settings/facts/precision.h"
 
+#include <cmath>
+
 #include "train/settings/facts/require.h"
 #include "train/settings/facts/update_rule.h"
 
@@ -83,19 +85,27 @@ void check_precision(const Settings& s) {
   weight_code(s.precision) ? check_coded_store(s.precision, s.optim) : check_plain_store(s.precision);
 }
 
+std::string sixteen_bit_text(MasterWeights master) {
+  const auto bytes = [](ElementType type) { return std::to_string(bytes_of(type)); };
+  const std::string here = bytes(ElementType::bf16), fp32 = bytes(ElementType::fp32);
+  const std::string masters = master == MasterWeights::fp32 ? fp32 + " P of masters + " : "";
+  return here + " bytes for " + fp32 + " an activation; state " + here + " P + " + masters + here + " P + " +
+         std::to_string(std::llround(update_rule_facts({}).bytes_per_parameter(true))) + " P";
+}
+
 std::vector<Technique> precision_rows() {
   return {
       {"fp16",
        "fp16 compute with a dynamic loss scale, fp32 masters",
        {{"precision.compute", "fp16"}},
        "Steps whose gradients pass 65504 at the loss scale are skipped, and weights exist twice.",
-       "2 bytes for 4 an activation; state 2 P + 4 P of masters + 2 P + 8 P",
+       sixteen_bit_text(MasterWeights::fp32),
        {"nemo.mixed_precision", "ava.mixed_precision", "parrot.mixed_precision"}},
       {"bf16_without_masters",
        "bf16 weights without masters",
        {{"precision.compute", "bf16"}, {"precision.master", "none"}},
        "Weights keep 8 bits of precision between steps, rounded stochastically.",
-       "2 bytes for 4 an activation; state 2 P + 2 P + 8 P",
+       sixteen_bit_text(MasterWeights::none),
        {"ava.static_100m_fp16", "vibee.precision_7b"}},
       {"fp8",
        "fp8 products, bf16 activations, fp32 masters",

@@ -34,6 +34,10 @@ bool keeps_masters(const Settings& settings);
 // Throws UserError when precision.* conflicts with another setting.
 void check_precision(const Settings& settings);
 
+// What 16-bit compute holds beside fp32, for a row of the technique table: activations, and the state of P
+// parameters (weights, masters, gradients, AdamW's moments).
+std::string sixteen_bit_text(MasterWeights master);
+
 // Rows of the technique table: precision.compute and master; precision.store.
 std::vector<Technique> precision_rows();
 std::vector<Technique> weight_store_rows();
