@@ -24,4 +24,7 @@ struct PeakFormula {
 };
 PeakFormula peak_formula(const Settings& settings);
 
+// The formula's peak has never exceeded a dry run's by more than this factor; see tests/train/predict.
+inline constexpr double kFormulaMargin = 1.35;
+
 }  // namespace moelab

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <initializer_list>
 
 #include "moe/settings/error.h"
 #include "train/predict/formula.h"
@@ -11,10 +12,10 @@
 namespace moelab {
 namespace {
 
-// The formula has never exceeded a dry run by more than this factor; see tests/train/predict.
-constexpr double kFormulaMargin = 1.35;
-// It rarely exceeds one by more than this.
+// The formula rarely exceeds a dry run by more than this factor; see tests/train/predict.
 constexpr double kUsualMargin = 1.1;
+// What a row of the front may need of the memory of the row before it.
+constexpr double kNextRow = 0.95;
 
 bool contains(uint64_t set, uint64_t part) { return (set & part) == part; }
 
@@ -28,11 +29,7 @@ struct Candidate {
   StepTime time;
   double formula = 0;
   bool tried = false;
-};
-
-struct Refused {
-  uint64_t set = 0;
-  double error = 0;  // bytes by dry run / bytes by formula
+  std::optional<int64_t> peak = {};  // by dry run; none: not tried, or refused by the model's checks
 };
 
 class Search {
@@ -54,17 +51,19 @@ class Search {
     result_.admissible = static_cast<int64_t>(candidates_.size());
   }
 
-  // Candidates are sorted by speed, so the first that fit are the fastest. The first that is refused is the
-  // fastest that does not fit; it is dry-run even if its formula is clearly too large.
+  // One row of the front after another. The first candidate that is refused is the fastest that does not fit;
+  // it is dry-run even if its formula is clearly too large.
   PlanResult run() {
-    result_.pruned = std::count_if(candidates_.begin(), candidates_.end(), [&](const Candidate& one) {
-      return one.formula > kFormulaMargin * static_cast<double>(search_.room);
-    });
-    for (const double margin : {kUsualMargin, kFormulaMargin}) {
-      for (Candidate& one : candidates_) {
-        if (spent() || too_slow(one)) break;
-        if (!one.tried && (!result_.refused || likely(one, margin))) consider(one);
-      }
+    const auto room = static_cast<double>(search_.room);
+    result_.pruned = std::count_if(candidates_.begin(), candidates_.end(),
+                                   [&](const Candidate& one) { return one.formula > kFormulaMargin * room; });
+    const Candidate* row = fastest_within(room, {kUsualMargin, kFormulaMargin});
+    while (row != nullptr) {
+      result_.fits.push_back(plan_of(*row, *row->peak));
+      if (result_.fits.size() >= static_cast<size_t>(search_.best)) break;
+      if (result_.fits.size() == 1)
+        most_dry_runs_ = std::min(search_.finalists, result_.dry_runs + search_.finalists / 4);
+      row = fastest_within(kNextRow * static_cast<double>(*row->peak), {kUsualMargin});
     }
     if (result_.fits.empty()) find_smallest();
     return result_;
@@ -78,12 +77,13 @@ class Search {
     return settings;
   }
 
-  // Judges by the formula, corrected by its largest error for a subset that did not fit.
-  bool likely(const Candidate& one, double margin) const {
+  // Judges by the formula, corrected by its largest error for a subset.
+  bool likely(const Candidate& one, double margin, double most) const {
     double error = 1;
-    for (const Refused& other : refused_)
-      if (contains(one.set, other.set)) error = std::max(error, other.error);
-    return one.formula * error <= margin * static_cast<double>(search_.room);
+    for (const Candidate* other : dry_run_)
+      if (contains(one.set, other->set))
+        error = std::max(error, static_cast<double>(*other->peak) / other->formula);
+    return one.formula * error <= margin * most;
   }
 
   Plan plan_of(const Candidate& one, int64_t peak) const {
@@ -107,31 +107,38 @@ class Search {
     return predict_(settings);
   }
 
-  bool spent() const { return result_.dry_runs >= search_.finalists; }
-  // True if enough plans fit and none of them is slower than this candidate.
-  bool too_slow(const Candidate& one) const {
-    const auto wanted = static_cast<size_t>(search_.best);
-    return result_.fits.size() >= wanted && result_.fits[wanted - 1].time.total() <= one.time.total();
-  }
+  bool spent() const { return result_.dry_runs >= most_dry_runs_; }
 
-  void consider(Candidate& one) {
-    one.tried = true;
-    const std::optional<int64_t> peak = peak_of(one);
-    if (!peak) return;
-    if (*peak <= search_.room) {
-      add(plan_of(one, *peak));
-      return;
+  // The fastest candidate that needs at most `most` bytes; null: none was found. Of equally fast ones it has
+  // the fewest techniques, unless more of them make a row of their own. Candidates are sorted by speed; each
+  // margin judges those that no earlier one let through.
+  const Candidate* fastest_within(double most, std::initializer_list<double> margins) {
+    const Candidate* smallest = nullptr;  // of the fastest
+    for (const double margin : margins) {
+      for (Candidate& one : candidates_) {
+        if (smallest != nullptr && one.time.total() > smallest->time.total()) break;
+        const bool first = result_.fits.empty() && !result_.refused;
+        if (!one.tried && !spent() && (first || likely(one, margin, most))) try_out(one);
+        if (needs_at_most(one, most) && (smallest == nullptr || *one.peak < *smallest->peak)) smallest = &one;
+      }
     }
-    refused_.push_back({one.set, static_cast<double>(*peak) / one.formula});
-    if (!result_.refused) result_.refused = plan_of(one, *peak);
+    if (smallest == nullptr) return nullptr;
+    const double about = std::min(most, static_cast<double>(*smallest->peak) / kNextRow);
+    return &*std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& one) {
+      return one.time.total() == smallest->time.total() && needs_at_most(one, about);
+    });
   }
 
-  void add(Plan plan) {
-    const auto place =
-        std::upper_bound(result_.fits.begin(), result_.fits.end(), plan,
-                         [](const Plan& a, const Plan& b) { return a.time.total() < b.time.total(); });
-    result_.fits.insert(place, std::move(plan));
-    result_.fits.resize(std::min(result_.fits.size(), static_cast<size_t>(search_.best)));
+  static bool needs_at_most(const Candidate& one, double bytes) {
+    return one.peak && static_cast<double>(*one.peak) <= bytes;
+  }
+
+  void try_out(Candidate& one) {
+    one.tried = true;
+    one.peak = peak_of(one);
+    if (!one.peak) return;
+    dry_run_.push_back(&one);
+    if (*one.peak > search_.room && !result_.refused) result_.refused = plan_of(one, *one.peak);
   }
 
   void find_smallest() {
@@ -143,7 +150,8 @@ class Search {
     for (const Candidate& one : small) {
       if (spent() && result_.smallest) break;
       const std::optional<int64_t> peak = peak_of(one);
-      if (peak && *peak <= search_.room) add(plan_of(one, *peak));
+      const bool faster = result_.fits.empty() || one.time.total() < result_.fits.front().time.total();
+      if (peak && *peak <= search_.room && faster) result_.fits = {plan_of(one, *peak)};
       if (peak && (!result_.smallest || *peak < result_.smallest->peak))
         result_.smallest = plan_of(one, *peak);
     }
@@ -155,7 +163,8 @@ class Search {
   const PredictBytes& predict_;
   std::vector<PlanOption> options_;
   std::vector<Candidate> candidates_;
-  std::vector<Refused> refused_;
+  std::vector<const Candidate*> dry_run_;
+  int64_t most_dry_runs_ = search_.finalists;
   PlanResult result_;
 };
 

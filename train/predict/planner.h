@@ -31,13 +31,14 @@ struct PlanSearch {
   std::vector<std::string> pinned = {};  // keys that must not change
   int64_t room = 0;                      // bytes that a plan may need; each rank
   Link link = {};                        // between ranks, if there are several
-  int64_t best = 10;                     // how many plans to return
-  int64_t finalists = 500;               // maximum number of dry runs; one more if none of them fits
+  int64_t best = 10;                     // maximum number of plans to return
+  int64_t finalists = 500;               // maximum number of dry runs, a quarter of it after the first plan;
+                                         // one more if none of them fits
 };
 
 struct PlanResult {
-  std::vector<Plan> fits;        // fastest first
-  std::optional<Plan> refused;   // the fastest that does not fit; none: nothing tried was refused
+  std::vector<Plan> fits;        // the front of speed and memory, fastest first
+  std::optional<Plan> refused;   // the fastest that does not fit, if it is faster than all that do
   std::optional<Plan> smallest;  // if nothing fits: the smallest peak found
   int64_t admissible = 0;        // valid combinations
   int64_t pruned = 0;            // of these, those too large by formula
@@ -45,10 +46,12 @@ struct PlanResult {
 };
 
 // Orders the combinations of plan_options() over `base` by predicted step time (then by number of
-// techniques), and dry-runs them in that order until enough fit. Once one does not fit, others are judged by
-// closed formula first, corrected by its error for a subset of theirs that did not fit. A combination is
-// skipped if its formula exceeds the room by more than the formula's largest known error, and postponed to
-// the end if by more than its usual error.
+// techniques), and dry-runs them in that order. The first plan is the fastest that fits; each other one is
+// the fastest that needs at least 5 % less memory than the plan before it. Of equally fast ones it is the
+// smallest, or one with fewer techniques that needs at most 5 % more. Once one does not fit, others are
+// judged by closed formula first, corrected by its error for a subset of theirs. A combination is skipped if
+// its formula exceeds the room by more than the formula's largest known error (for the plans after the first:
+// its usual error), and postponed if by more than its usual error.
 PlanResult search_plans(const Settings& base, const CostModel& costs, const PlanSearch& search,
                         const PredictBytes& predict);
 
