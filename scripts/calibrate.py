@@ -139,6 +139,16 @@ def machine_of(records: list[Record]) -> str:
     return f"{machines[0]}, measured at {commits}"
 
 
+def gemm_rates(records: list[Record]) -> dict[str, float]:
+    """Operations a second of a large product in each type: what runs in that precision measured at their end."""
+    by_type: dict[str, list[float]] = {"fp32": [], "bf16": [], "fp16": []}
+    for record in records:
+        rates = by_type.get(record.resolved.get("precision", {}).get("compute"), [])
+        if record.gemm_rate > 0:
+            rates.append(record.gemm_rate)
+    return {name: significant(statistics.median(rates)) for name, rates in by_type.items() if rates}
+
+
 def store(out: pathlib.Path, device: str, records: list, entry: dict) -> None:
     """Replaces the device's entry in calibration.json."""
     calibration = json.loads(out.read_text()) if out.exists() else {"schema": 1, "devices": {}}
@@ -162,6 +172,7 @@ def main() -> None:
         machine = machine_of(records)
         entry, errors = calibrate(read_cases(records, arguments.program), devices[arguments.device]["nanoseconds"],
                                   machine)
+        entry["gemm_rates"] = gemm_rates(records)
     except (ReportError, OSError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         sys.exit(2)

@@ -52,6 +52,7 @@ class Record:
     link: str  # between the ranks; "" for one
     state: float  # bytes of weights, masters, gradients and optimizer state
     sent: float  # bytes to other ranks in a step
+    gemm_rate: float  # operations a second of a large product in the type of the run's, measured at its end
     hidden: float  # of the time that exchanges were under way, the share in which the rank did not wait
 
     @property
@@ -101,6 +102,11 @@ def sent_in_a_step(summary: dict) -> float:
     return total / summary["steps"] if total else 0
 
 
+def gemm_rate_of(summary: dict) -> float:
+    rate, share = summary.get("flops_per_second"), summary.get("fraction_of_gemm_peak")
+    return rate / share if rate and share else math.nan
+
+
 def parse(fields: dict) -> Record:
     """Raises KeyError, TypeError or ValueError where the fields aren't those of schema 1."""
     summary = fields["summary"] or {}
@@ -121,7 +127,7 @@ def parse(fields: dict) -> Record:
         limit=number(summary.get("memory_limit_bytes")),
         resolved=summary.get("settings") or {}, ranks=int(fields.get("ranks") or 1), link=fields.get("link") or "",
         state=max(map(state_of, of_ranks)), sent=sent_in_a_step(summary),
-        hidden=number((summary.get("communication") or {}).get("hidden_share")))
+        gemm_rate=gemm_rate_of(summary), hidden=number((summary.get("communication") or {}).get("hidden_share")))
 
 
 def read_line(line: str, where: str) -> Record | None:

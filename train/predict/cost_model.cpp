@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "moe/settings/error.h"
 #include "train/settings/assign.h"
@@ -37,6 +38,7 @@ CostModel by_datasheet(const std::string& name, const Json& entry) {
   model.about = entry.at("about").get<std::string>();
   model.runs_on = entry.value("runs_on", "cuda") == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;
   if (model.runs_on == DeviceChoice::cuda) model.gpu = {name, entry.at("capability").get<int>()};
+  model.card = entry.value("card", "");
   const auto fp8 = entry.find("fp8_products");
   if (fp8 == entry.end() || !fp8->is_boolean())
     throw UserError("devices.json: " + name + ": fp8_products is neither true nor false");
@@ -51,6 +53,8 @@ void calibrate(CostModel& model, const Json& entry) {
   model.about = entry.at("machine").get<std::string>();
   model.error = {error.at("median").get<double>(), error.at("worst").get<double>(),
                  error.at("cases").get<int64_t>()};
+  if (const auto gemm = entry.find("gemm_rates"); gemm != entry.end())
+    model.gemm = {gemm->value("fp32", 0.0), gemm->value("bf16", 0.0), gemm->value("fp16", 0.0)};
 }
 
 const std::vector<CostModel>& cost_models() {
@@ -98,6 +102,12 @@ const CostModel& cost_model(const std::string& device) {
     if (model.device == device) return model;
   throw UserError("--device " + device + ": nothing is known of its speed" +
                   did_you_mean(device, cost_devices()));
+}
+
+const CostModel& cost_model_of_card(std::string_view card) {
+  for (const CostModel& model : cost_models())
+    if (model.card == card) return model;
+  throw std::logic_error("devices.json has no device with the card " + std::string(card));
 }
 
 }  // namespace moelab

@@ -9,6 +9,7 @@
 #include "train/settings/assign.h"
 #include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/placement.h"
+#include "train/settings/facts/precision.h"
 #include "train/settings/facts/update_rule.h"
 #include "train/settings/for_each_field.h"
 #include "train/settings/print.h"
@@ -123,13 +124,21 @@ class Builder {
       assign(changed, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
       real[key] = value;
     }
-    const auto in_fp8 = [](const Settings& s) { return s.precision.compute == ComputePrecision::fp8; };
-    const bool emulated = in_fp8(changed) && !in_fp8(base_) && !fp8_products_;
-    if (real.empty() || emulated || !is_wanted(base_, changed) || options_.size() == 64) return;
+    if (real.empty() || adds_slow_products(changed) || !is_wanted(base_, changed) || options_.size() == 64)
+      return;
     changed = resolve(changed);
     if (!is_accepted(changed)) return;
     options_.push_back({name, copying_fields(base_, changed)});
     changes_.push_back(real);
+  }
+
+  // Products in fp8 where they are emulated, or where a run would be warned of them.
+  bool adds_slow_products(const Settings& changed) const {
+    const ComputePrecision compute = changed.precision.compute;
+    if (compute == base_.precision.compute) return false;
+    const bool slow_on_gpu = !compute_facts(compute).slow_on_gpu.empty();
+    const bool emulated = compute == ComputePrecision::fp8 && !fp8_products_;
+    return emulated || (slow_on_gpu && base_.run.device == DeviceChoice::cuda);
   }
 
   void exclude(size_t a, size_t b) {

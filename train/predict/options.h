@@ -24,7 +24,8 @@ struct PlanOption {
 // - keys in `pinned`;
 // - host memory on the CPU, where the device's memory is the host's;
 // - NVMe without placement.nvme_path;
-// - fp8 products where `fp8_products` is false: emulated ones save nothing over bf16;
+// - fp8 products where `fp8_products` is false, since emulated ones save nothing over bf16, and on a GPU
+// while they are slow there (ComputeFacts::slow_on_gpu);
 // - what `base` alone refuses.
 // Two layouts exclude each other, and two options when they set a key to different values, when one's
 // settings include the other's, or when validate() refuses the pair.

@@ -12,11 +12,14 @@
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/predict/cost_model.h"
+#include "train/predict/gpu.h"
 #include "train/predict/link.h"
 #include "train/program/record/build_commit.h"
 #include "train/settings/assign.h"
 #include "train/settings/load.h"
 #include "train/settings/options.h"
+#include "train/settings/presets/presets.h"
+#include "train/settings/shell_line.h"
 
 namespace moelab {
 namespace {
@@ -34,7 +37,7 @@ constexpr std::array<CommandText, 9> commands = {
      {Command::estimate, "estimate", "Predict the peak memory of a run without doing it",
       "moelab estimate --config mixtral-8x7b --preset gpu-24gb"},
      {Command::plan, "plan", "Find the fastest combination of techniques that fits a memory budget",
-      "moelab plan --memory 8GB --model moe-nano --device cpu --out plan.yaml precision.compute=bf16"},
+      "moelab plan --preset gpu-8gb --model moe-nano --out plan.yaml"},
      {Command::fits, "fits", "Find the largest models, depths and batches that fit each size of card",
       "moelab fits --config moe-nano --json"},
      {Command::generate, "generate", "Write text with a checkpoint's model",
@@ -162,10 +165,18 @@ class Parser {
     for (const CLI::Option* option : sub.parse_order()) {
       const std::string& text = option->results().at(taken[option]++);
       const auto key = short_for_.find(option);
-      if (key != short_for_.end()) settings.push_back(key->second + text);
+      if (key != short_for_.end())
+        settings.push_back(key->second + (option->get_name() == "--memory" ? card_bytes(text) : text));
       if (option->get_name() == "settings") settings.push_back(text);
     }
     return settings;
+  }
+
+  // A whole number of GB is a card's size, which means GiB.
+  static std::string card_bytes(const std::string& text) {
+    const size_t digits = text.find_first_not_of("0123456789");
+    return digits > 0 && digits != text.npos && text.substr(digits) == "GB" ? text.substr(0, digits) + "GiB"
+                                                                            : text;
   }
 
   void add_generate(CLI::App& sub, const CommandText& text) {
@@ -218,14 +229,19 @@ class Parser {
 
   void add_plan(CLI::App& sub, const CommandText& text) {
     PlanCall& call = result_.plan;
-    add_short(sub, "--memory", "memory.limit=", "memory of the device, e.g. 8GB; short for memory.limit=")
-        ->type_name("BYTES")
-        ->required();
-    sub.add_option("--model", sources_.config, kConfigHelp)->type_name(kConfigType);
+    sub.add_option("--preset", sources_.preset,
+                   "card, e.g. gpu-8gb: its memory, its speed, and the preset's batch")
+        ->type_name("NAME");
+    add_short(
+        sub, "--memory", "memory.limit=",
+        "memory of the device, by default its card's: 8GiB, or 8GB as cards are named, which is as much")
+        ->type_name("BYTES");
+    sub.add_option("--model,--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     std::string devices;
     for (const std::string& device : cost_devices()) devices += (devices.empty() ? "" : "|") + device;
-    sub.add_option("--device", call.device, "device whose speed is assumed")
-        ->capture_default_str()
+    sub.add_option("--device", call.device,
+                   "device whose speed is assumed, by default the preset's card, else cpu, which is this "
+                   "machine's as a short probe finds it")
         ->type_name(devices);
     sub.add_option("--ranks", call.ranks, "data-parallel ranks, each with such a device; needs --link")
         ->capture_default_str()
@@ -253,24 +269,57 @@ class Parser {
   }
 
   void take_plan() {
+    PlanCall& call = result_.plan;
     for (const std::string& text : sources_.overrides) {
       const std::string key = parse_override(text).key;
       if (key == "run.device")
         throw UserError("command line: " + text + ": a plan is for the device that --device names");
       if (key == "parallel.data")
         throw UserError("command line: " + text + ": a plan is for the ranks that --ranks counts");
-      result_.plan.pinned.push_back(key);
+      call.pinned.push_back(key);
     }
-    const bool cpu = cost_model(result_.plan.device).runs_on == DeviceChoice::cpu;
-    sources_.overrides.push_back(std::string("run.device=") + (cpu ? "cpu" : "cuda"));
-    check_link(result_.plan);
-    if (result_.plan.ranks > 1)
-      sources_.overrides.push_back("parallel.data=" + std::to_string(result_.plan.ranks));
+    call.command = train_line();
+    take_device();
+    check_link(call);
+    if (call.ranks > 1) sources_.overrides.push_back("parallel.data=" + std::to_string(call.ranks));
+    call.given = load_settings(sources_, model_folder_settings);
+    if (call.given.memory.limit.count == 0)
+      throw UserError(
+          "plan: the memory is not known; give a card (--preset gpu-8gb, --device rtx4090) or --memory 8GiB");
+    // A plan chooses the precision and what is recomputed, whatever the card's preset would have.
+    if (find_card(sources_.preset) != nullptr)
+      sources_.overrides.insert(sources_.overrides.begin(),
+                                {"precision.compute=fp32", "activations.checkpoint=none"});
     result_.settings = load_settings(sources_, model_folder_settings);
     const int64_t expert = result_.settings.parallel.expert;
     if (expert > 1)
       throw UserError("parallel.expert=" + std::to_string(expert) +
                       ": the planner does not know yet what sharing experts costs; set it to 1");
+  }
+
+  // The training run that the user's words ask for.
+  std::string train_line() const {
+    std::vector<std::string> words = {"moelab", "train"};
+    if (!sources_.config.empty()) words.insert(words.end(), {"--config", sources_.config});
+    if (!sources_.preset.empty()) words.insert(words.end(), {"--preset", sources_.preset});
+    words.insert(words.end(), sources_.overrides.begin(), sources_.overrides.end());
+    return shell_line(words);
+  }
+
+  // The device that a plan is for, and its memory if the user gave none.
+  void take_device() {
+    PlanCall& call = result_.plan;
+    const Card* const card = find_card(sources_.preset);
+    if (call.device.empty()) call.device = card == nullptr ? "cpu" : cost_model_of_card(card->name).device;
+    const CostModel& costs = cost_model(call.device);
+    const bool cpu = costs.runs_on == DeviceChoice::cpu;
+    sources_.overrides.push_back(std::string("run.device=") + (cpu ? "cpu" : "cuda"));
+    const std::vector<std::string>& pinned = call.pinned;
+    if (cpu || std::find(pinned.begin(), pinned.end(), "memory.limit") != pinned.end()) return;
+    for (const Gpu& gpu : preset_gpus())
+      if (gpu.name == costs.card) call.card = gpu;
+    if (call.card.bytes > 0 && card == nullptr)
+      sources_.overrides.push_back("memory.limit=" + std::to_string(call.card.bytes >> 30) + "GiB");
   }
 
   static void check_link(const PlanCall& call) {

@@ -119,7 +119,7 @@ class Program(unittest.TestCase):
         self.assertEqual(printed("--scale", "1/64", "train.steps=5", "run.scale=1/4"),
                          printed("run.scale=0.25", "train.steps=5"))
         plan = self.run_program("plan", "--memory", "1MB", "--model", "moe-pico", "memory.limit=1GiB")
-        self.assertIn("; 1.0 GiB on cpu", plan.stdout)
+        self.assertIn(" on this CPU with 1.0 GiB; ", plan.stdout)
         for command in COMMANDS:
             self.assertIn("the later wins", " ".join(self.run_program(command, "--help").stdout.split()))
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "train/generate/sampler.h"
+#include "train/predict/gpu.h"
 #include "train/settings/settings.h"
 
 // The program's commands. The command line has been read and the settings checked before each is called. Each
@@ -47,14 +48,18 @@ int pairs_command(const ModelCall& call);
 int fits_command(const ModelCall& call);
 
 struct PlanCall {
-  std::string device = "cpu";       // whose speed is assumed: a name in cost_devices()
+  std::string device;               // whose speed is assumed: a name in cost_devices()
   std::string out;                  // file for the winner's settings; empty: none
   std::vector<std::string> pinned;  // keys that the user gave; the planner does not change them
   int64_t ranks = 1;                // each with a device of its own
   std::string link;                 // between ranks: a name in link_names() or a rate; empty for one rank
+  Gpu card = {};                    // the card whose memory it is; without bytes: memory.limit alone is known
+  Settings given = {};              // resolved: the settings of `command`, which the plan's settings change
+  std::string command;              // "moelab train …" with what the user gave
 };
 
-// `base`: resolved settings, with each rank's budget in memory.limit. Exit code 3 when no combination fits.
+// `base`: resolved settings that a plan adds techniques to, with each rank's budget in memory.limit. Exit
+// code 3 when no combination fits.
 int plan_command(const Settings& base, const PlanCall& call);
 
 // import: converts a Hugging Face folder to the checkpoint to/step-0. export: converts a checkpoint (or the

@@ -3,18 +3,22 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/predict/estimate.h"
+#include "train/predict/larger.h"
 #include "train/predict/planner.h"
-#include "train/predict/savings.h"
+#include "train/predict/probe.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/record/progress.h"
 #include "train/settings/facts/data_parallel.h"
 #include "train/settings/presets/parameter_count.h"
 #include "train/settings/print.h"
+#include "train/settings/resolve.h"
+#include "train/settings/shell_line.h"
 
 namespace moelab {
 namespace {
@@ -23,11 +27,12 @@ namespace {
 // ranks two of them are run: the first, and the fullest.
 constexpr int64_t kDryBlocks = 4000;
 
-// Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit, the
-// larger of the two.
+// Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit or the
+// card, what is too much there.
 int64_t bytes_needed(const Settings& settings, const Gpu& gpu) {
   const Estimate needs = estimate(settings, gpu);
-  return needs.fits(settings.memory.limit.count) ? needs.run.held() : needs.needed();
+  if (needs.fits(settings.memory.limit.count)) return needs.run.held();
+  return gpu.bytes > 0 ? needs.on_card() : needs.needed();
 }
 
 std::string names_of(const Plan& plan) {
@@ -56,33 +61,79 @@ std::string peak_text(const DryRun& run) {
   return text;
 }
 
-void print_search(const Settings& base, const CostModel& costs, const Link& link, int64_t room,
-                  const PlanResult& result) {
+// What the user has to add to `given` for the plan, as key=value. The device and its memory are given.
+std::vector<std::string> added_settings(const Settings& given, const Settings& plan) {
+  const auto before = setting_texts(unresolve(given)), after = setting_texts(unresolve(plan));
+  std::vector<std::string> words;
+  for (const auto& [key, value] : after)
+    if (before.at(key) != value && key != "run.device" && key != "parallel.data")
+      words.push_back(key + "=" + value);
+  return words;
+}
+
+void print_question(const Settings& base, const PlanCall& call) {
   const TrainSettings& train = base.train;
+  const std::string device = call.card.bytes > 0    ? call.card.name
+                             : call.device == "cpu" ? "this CPU"
+                                                    : call.device;
+  std::cout << fmt::format("{}, {} parameters, on {} with {}; {} sequences of {} tokens a step\n",
+                           base.model.preset, human_count(parameter_count(base.model)), device,
+                           human_bytes(base.memory.limit.count), train.micro_batch * train.accumulation,
+                           train.row());
+}
+
+// `basis`: what the speed follows from.
+void print_answer(const Settings& base, const PlanCall& call, const Plan& winner, const Larger& larger,
+                  const std::string& basis) {
+  const int64_t limit = base.memory.limit.count, ranks = data_ranks(base);
   std::cout << fmt::format(
-      "{}, {} parameters; {} sequences of {} tokens a step; {} on {}, to be filled up to {:.0f} % ({})\n",
-      base.model.preset, human_count(parameter_count(base.model)), train.micro_batch * train.accumulation,
-      train.row(), human_bytes(base.memory.limit.count), costs.device, 100 * base.memory.critical,
-      human_bytes(room));
-  std::cout << fmt::format("{} combinations of techniques: {} too large by formula, {} dry-run\n",
-                           result.admissible, result.pruned, result.dry_runs);
-  const std::string error =
-      costs.error ? fmt::format("wrong by {:.0f} % in the median of {} cases, by {:.0f} % at worst",
-                                100 * costs.error->median, costs.error->cases, 100 * costs.error->worst)
-                  : "never measured: the order is a guess";
-  std::cout << fmt::format("step times: {}; {}\n", costs.about, error);
-  if (data_ranks(base) == 1) return;
-  std::cout << fmt::format("each of {} ranks has such a device and these sequences; between them {}: {}\n",
-                           data_ranks(base), link.name, link.about);
+      "the fastest that fits takes {}, {:.0f} % of the memory; {} tokens/s, {}:\n", human_bytes(winner.peak),
+      100 * static_cast<double>(winner.peak) / static_cast<double>(limit), speed_of(base, winner), basis);
+  std::vector<std::string> words = added_settings(call.given, winner.settings);
+  words.emplace_back("data.path=FOLDER");
+  std::cout << fmt::format("  {}{} {}\n", ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "",
+                           call.command, shell_line(words));
+  if (const std::string text = larger.text(); !text.empty())
+    std::cout << "what would fit too, one change at a time: " << text << "\n";
 }
 
 void print_table(const Settings& base, const PlanResult& result) {
-  std::cout << fmt::format("\n{:>3}  {:>10}  {:>9}  {}\n", "", "peak", "tokens/s", "techniques");
+  std::cout << "\neach row: the fastest that needs at least 5 % less memory than the row above it\n";
+  std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", "", "peak", "tokens/s",
+                           "techniques that are added to your settings");
   int row = 0;
   for (const Plan& plan : result.fits) {
     std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", ++row, human_bytes(plan.peak),
                              speed_of(base, plan), names_of(plan));
   }
+}
+
+std::string source_of(const CostModel& costs, const std::optional<Probe>& probe) {
+  const std::string error =
+      costs.error ? fmt::format("wrong by {:.0f} % in the median of {} cases{}, by {:.0f} % at worst",
+                                100 * costs.error->median, costs.error->cases, probe ? " there" : "",
+                                100 * costs.error->worst)
+                  : "never measured: the order is a guess";
+  if (!probe) return fmt::format("of {}; {}", costs.about, error);
+  return fmt::format(
+      "of this machine, whose products run at {:.0f} GFLOP/s in fp32, {:.0f} in bf16 and {:.0f} in fp16, and "
+      "a "
+      "small step takes {:.0f} ms (a probe of {:.1f} s); scaled from {}; {}",
+      1e-9 * probe->gemm.fp32, 1e-9 * probe->gemm.bf16, 1e-9 * probe->gemm.fp16, 1e3 * probe->step_seconds,
+      probe->seconds, costs.about, error);
+}
+
+void print_search(const Settings& base, const CostModel& costs, const std::optional<Probe>& probe,
+                  const Link& link, int64_t room, const PlanResult& result) {
+  std::cout << fmt::format("\nstep times: {}\n", source_of(costs, probe));
+  std::cout << fmt::format(
+      "memory: by dry run, up to {:.0f} % of the limit ({}); of {} combinations of techniques {} are too "
+      "large "
+      "by formula, {} were dry-run\n",
+      100 * base.memory.critical, human_bytes(room), result.admissible, result.pruned, result.dry_runs);
+  if (data_ranks(base) == 1) return;
+  std::cout << fmt::format("each of {} ranks has such a device and these sequences; between them {}: {}\n",
+                           data_ranks(base), link.name, link.about);
 }
 
 void print_time(const Settings& base, const StepTime& time) {
@@ -118,18 +169,11 @@ void print_without(const Plan& winner, const CostModel& costs, const Link& link,
           : fmt::format("{:.0f} % {}", std::abs(change), change > 0 ? "faster" : "slower"));
 }
 
-// Takes away one technique at a time: first those the plan added, then those already on in the settings.
+// Takes away one technique of the plan at a time.
 void print_bought(const Plan& winner, const CostModel& costs, const Link& link) {
-  std::cout << "\nwhat each technique of the first buys\n";
+  if (winner.parts.empty()) return;
+  std::cout << "\nwhat each technique of the first row buys\n";
   for (const Plan::Part& part : winner.parts) print_without(winner, costs, link, part.name, part.without);
-  const auto of_plan = [&](const std::string& name) {
-    return std::any_of(winner.parts.begin(), winner.parts.end(),
-                       [&](const Plan::Part& part) { return part.name == name; });
-  };
-  for (const WithoutTechnique& without : without_each_technique(winner.settings)) {
-    if (without.name == "accumulation" || of_plan(without.name)) continue;
-    print_without(winner, costs, link, without.name, without.settings);
-  }
 }
 
 void write_winner(const Plan& winner, const std::string& out) {
@@ -171,24 +215,33 @@ int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& 
 
 int plan_command(const Settings& base, const PlanCall& call) {
   use_threads(base);
-  const CostModel& costs = cost_model(call.device);
+  const CostModel& known = cost_model(call.device);
+  std::optional<Probe> probe;
+  if (call.device == "cpu" && known.gemm.known()) probe = probe_cpu();
+  const CostModel costs = probe ? scaled_to(known, *probe) : known;
   PlanSearch search{.pinned = call.pinned};
   search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
   if (call.ranks > 1) search.link = find_link(call.link);
   search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers / (call.ranks > 1 ? 2 : 1), 40, 500);
-  const Gpu& gpu = costs.gpu;
-  const PlanResult result =
-      search_plans(base, costs, search, [&](const Settings& s) { return bytes_needed(s, gpu); });
+  const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;
+  const PredictBytes bytes = [&](const Settings& s) { return bytes_needed(s, gpu); };
+  const PlanResult result = search_plans(base, costs, search, bytes);
   if (result.fits.empty()) return report_nothing_fits(base, gpu, result);
-  print_search(base, costs, search.link, search.room, result);
+  const Plan& winner = result.fits.front();
+  print_question(base, call);
+  print_answer(base, call, winner, larger_that_fits(winner.settings, search.room, bytes),
+               probe         ? "predicted for this machine"
+               : costs.error ? "predicted from another machine"
+                             : "a guess from the datasheet");
   print_table(base, result);
-  print_time(base, result.fits.front().time);
-  print_bought(result.fits.front(), costs, search.link);
+  print_time(base, winner.time);
+  print_bought(winner, costs, search.link);
   if (result.refused)
     print_refused(base, gpu, *result.refused, search.room);
   else
-    std::cout << "\nno combination faster than the last of these was refused: all of them fit\n";
-  if (!call.out.empty()) write_winner(result.fits.front(), call.out);
+    std::cout << "\nnothing faster is too large\n";
+  print_search(base, costs, probe, search.link, search.room, result);
+  if (!call.out.empty()) write_winner(winner, call.out);
   return 0;
 }
 

@@ -1,0 +1,115 @@
+#include "train/predict/larger.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "moe/settings/error.h"
+#include "train/predict/formula.h"
+#include "train/predict/largest.h"
+#include "train/settings/load.h"
+#include "train/settings/presets/parameter_count.h"
+#include "train/settings/presets/presets.h"
+#include "train/settings/resolve.h"
+#include "train/settings/validate.h"
+
+namespace moelab {
+namespace {
+
+constexpr int64_t kTokens = 64;  // what sequences are multiples of
+constexpr int64_t kMostRows = 1 << 14, kMostTokens = 1 << 20;
+
+class Enlarger {
+ public:
+  Enlarger(const Settings& settings, int64_t room, const std::function<int64_t(const Settings&)>& predict)
+      : settings_(settings), open_(unresolve(settings)), room_(room), predict_(predict) {}
+
+  // The largest value above `now` with which the run fits, in units of `unit`; 0: none. Peaks grow almost
+  // linearly, so two of them give a first guess.
+  template <class Set>
+  int64_t largest(int64_t now, int64_t unit, int64_t most, Set set) {
+    const auto bytes = [&](int64_t value) {
+      Settings changed = open_;
+      set(changed, value);
+      return bytes_of(changed);
+    };
+    const std::optional<int64_t> one = bytes(now), two = bytes(2 * now);
+    if (!one || !two) return 0;
+    const int64_t guess = now + now * (room_ - *one) / std::max<int64_t>(*two - *one, 1);
+    const auto fits = [&](int64_t count) {
+      const std::optional<int64_t> needed = bytes(count * unit);
+      return needed && *needed <= room_;
+    };
+    const int64_t found = unit * largest_fitting(guess / unit, most / unit, fits);
+    return found > now ? found : 0;
+  }
+
+  // The named models with more parameters, the largest first. The formula that prunes a plan's combinations
+  // spares dry runs of most that are far too large.
+  std::string largest_model() {
+    std::vector<Settings> larger;
+    for (const Preset& preset : model_presets()) {
+      Settings changed = open_;
+      changed.model = load_settings({.config = std::string(preset.name)}).model;
+      changed.model.dispatch = settings_.model.dispatch;
+      if (parameter_count(changed.model) > parameter_count(settings_.model)) larger.push_back(changed);
+    }
+    std::stable_sort(larger.begin(), larger.end(), [](const Settings& a, const Settings& b) {
+      return parameter_count(a.model) > parameter_count(b.model);
+    });
+    for (const Settings& changed : larger) {
+      if (peak_formula(resolve(changed)).peak > kFormulaMargin * static_cast<double>(room_)) continue;
+      const std::optional<int64_t> needed = bytes_of(changed);
+      if (needed && *needed <= room_) return changed.model.preset;
+    }
+    return "";
+  }
+
+ private:
+  // None: the run is invalid.
+  std::optional<int64_t> bytes_of(const Settings& changed) {
+    try {
+      const Settings run = resolve(changed);
+      validate(run);
+      return predict_(run);
+    } catch (const UserError&) {
+      return std::nullopt;
+    }
+  }
+
+  const Settings& settings_;
+  Settings open_;
+  int64_t room_;
+  const std::function<int64_t(const Settings&)>& predict_;
+};
+
+}  // namespace
+
+std::string Larger::text() const {
+  std::vector<std::string> parts;
+  if (micro_batch > 0) parts.push_back(fmt::format("train.micro_batch={}", micro_batch));
+  if (sequence > 0) parts.push_back(fmt::format("train.sequence={}", sequence));
+  if (!model.empty()) parts.push_back("--config " + model);
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " or " : ", ") + parts[i];
+  return text;
+}
+
+Larger larger_that_fits(const Settings& settings, int64_t room,
+                        const std::function<int64_t(const Settings&)>& predict) {
+  Enlarger enlarger(settings, room, predict);
+  Larger larger;
+  if (settings.train.tokens_per_device == 0) {
+    larger.micro_batch = enlarger.largest(settings.train.micro_batch, 1, kMostRows,
+                                          [](Settings& s, int64_t rows) { s.train.micro_batch = rows; });
+    larger.sequence = enlarger.largest(settings.train.sequence, kTokens, kMostTokens,
+                                       [](Settings& s, int64_t tokens) { s.train.sequence = tokens; });
+  }
+  larger.model = enlarger.largest_model();
+  return larger;
+}
+
+}  // namespace moelab

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "train/settings/settings.h"
+
+namespace moelab {
+
+// What a run that fits could have instead, each change by itself.
+struct Larger {
+  int64_t micro_batch = 0;  // rows; 0: no more than it has
+  int64_t sequence = 0;     // tokens, a multiple of 64; 0: no more than it has
+  std::string model = {};   // the named model with the most parameters; empty: none with more than it has
+
+  // The settings: "train.micro_batch=40, train.sequence=8192 or --config moe-230m"; empty: nothing larger
+  // fits.
+  std::string text() const;
+};
+
+// `settings`: a resolved run that fits `room` bytes. `predict` gives the device bytes of a run, by dry run.
+// Packed rows have no micro-batch and no sequence to enlarge. A larger model keeps the run's settings outside
+// of model.*, and its dispatch.
+Larger larger_that_fits(const Settings& settings, int64_t room,
+                        const std::function<int64_t(const Settings&)>& predict);
+
+}  // namespace moelab
