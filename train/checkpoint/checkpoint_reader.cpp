@@ -76,7 +76,8 @@ CheckpointTensors read_tensors(const fs::path& folder, const Manifest& manifest,
 TrainingState read_state(const fs::path& path) {
   const nlohmann::json json = parse_json(read_text_file(path, kMaxCheckpointText), path.string());
   try {
-    return {json.at("step").get<int64_t>(), json.at("tokens").get<int64_t>(), json.at("state").dump()};
+    return {json.at("step").get<int64_t>(), json.at("tokens").get<int64_t>(), json.at("state").dump(),
+            json.value("evaluation_due", false)};
   } catch (const nlohmann::json::exception& error) {
     damaged(path, error.what());
   }

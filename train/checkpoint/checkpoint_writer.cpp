@@ -45,7 +45,8 @@ std::vector<TensorEntry> snapshot(const std::vector<TensorEntry>& entries) {
 std::string state_text(const TrainingState& state) {
   const std::string text = "{\"step\":" + std::to_string(state.step) +
                            ",\"tokens\":" + std::to_string(state.tokens) +
-                           ",\"state\":" + (state.json.empty() ? "null" : state.json) + "}\n";
+                           ",\"state\":" + (state.json.empty() ? "null" : state.json) +
+                           (state.evaluation_due ? ",\"evaluation_due\":true}\n" : "}\n");
   parse_json(text, "the training state");  // refuses to save what could not be loaded
   return text;
 }

@@ -26,6 +26,8 @@ class LoopObserver {
   virtual void opened(const Reading& memory) = 0;
   virtual void step_taken(const StepTaken& step) = 0;
   virtual void evaluated(int64_t step, double loss, int64_t batches) = 0;
+  // The evaluation after `step`, a step of the run that this one resumes, which was stopped during it.
+  virtual void evaluation_made_up(int64_t step, double loss) = 0;
   // A checkpoint was handed to its writer.
   virtual void saving() = 0;
   // The model is back at its state after `step`: discard the events of later steps.

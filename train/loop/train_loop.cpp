@@ -61,12 +61,14 @@ void TrainLoop::take(const LoadedCheckpoint& checkpoint) {
   model_.restore(checkpoint, memory_.manager);
   first_step_ = steps_ = checkpoint.state.step;
   tokens_ = checkpoint.state.tokens;
+  evaluation_due_ = checkpoint.state.evaluation_due;
   recovery_.has_checkpoint(checkpoint.path);
   say("resumed from " + checkpoint.path.string() + " after step " + std::to_string(first_step_));
 }
 
 void TrainLoop::run() {
   observer_.opened(memory_.monitor.observe(steps_));
+  if (evaluation_due_) make_up_evaluation();
   std::optional<Clock::time_point> start;  // of the step, including refused attempts
   while (steps_ < settings_.train.steps && !hooks_.stop()) {
     if (hooks_.before_step) hooks_.before_step(steps_);
@@ -137,6 +139,7 @@ void TrainLoop::recover(const std::exception_ptr& refused) {
 
 void TrainLoop::go_back(const std::filesystem::path& checkpoint) {
   take(load_checkpoint(checkpoint));
+  evaluation_due_ = false;  // it has been made up
   observer_.went_back(steps_);
   state_consistent_ = true;
 }
@@ -151,7 +154,10 @@ void TrainLoop::finish_step(const StepReport& report, double milliseconds) {
   done.milliseconds = milliseconds;
   done.memory = memory_.monitor.observe(steps_);
   try {
-    if (evaluation_is_due()) done.held_out_loss = evaluate();
+    if (evaluation_is_due()) {
+      done.held_out_loss = evaluate();
+      evaluation_due_ = cut_off(done.held_out_loss);
+    }
   } catch (...) {
     observer_.step_taken(done);
     throw;
@@ -203,6 +209,14 @@ bool TrainLoop::evaluation_is_due() const {
   return eval.every > 0 && steps_ % eval.every == 0 && steps_ < settings_.train.steps;
 }
 
+bool TrainLoop::cut_off(double held_out_loss) const { return hooks_.stop() && std::isnan(held_out_loss); }
+
+void TrainLoop::make_up_evaluation() {
+  const double loss = evaluate();
+  evaluation_due_ = cut_off(loss);
+  if (!evaluation_due_) observer_.evaluation_made_up(steps_, loss);
+}
+
 double TrainLoop::evaluate() {
   if (settings_.eval.batches == 0) return std::nan("");
   try {
@@ -249,7 +263,9 @@ bool TrainLoop::try_samples() {
 void TrainLoop::save() {
   if (saved() || settings_.checkpoint.keep == 0) return;
   if (writer_) {
-    writer_->save(model_.content(steps_, tokens_, memory_.manager));
+    CheckpointContent content = model_.content(steps_, tokens_, memory_.manager);
+    content.state.evaluation_due = evaluation_due_;
+    writer_->save(std::move(content));
     observer_.saving();
   }
   recovery_.has_checkpoint(std::filesystem::path(settings_.checkpoint.dir) / step_name(steps_));

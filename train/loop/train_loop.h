@@ -87,6 +87,8 @@ class TrainLoop {
   void watch_memory(const Reading& reading);
   void apply(const MemoryAction& action);
   bool evaluation_is_due() const;
+  bool cut_off(double held_out_loss) const;
+  void make_up_evaluation();
   void evaluation_reduced(int64_t from, int64_t to);
   void sample_if_due();
   bool try_samples();
@@ -104,7 +106,7 @@ class TrainLoop {
   HeldOut held_out_;
   std::optional<CheckpointWriter> writer_;
   int64_t first_step_ = 0, steps_ = 0, tokens_ = 0, saved_step_ = -1;
-  bool state_consistent_ = false;
+  bool state_consistent_ = false, evaluation_due_ = false;
   MemoryStatus last_status_ = MemoryStatus::normal;
 };
 

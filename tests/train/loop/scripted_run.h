@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -32,6 +33,7 @@ struct Script : ModelInTraining {
   int64_t largest_evaluation = 1'000'000;  // most rows of a held-out batch that fit memory
   int64_t largest_samples = 1'000'000;     // most samples at a time that fit memory
   int64_t stop_in = -1;                    // steps taken before the interrupted one; -1: none
+  bool stop_in_evaluation = false;
   std::vector<std::string> log;
   bool half_written = false, cannot_abandon = false, stopped = false;
   Split split;
@@ -88,7 +90,8 @@ struct Script : ModelInTraining {
     }
     note("evaluate " + std::to_string(windows) + " windows by " + std::to_string(rows));
     if (rows > largest_evaluation) refuse();
-    return 2;
+    stopped |= stop_in_evaluation;
+    return stopped ? std::nan("") : 2;
   }
   void write_samples(int64_t step) override {
     note("samples of step " + std::to_string(step) + " by " + std::to_string(samples));
@@ -117,11 +120,13 @@ struct Script : ModelInTraining {
 struct Heard : LoopObserver {
   std::vector<StepTaken> steps;
   std::vector<std::string> lines;
+  std::vector<int64_t> made_up;  // evaluations after these steps
   int64_t saves = 0, evaluations = 0;
 
   void opened(const Reading&) override {}
   void step_taken(const StepTaken& step) override { steps.push_back(step); }
   void evaluated(int64_t, double, int64_t) override { ++evaluations; }
+  void evaluation_made_up(int64_t step, double) override { made_up.push_back(step); }
   void saving() override { ++saves; }
   void went_back(int64_t step) override {
     while (!steps.empty() && steps.back().step > step) steps.pop_back();

@@ -204,6 +204,30 @@ TEST_F(ScriptedRun, AResumedRunGoesOnWhereItsCheckpointEnds) {
   EXPECT_FALSE(heard_.said("nothing left to train"));
 }
 
+TEST_F(ScriptedRun, AnEvaluationCutOffByAStopIsMadeUpOnce) {
+  settings_.eval.every = 2;
+  settings_.eval.batches = 1;
+  script_.stop_in_evaluation = true;
+  loop().run();
+  EXPECT_TRUE(std::isnan(heard_.steps.back().held_out_loss));
+  loop().finish_saving(true);
+  for (const bool interrupted : {true, false}) {
+    loop_.reset();
+    const LoadedCheckpoint checkpoint = load_latest(settings_.checkpoint.dir);
+    script_ = {};
+    script_.stop_in_evaluation = interrupted;
+    loop().resume(checkpoint);
+    loop().run();
+    loop().finish_saving(true);
+    EXPECT_EQ(heard_.made_up, interrupted ? std::vector<int64_t>{} : std::vector<int64_t>{2});
+  }
+  EXPECT_EQ(script_.log[1], "evaluate 8 windows by 8");
+  EXPECT_EQ(loop().steps(), 4);
+  loop_.reset();
+  const LoadedCheckpoint last = load_latest(settings_.checkpoint.dir);
+  EXPECT_FALSE(last.state.evaluation_due);
+}
+
 // A block of host memory that was freed stays mapped for the next request, until the cache is emptied.
 TEST_F(ScriptedRun, EmptyCacheEveryGivesFreedMemoryBack) {
   install_allocators();

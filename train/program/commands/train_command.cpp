@@ -244,6 +244,7 @@ class TrainRun : LoopObserver {
     progress_.step(step, *record_);
   }
   void evaluated(int64_t step, double loss, int64_t batches) override { print_held_out(step, loss, batches); }
+  void evaluation_made_up(int64_t step, double loss) override { record_->add_held_out_loss(step, loss); }
   void saving() override { record_->save_timeline(); }
   void went_back(int64_t) override {
     record_->save_timeline();

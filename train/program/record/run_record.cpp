@@ -154,13 +154,27 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
     throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
   fs::remove(folder_ / "summary.json", error);  // a failure shows up when the file is replaced
   write_whole(folder_ / "config.yaml", print_settings(settings));
-  const std::string kept = first_step > 0 ? json_lines_up_to(folder_ / "metrics.jsonl", first_step) : "";
-  write_whole(folder_ / "metrics.jsonl", kept);
-  metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
-  if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
+  continue_metrics(first_step > 0 ? json_lines_up_to(folder_ / "metrics.jsonl", first_step) : "");
   events_.emplace(folder_, first_step);
   room_ = set_aside(folder_);
   if (first_step > 0) timeline_.continue_from(read_json(folder_ / "memory.json"), first_step);
+}
+
+void RunRecord::continue_metrics(const std::string& kept) {
+  metrics_.close();
+  write_whole(folder_ / "metrics.jsonl", kept);
+  metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
+  if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
+}
+
+void RunRecord::add_held_out_loss(int64_t step, double loss) {
+  const std::string kept = json_lines_up_to(folder_ / "metrics.jsonl", step - 1);
+  std::string last = json_lines_up_to(folder_ / "metrics.jsonl", step).substr(kept.size());
+  if (last.empty()) return;  // the folder is another's: no line to complete
+  Json line = Json::parse(last);
+  line["held_out_loss"] = number(loss);
+  continue_metrics(kept + line.dump() + "\n");
+  events_->add(step, metric_scalars(Json{{"held_out_loss", number(loss)}}));
 }
 
 void RunRecord::add(const StepTaken& s) {

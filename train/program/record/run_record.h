@@ -38,6 +38,8 @@ class RunRecord {
   // Memory used to open the run, before its first step.
   void opened(const Reading& memory);
   void add(const StepTaken& step);
+  // The held-out loss after the step that this run was resumed from, which its line lacks.
+  void add_held_out_loss(int64_t step, double loss);
   // Writes memory.json up to now, for a run that may be cut short and resumed.
   void save_timeline() const;
 
@@ -70,6 +72,7 @@ class RunRecord {
   double median_tokens_per_second() const;
 
  private:
+  void continue_metrics(const std::string& kept);
   nlohmann::ordered_json summary(const Ending& ending) const;
   nlohmann::ordered_json timeline_json() const;
 

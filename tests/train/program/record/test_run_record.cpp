@@ -35,5 +35,24 @@ TEST(RunRecord, TheSummaryTellsTheReasonOfItsStatus) {
   EXPECT_EQ(summary["reason"], "cannot write \xef\xbf\xbd");
 }
 
+TEST(RunRecord, AHeldOutLossThatIsMadeUpEntersTheLineOfItsStep) {
+  const TemporaryFolder folder;
+  const Settings settings =
+      load_settings({.config = "moe-pico", .overrides = {"run.dir=" + folder.path().string()}});
+  folder.write("metrics.jsonl",
+               "{\"step\":1,\"held_out_loss\":null}\n{\"step\":2,\"loss\":3.5,\"held_out_loss\":null}\n");
+  RunRecord record(settings, at::kCPU, "moelab train", 2);
+  record.add_held_out_loss(2, 1.25);
+  StepTaken third;
+  third.step = 3;
+  record.add(third);
+  std::ifstream lines(folder / "metrics.jsonl");
+  std::string first, second, line;
+  std::getline(lines, first) && std::getline(lines, second) && std::getline(lines, line);
+  EXPECT_EQ(first, "{\"step\":1,\"held_out_loss\":null}");
+  EXPECT_EQ(second, "{\"step\":2,\"loss\":3.5,\"held_out_loss\":1.25}");
+  EXPECT_EQ(nlohmann::json::parse(line)["step"], 3);
+}
+
 }  // namespace
 }  // namespace moelab
