@@ -32,7 +32,7 @@ namespace moelab {
 struct TrainingState {
   int64_t step = 0;
   int64_t tokens = 0;
-  std::string json;  // any JSON value; loading returns it equal up to white space. Empty: null
+  std::string json;             // any JSON value; loading returns it equal up to white space. Empty: null
   bool evaluation_due = false;  // the run was stopped in the evaluation after `step`
 };
 

@@ -1,0 +1,76 @@
+"""reliability.md: what soaks have tried and found, summed over their records."""
+import store
+
+MEETINGS = ("before the first save", "between saves", "in a save")
+
+
+def table(header: list[str], rows: list[list]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in line) + " |" for line in lines)
+
+
+def by_cell(records: list[dict]) -> dict[str, list[dict]]:
+    cells: dict[str, list[dict]] = {}
+    for record in records:
+        cells.setdefault(record["cell"], []).append(record)
+    return cells
+
+
+def kills_text(records: list[dict]) -> str:
+    total = store.sums(records)
+    wrong = sum(len(record["failures"]) for record in records)
+    rows = []
+    for cell, own in by_cell(records).items():
+        sums = store.sums(own)
+        rows.append([f"`{cell}`", sums["kills"], *(sums[where] for where in MEETINGS), sums["stops"], sums["chains"],
+                     sum(len(record["failures"]) for record in own)])
+    return f"""## Kills
+
+A training is killed by SIGKILL at random moments, and each resumption is the next victim; one disturbance in ten is a
+SIGTERM, after which the training must save and end within 5 s and a micro-batch. At the end of each chain, every step's
+numbers and the last checkpoint's tensors are compared with those of a training that nobody disturbed.
+
+**{total["kills"]:,} kills ({total["in a save"]:,} of them left a save half done) and {total["stops"]:,} stops in {total["chains"]:,} chains;
+{wrong or "nothing"} wrong.**
+
+{table(["technique", "kills", *MEETINGS, "stops", "chains", "wrong"], rows)}
+"""
+
+
+def inputs_text(records: list[dict]) -> str:
+    rows = [[f"`{cell}`", store.sums(own)["inputs"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
+    return f"""## Inputs
+
+Readers of files that others may have made, fuzzed by libFuzzer under ASan and UBSan (`scripts/fuzz.sh`).
+
+{table(["reader", "inputs", "wrong"], rows)}
+"""
+
+
+def long_text(records: list[dict]) -> str:
+    def mib(size: int) -> str:
+        return f"{size / 2**20:.1f} MiB"
+
+    rows = []
+    for record in records:
+        found = record["found"]
+        begin, end = found["at_a_tenth"], found["at_nine_tenths"]
+        changes = [f"{mib(begin['resident_bytes'])} → {mib(end['resident_bytes'])}",
+                   *(f"{begin[key]} → {end[key]}" for key in ("handles", "allocated_bytes"))]
+        rows.append([found["steps"], *changes, f"{found['cost_ratio']:.3f}", "; ".join(record["failures"]) or "nothing"])
+    return f"""## Long training
+
+moe-pico, from a tenth to nine tenths of its steps; then the CPU time of its steps over those of a fresh training, taken in
+turns (the median of ten).
+
+{table(["steps", "resident memory", "file handles", "allocated bytes", "late over fresh", "wrong"], rows)}
+"""
+
+
+def text(records: list[dict]) -> str:
+    parts = {"kills": kills_text, "inputs": inputs_text, "long": long_text}
+    commits = list(dict.fromkeys(record["commit"] for record in records))
+    machines = list(dict.fromkeys(f"{record['machine']['cpu']}, {record['machine']['cores']} cores" for record in records))
+    sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]
+    return (f"# Reliability\n\nMade by `scripts/soak.sh` from {len(records):,} records, {records[0]['at'][:10]} to {records[-1]['at'][:10]}; "
+            f"commits {', '.join(commits)}; {'; '.join(machines)}.\n\n" if records else "# Reliability\n\nNo records.\n") + "\n".join(sections)

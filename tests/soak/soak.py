@@ -1,0 +1,120 @@
+"""Disturbs moelab for as long as it is given, counts what was tried, and writes down what went wrong. scripts/soak.sh starts it.
+
+Work is done in pieces: first the cells that have been counted least with this program. What an interruption cuts off is not
+counted, the next call goes on. Exit code 1: something went wrong, in this call or in an earlier one on the same commit."""
+import argparse
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import kills  # noqa: E402
+import long_run  # noqa: E402
+import page  # noqa: E402
+import store  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PARTS = ("kills", "inputs", "long")
+KILLS_IN_A_PIECE = 10
+FUZZ_SECONDS = 60
+FUZZ_TARGETS = ("safetensors", "shard", "settings")
+LONG_STEPS = 30_000
+
+
+def text_shards(folder: pathlib.Path) -> pathlib.Path:
+    """Shards of real text: the sources of Python's standard library, which are on every machine that runs this."""
+    shards = folder / "shards"
+    if not shards.exists():
+        texts = sorted(pathlib.Path(os.__file__).parent.glob("*.py"))[:40]
+        command = [sys.executable, ROOT / "scripts/prepare_data.py", "--bytes", "--out", shards, *texts]
+        subprocess.run(command, check=True, capture_output=True)
+    return shards
+
+
+class Soak:
+    def __init__(self, arguments: argparse.Namespace, work: pathlib.Path):
+        self.program, self.seed, self.work = str(arguments.program.resolve()), arguments.seed, work
+        self.commit = store.commit_of(self.program)
+        self.path = arguments.store
+        self.store = store.Store(arguments.store, self.commit, shlex.join(["scripts/soak.sh", *sys.argv[1:]]))
+        self.data = text_shards(work)
+        self.long_steps = arguments.long_steps
+        self.cells = kills.cells(self.program)
+        if arguments.cell:
+            self.cells = {name: self.cells[name] for name in arguments.cell}
+        self.until = time.monotonic() + 60 * arguments.minutes
+
+    def least(self, part: str, cells, count: str) -> str:
+        """The cell that was counted least with this program's commit."""
+        done = {cell: 0 for cell in cells}
+        for record in store.records(self.path):
+            if record["part"] == part and record["commit"] == self.commit and record["cell"] in done:
+                done[record["cell"]] += max(record["counts"].get(count, 0), 1)
+        return min(done, key=done.get)
+
+    def report(self, part: str, cell: str, counts: dict, failures: list[str], **more) -> None:
+        self.store.add(part, cell, counts, failures, **more)
+        said = ", ".join(f"{number} {what}" for what, number in counts.items())
+        print(f"{part} {cell}: {said or 'nothing counted'}" + "".join(f"\n  WRONG: {text}" for text in failures), flush=True)
+
+    def kills(self) -> None:
+        cell = self.least("kills", self.cells, "kills")
+        self.seed += 1
+        counts, failures = kills.run_chain(self.program, self.data, self.work / "chain", self.cells[cell], KILLS_IN_A_PIECE, self.seed)
+        self.report("kills", cell, counts, failures, seed=self.seed)
+
+    def inputs(self) -> None:
+        target = self.least("inputs", FUZZ_TARGETS, "inputs")
+        seconds = max(1, min(FUZZ_SECONDS, int(self.until - time.monotonic())))
+        done = subprocess.run([ROOT / "scripts/fuzz.sh", str(seconds), target], capture_output=True, text=True)
+        tried = re.search(r"number_of_executed_units:\s*(\d+)", done.stdout + done.stderr)
+        failures = [] if done.returncode == 0 else [f"exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
+        self.report("inputs", target, {"inputs": int(tried[1])} if tried else {}, failures)
+
+    def long(self) -> None:
+        found = long_run.run(self.program, self.data, self.work / "long", self.long_steps)
+        self.report("long", "moe-pico", {"steps": self.long_steps}, long_run.failures(found), found=found)
+
+    def run(self, parts: list[str]) -> None:
+        """The parts in turn until the time is over; a long training once, whatever it takes."""
+        if "long" in parts:
+            self.long()
+        others = [part for part in parts if part != "long"]
+        while others and time.monotonic() < self.until:
+            for part in others:
+                if time.monotonic() < self.until:
+                    getattr(self, part)()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: scripts/soak.sh --minutes 30 --part kills --store results/soak.jsonl")
+    parser.add_argument("--minutes", type=float, required=True, help="how long; the piece that is under way is finished")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: kills and inputs; may be given several times")
+    parser.add_argument("--cell", action="append", help="kills: only this row of `moelab techniques`; may be given several times")
+    parser.add_argument("--long-steps", type=int, default=LONG_STEPS, help="steps of the part `long`, default: %(default)s")
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/ci/bin/moelab", help="default: build/ci/bin/moelab")
+    parser.add_argument("--store", type=pathlib.Path, default=ROOT / "build/soak/soak.jsonl",
+                        help="file that counts are added to; reliability.md beside it is made from it; default: build/soak/soak.jsonl")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random moments; default: the time")
+    arguments = parser.parse_args()
+    if not arguments.program.exists():
+        parser.error(f"{arguments.program} does not exist: cmake --preset ci && cmake --build --preset ci, or name another by --program")
+    with tempfile.TemporaryDirectory(prefix="moelab-soak-") as folder:
+        soak = Soak(arguments, pathlib.Path(folder))
+        try:
+            soak.run(arguments.part or ["kills", "inputs"])
+        except KeyboardInterrupt:
+            print("interrupted; what was finished is counted", file=sys.stderr)
+    records = store.records(arguments.store)
+    arguments.store.with_name("reliability.md").write_text(page.text(records))
+    return 1 if any(record["failures"] for record in records if record["commit"] == soak.commit) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The soak's own tools: they find what is wrong, count what was done, and go on where they stopped. A short soak of each part
+is among them; the long ones are scripts/soak.sh's."""
+import pathlib
+import subprocess
+import sys
+
+import kills
+import long_run
+import page
+import programs
+import pytest
+import store
+
+
+@pytest.fixture(scope="session")
+def data(make_shards) -> pathlib.Path:
+    return make_shards(20_000, 4_000)
+
+
+@pytest.fixture(scope="session")
+def cells() -> dict:
+    return kills.cells(programs.moelab())
+
+
+@pytest.mark.parametrize("name", ["baseline", "nvme_optimizer", "zero_2"])
+def test_a_training_that_is_killed_ends_with_the_bits_of_one_that_is_not(data, cells, tmp_path, name):
+    counts, failures = kills.run_chain(programs.moelab(), data, tmp_path / "work", cells[name], 3, seed=7)
+    assert failures == [] and counts["kills"] == 3 and counts["chains"] >= 1
+    assert sum(counts.get(where, 0) for where in page.MEETINGS) == 3
+
+
+def test_other_numbers_and_other_bits_are_found(data, cells, tmp_path, monkeypatch):
+    command = kills.training
+    monkeypatch.setattr(kills, "training", lambda program, data, folder, cell:
+                        [*command(program, data, folder, cell), *(["train.seed=2"] if folder.name == "killed" else [])])
+    _, failures = kills.run_chain(programs.moelab(), data, tmp_path / "work", cells["sgd"], 1, seed=1)
+    assert len(failures) == 2 and "step" in failures[0] and "tensors differ" in failures[1], failures
+
+
+def test_a_training_that_fails_is_found(data, cells, tmp_path):
+    broken = {**cells["sgd"], "settings": cells["sgd"]["settings"] | {"optim.lr": "much"}}
+    counts, failures = kills.run_chain(programs.moelab(), data, tmp_path / "work", broken, 1, seed=1)
+    assert counts == {} and len(failures) == 1 and "optim.lr" in failures[0]
+
+
+def test_a_stop_that_takes_too_long_is_found(tmp_path):
+    chain = kills.Chain(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], tmp_path, 0.2, seed=0)
+    chain.patience = 1
+    process = chain.start()
+    chain.stop(process)
+    assert chain.failures == ["SIGTERM: still there after 1 s"] and process.wait() != 0
+
+
+def test_a_long_training_is_measured_and_judged(data, tmp_path):
+    found = long_run.run(programs.moelab(), data, tmp_path / "work", 220)
+    assert found["exit_code"] == 0 and len(found["cost_ratios"]) == long_run.ROUNDS and found["cost_ratio"] > 0
+    calm = found | {"at_nine_tenths": found["at_a_tenth"], "cost_ratio": 1.0}
+    assert long_run.failures(calm) == []
+    grown = {key: 2 * value for key, value in calm["at_a_tenth"].items()}
+    wrong = long_run.failures(calm | {"exit_code": 1, "at_nine_tenths": grown, "cost_ratio": 1.1})
+    assert [text.split()[0] for text in wrong] == ["exit", "resident", "handles", "allocated_bytes", "a"]
+
+
+def soak(folder: pathlib.Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, pathlib.Path(__file__).parent / "soak.py", "--store", folder / "soak.jsonl", "--program", programs.moelab()]
+    done = subprocess.run([*map(str, command), *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def test_the_cell_that_was_counted_least_comes_first_and_the_page_sums_up(tmp_path):
+    commit = store.commit_of(programs.moelab())
+    before = store.Store(tmp_path / "soak.jsonl", commit, "a command")
+    before.add("kills", "lion", {"kills": 10, "in a save": 10, "chains": 1}, [])
+    store.Store(tmp_path / "soak.jsonl", "another", "a command").add("kills", "sgd", {"kills": 2000, "chains": 5}, ["lost a step"])
+    said = soak(tmp_path, "--minutes=0.01", "--part=kills", "--cell=lion", "--cell=sgd", "--seed=3")
+    assert said.startswith("kills sgd: ")
+    text = (tmp_path / "reliability.md").read_text()
+    assert "**2,020 kills (" in text and "| `lion` | 10 | 0 | 0 | 10 | 0 | 1 | 0 |" in text and "1 wrong.**" in text
+    before.add("kills", "lion", {}, ["what went wrong"])
+    soak(tmp_path, "--minutes=0", "--part=kills", code=1)
