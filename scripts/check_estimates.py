@@ -90,7 +90,7 @@ def measure(program: pathlib.Path, shared: list[str], settings: dict, folder: pa
         return None
     if predicted.returncode not in (0, 3):
         sys.exit(f"check_estimates: estimate {' '.join(words(changed))}: {predicted.stderr.strip()}")
-    run = call(program, "train", *shared, *words(settings), f"run.dir={folder}")
+    run = call(program, "train", "--overwrite", *shared, *words(settings), f"run.dir={folder}")
     if run.returncode != 0:
         sys.exit(f"check_estimates: train {' '.join(words(changed))}: {run.stderr.strip()}")
     summary, estimate = json.loads((folder / "summary.json").read_text()), json.loads(predicted.stdout)

@@ -121,7 +121,7 @@ class Budget:
         return cases
 
     def train(self, case: list[str]) -> dict:
-        run = call(self.arguments.program, "train", *case, *self.common, f"run.dir={self.folder / 'run'}")
+        run = call(self.arguments.program, "train", "--overwrite", *case, *self.common, f"run.dir={self.folder / 'run'}")
         if run.returncode != 0:
             sys.exit(f"check_plan: train {' '.join(case)}: {run.stderr.strip()}")
         summary = json.loads((self.folder / "run/summary.json").read_text())

@@ -58,9 +58,8 @@ plan=$(.venv/bin/python scripts/quickstart_plan.py "$PROBE/training" "$PROBE/bas
 declare $plan
 
 say "Training moe-micro on the $device, in $compute, under a budget of 4 GiB"
-rm -rf "$RUN"
 # Of a setting given twice the later wins: the caller's.
-"${TRAIN[@]}" "${OURS[@]}" "train.steps=$steps" "$@" "run.dir=$RUN"
+"${TRAIN[@]}" --overwrite "${OURS[@]}" "train.steps=$steps" "$@" "run.dir=$RUN"
 
 say "Evaluating it on held-out text"
 "$MOELAB" eval --config "$RUN/config.yaml"

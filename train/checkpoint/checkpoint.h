@@ -4,6 +4,7 @@
 #include <future>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@
 // rank 0 does the rest. So a folder named step-N is always complete.
 // Temporary folders left by a crash are deleted when the next writer opens. A folder that is damaged all the
 // same is renamed to step-N.damaged; one from an abandoned branch (a higher step than the one just saved) is
-// renamed to step-N.superseded. Neither is ever deleted.
+// renamed to step-N.superseded. Neither is deleted but by remove_checkpoints().
 namespace moelab {
 
 struct TrainingState {
@@ -94,7 +95,7 @@ class CheckpointWriter {
   std::filesystem::path folder_;
   int64_t keep_;
   Communicator& ranks_;
-  FileDescriptor lock_;  // flock on the folder, gone with the process
+  std::optional<FileDescriptor> lock_;  // of the folder; none: not rank 0
   std::future<SaveCost> pending_;
   SaveCosts costs_;
 };
@@ -128,5 +129,9 @@ LoadedCheckpoint load_checkpoint_or_earlier(const std::filesystem::path& folder)
 
 // The steps that have a folder step-N, ascending; empty when `checkpoints` doesn't exist.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& checkpoints);
+
+// Deletes all that writers leave in `checkpoints`, what was set aside included, and nothing else. Throws
+// IoError.
+void remove_checkpoints(const std::filesystem::path& checkpoints);
 
 }  // namespace moelab

@@ -1,11 +1,8 @@
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -17,6 +14,7 @@
 #include "train/checkpoint/folder.h"
 #include "train/checkpoint/hash.h"
 #include "train/checkpoint/manifest.h"
+#include "train/io/folder_lock.h"
 #include "train/io/json_text.h"
 
 namespace moelab {
@@ -248,9 +246,8 @@ CheckpointWriter::CheckpointWriter(fs::path folder, int64_t keep, Communicator& 
   TORCH_CHECK(keep_ >= 1, "a writer keeps at least one checkpoint");
   if (ranks_.rank() > 0) return;
   create_folders(folder_);
-  lock_ = FileDescriptor(folder_, O_RDONLY | O_DIRECTORY);
-  // File systems without locks are not guarded.
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  lock_ = lock_folder(folder_);
+  if (!lock_) {
     throw UserError(folder_.string() +
                     ": another run is writing its checkpoints there; give this one its own run.dir");
   }

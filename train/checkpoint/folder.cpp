@@ -88,4 +88,13 @@ std::vector<int64_t> list_checkpoints(const fs::path& checkpoints) {
   return steps;
 }
 
+void remove_checkpoints(const fs::path& checkpoints) {
+  std::error_code error;
+  if (!fs::exists(checkpoints, error)) return;
+  for (const std::string& name : names_in(checkpoints)) {
+    const std::string first = name.substr(0, name.find('.'));  // of step-7.damaged too
+    if (parse_step(first) || first == "LATEST") remove_tree(checkpoints / name);
+  }
+}
+
 }  // namespace moelab

@@ -56,7 +56,7 @@ RunSamples::RunSamples(const Settings& settings, const Dataset& data)
 }
 
 void RunSamples::go_on_after(int64_t step) const {
-  if (settings_.sample.every == 0) return;
+  if (!std::filesystem::exists(file_)) return;
   const std::string kept = step > 0 ? json_lines_up_to(file_, step) : "";
   if (!(std::ofstream(file_, std::ios::binary) << kept << std::flush))
     throw UserError("cannot write " + file_.string());

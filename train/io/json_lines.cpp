@@ -2,18 +2,37 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace moelab {
+namespace {
+
+// None for a line that was cut.
+std::optional<int64_t> step_of(const std::string& line) {
+  const auto object = nlohmann::json::parse(line, nullptr, false);
+  if (object.is_discarded() || !object.contains("step")) return std::nullopt;
+  return object["step"].get<int64_t>();
+}
+
+}  // namespace
 
 std::string json_lines_up_to(const std::filesystem::path& file, int64_t step) {
   std::ifstream in(file);
   std::string kept;
   for (std::string line; std::getline(in, line);) {
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (object.is_discarded() || !object.contains("step") || object["step"].get<int64_t>() > step) break;
+    const std::optional<int64_t> own = step_of(line);
+    if (!own || *own > step) break;
     kept += line + "\n";
   }
   return kept;
+}
+
+std::optional<int64_t> last_step(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string before, last;
+  for (std::string line; std::getline(in, line); std::swap(last, line)) std::swap(before, last);
+  const std::optional<int64_t> step = step_of(last);
+  return step ? step : step_of(before);
 }
 
 }  // namespace moelab

@@ -129,10 +129,14 @@ class Parser {
               "run.scale=", "miniature whose every tensor is smaller, e.g. 1/64; short for run.scale=")
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
-    if (text.command == Command::train)
-      sub.add_option("--resume", result_.resume,
-                     "continue from a checkpoint; auto: from the latest, if there is one")
-          ->type_name("latest|auto|PATH");
+    if (text.command == Command::train) {
+      CLI::Option* resume = sub.add_option("--resume", result_.resume,
+                                           "continue from a checkpoint; auto: from the latest, if there is one")
+                                ->type_name("latest|auto|PATH");
+      sub.add_flag("--overwrite", result_.overwrite,
+                   "delete the run that is in run.dir, its checkpoints included")
+          ->excludes(resume);
+    }
     if (text.command == Command::estimate)
       sub.add_option("--ranks", result_.ranks,
                      "also run what each of N ranks would hold and send under ZeRO stages 0 to 3")

@@ -16,6 +16,7 @@ struct Arguments {
   Settings settings;  // resolved and validated
   bool print_config = false;
   std::string resume;      // train: "latest", "auto" or a path; empty: start from step 0
+  bool overwrite = false;  // train
   std::string checkpoint;  // eval: a path; empty: the newest in checkpoint.dir
   bool json = false;       // estimate, techniques
   int64_t ranks = 1;       // estimate

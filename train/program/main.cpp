@@ -46,7 +46,7 @@ int run(const Arguments& arguments, const std::string& command) {
   }
   switch (arguments.command) {
     case Command::train:
-      return train_command(arguments.settings, {arguments.resume}, command);
+      return train_command(arguments.settings, {arguments.resume, {}, arguments.overwrite}, command);
     case Command::eval:
       return eval_command(arguments.settings, arguments.checkpoint, command);
     case Command::generate:

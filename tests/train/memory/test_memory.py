@@ -88,7 +88,7 @@ def test_at_the_threshold_the_batch_is_halved(shards, free, tmp_path):
     assert metrics(tmp_path, "micro_batch") == [8] + 5 * [4]
     np.testing.assert_allclose(metrics(tmp_path, "loss"), metrics(wanted, "loss"), rtol=2e-5)
     # the profile moves the threshold: of this share the aggressive one only warns
-    done = train(shards, tmp_path, f"memory.limit={int(peak / 0.955)}", "memory.profile=aggressive")
+    done = train(shards, tmp_path, f"memory.limit={int(peak / 0.955)}", "memory.profile=aggressive", "--overwrite")
     assert metrics(tmp_path, "micro_batch") == 6 * [8] and "Status: warning\n" in done.stdout
     monitor = json.loads((tmp_path / "memory.json").read_text())["monitor"]
     assert monitor["status"] == "warning"
@@ -227,10 +227,11 @@ def test_a_summary_that_cannot_be_written_is_told(shards, tmp_path):
     in_the_way.mkdir()
     (in_the_way / "file").touch()
     reason = f"cannot write {tmp_path}/summary.json: is the disk full or the folder read-only?"
-    done = train(shards, tmp_path)
+    done = train(shards, tmp_path, "--overwrite")
     assert done.returncode == 2 and done.stderr == f"moelab: {reason}\n", done
     assert not (tmp_path / "summary.json").exists()  # that of the run before
-    metrics_too = train(shards, tmp_path, "train.steps=60", "checkpoint.keep=0", **limited_files(20_000))
+    metrics_too = train(shards, tmp_path, "train.steps=60", "checkpoint.keep=0", "--overwrite",
+                        **limited_files(20_000))  # fmt: skip
     assert metrics_too.returncode == 2 and metrics_too.stderr == (
         f"moelab: no summary of this run: {reason}\nmoelab: cannot write {tmp_path}/metrics.jsonl: is the disk full?\n")
 

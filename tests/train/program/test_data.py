@@ -46,7 +46,7 @@ def weights(folder) -> bytes:
 
 def test_the_fill_rate_is_reported_and_the_peak_foretold(shards, tmp_path):
     assert summary(run(shards, tmp_path, *PACKED), tmp_path)["fill_rate"] > 0.97
-    done = run(shards, tmp_path, *PACKED, "train.sequence=200", "data.buffer=3")
+    done = run(shards, tmp_path, *PACKED, "train.sequence=200", "data.buffer=3", "--overwrite")
     found, lines = summary(done, tmp_path), metrics(tmp_path)
     assert 0.4 < found["fill_rate"] < 0.95
     assert found["fill_rate"] == pytest.approx(sum(line["fill_rate"] for line in lines) / 4)
@@ -82,7 +82,7 @@ def test_what_batches_ahead_hold(shards, tmp_path):
     """The guides' formula, (workers x prefetch + the one at work) x batch x sequence, at 8 + 8 bytes a token."""
     held = {}
     for prefetch in (2, 4):
-        found = summary(run(shards, tmp_path, "data.workers=3", f"data.prefetch={prefetch}", "checkpoint.keep=0",
+        found = summary(run(shards, tmp_path, "--overwrite", "data.workers=3", f"data.prefetch={prefetch}", "checkpoint.keep=0",
                             "train.steps=30", "run.log_every=0"), tmp_path)  # fmt: skip
         assert found["data_bytes_by_formula"] == (3 * prefetch + 1) * 2 * 64 * 16
         held[prefetch] = found["host_bytes"]

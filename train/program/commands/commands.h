@@ -17,6 +17,7 @@ struct TrainOptions {
   std::string resume;  // "latest", "auto", the folder of a checkpoint, or empty
   // Called before each attempt at a step with the number of steps taken so far. Tests change the budget here.
   std::function<void(int64_t steps)> before_step = {};
+  bool overwrite = false;  // delete the run that run.dir holds
 };
 
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line);

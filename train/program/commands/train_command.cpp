@@ -6,6 +6,7 @@
 #include <iostream>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <thread>
 
 #include "kernels/memory/device_memory.h"
@@ -24,6 +25,7 @@
 #include "train/program/commands/run_model.h"
 #include "train/program/commands/stop_signal.h"
 #include "train/program/record/progress.h"
+#include "train/program/record/run_folder.h"
 #include "train/program/record/run_record.h"
 #include "train/settings/convert.h"
 #include "train/settings/print.h"
@@ -37,6 +39,7 @@ namespace {
 bool stopped() { return StopSignal::received() != nullptr; }
 
 constexpr int64_t kSampledTokens = 4096;
+constexpr std::string_view kOverwrite = " --overwrite";
 
 // What all ranks must have alike: their settings, but for the memory that each may use, and the data at both
 // ends of each source.
@@ -129,6 +132,14 @@ std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const
   return found;
 }
 
+// What rank 0 finds in run.dir holds for all ranks.
+void refuse_used_folder(const Settings& settings, const TrainOptions& options, Communicator& control) {
+  if (options.overwrite) return;
+  const std::string found = control.rank() == 0 ? run_in_the_way(settings, options.resume) : "";
+  const std::string reason = of_first_rank(control, found);
+  if (!reason.empty()) throw SharedMistake(reason);
+}
+
 // The GPU that a run's predictions are for: its own.
 Gpu predicted_gpu(c10::Device device) { return device.is_cuda() ? gpu_at(device) : Gpu{}; }
 
@@ -176,8 +187,8 @@ class TrainRun : LoopObserver {
       failure_.note(error);
       if (!failure_.out_of_memory()) throw;
     }
+    open_folder();
     open_record();
-    loop_.open_checkpoints();
   }
 
   int run() {
@@ -202,7 +213,9 @@ class TrainRun : LoopObserver {
   // The command that goes on from the last checkpoint. Ranks are started by another, which is not known here.
   std::string way_on() const {
     if (!ranks_.alone()) return "--resume latest goes on from there";
-    return "this goes on from there: " + command_line_ +
+    std::string command = command_line_;
+    if (options_.overwrite) command.erase(command.find(kOverwrite), kOverwrite.size());
+    return "this goes on from there: " + command +
            (options_.resume == "latest" || options_.resume == "auto" ? "" : " --resume latest");
   }
 
@@ -211,12 +224,27 @@ class TrainRun : LoopObserver {
     std::optional<LoadedCheckpoint> checkpoint;
     if (!options_.resume.empty())
       checkpoint = find_checkpoint(options_.resume, settings_, *ranks_.data().control);
+    goes_on_ = checkpoint && goes_on_in_folder(settings_, options_.resume);
     if (checkpoint) {
       loop_.resume(*checkpoint);
     } else if (!settings_.train.init.empty()) {
       model_.load_weights(settings_.train.init);
     }
     loop_.model_is_open();
+  }
+
+  // What an earlier run left in the folder is deleted only now that this one is open and can begin. The first
+  // rank deletes for all; the others then clear their own folders, which may be on other machines.
+  void open_folder() {
+    const bool first = ranks_.world().rank == 0;
+    if (first) take_folder();
+    wait_for_all(*ranks_.data().control);
+    if (!first) take_folder();
+  }
+  void take_folder() {
+    folder_.emplace(settings_);
+    loop_.open_checkpoints();
+    if (!goes_on_) folder_->clear(options_.overwrite && ranks_.world().rank == 0);
   }
 
   void open_record() {
@@ -356,7 +384,9 @@ class TrainRun : LoopObserver {
   Dataset data_;
   DryRun predicted_;
   Ranks& ranks_;
-  bool stop_ = false;  // agreed by all ranks
+  bool stop_ = false;     // agreed by all ranks
+  bool goes_on_ = false;  // with the run that is in run.dir
+  std::optional<RunFolder> folder_;
   RunModel model_;
   TrainLoop loop_;
   Progress progress_;
@@ -377,6 +407,7 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   ranks.require_same("settings", digest_of(asked));
   const Settings settings = settings_of_rank(asked, ranks);
   if (!chosen.note.empty()) std::cout << chosen.note << std::endl;
+  refuse_used_folder(settings, options, *ranks.data().control);
   use_threads(settings);
   const DryRun predicted = dry_run_of_rank(settings, world.rank, predicted_gpu(chosen.device));
   const std::string reason = too_small_limit(settings, predicted);

@@ -149,9 +149,6 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
       folder_(settings.run.dir),
       final_loss_(std::numeric_limits<double>::quiet_NaN()) {
   std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error)
-    throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
   fs::remove(folder_ / "summary.json", error);  // a failure shows up when the file is replaced
   write_whole(folder_ / "config.yaml", print_settings(settings));
   continue_metrics(first_step > 0 ? json_lines_up_to(folder_ / "metrics.jsonl", first_step) : "");

@@ -29,9 +29,9 @@ namespace moelab {
 // that are not finite are written as null.
 class RunRecord {
  public:
-  // Creates the folder, writes config.yaml and deletes the summary of an earlier run. With first_step > 0 the
-  // run resumes after that step: metrics.jsonl and memory.json are cut back to it and continued. Otherwise
-  // they start empty. Throws UserError when the folder can't be written.
+  // Writes config.yaml to the folder, which exists, and deletes the summary. With first_step > 0 the run resumes
+  // after that step: metrics.jsonl and memory.json are cut back to it and continued. Otherwise they start empty.
+  // Throws UserError when the folder can't be written.
   RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
             int64_t first_step);
 

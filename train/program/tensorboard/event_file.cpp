@@ -72,14 +72,10 @@ fs::path event_path(const fs::path& folder, int number) {
   return folder / ("events.out.tfevents." + std::string(digits) + ".moelab");
 }
 
-// The path of the folder's next file. `anew`: deletes the existing files first.
-fs::path next_path(const fs::path& folder, bool anew) {
+int next_number(const fs::path& folder) {
   int number = 1;
   while (fs::exists(event_path(folder, number))) ++number;
-  if (!anew) return event_path(folder, number);
-  // Deletes the last one first, so that an interruption leaves no gap in the numbers.
-  while (--number > 0) fs::remove(event_path(folder, number));
-  return event_path(folder, 1);
+  return number;
 }
 
 // TensorFlow's mask, because CRCs of data that contain CRCs are problematic.
@@ -87,18 +83,18 @@ uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15
 
 }  // namespace
 
+void remove_event_files(const fs::path& folder) {
+  // Deletes the last one first, so that an interruption leaves no gap in the numbers.
+  for (int number = next_number(folder); --number > 0;) fs::remove(event_path(folder, number));
+}
+
 std::string tf_record(std::string_view data) {
   const std::string length = little_endian(uint64_t{data.size()});
   return length + little_endian(masked_crc(length)) + std::string(data) + little_endian(masked_crc(data));
 }
 
 EventFile::EventFile(const fs::path& folder, int64_t first_step) {
-  fs::path path;
-  try {
-    path = next_path(folder, first_step == 0);
-  } catch (const fs::filesystem_error& error) {
-    throw UserError(std::string("cannot replace the event files of the run before: ") + error.what());
-  }
+  const fs::path path = event_path(folder, next_number(folder));
   out_.open(path, std::ios::binary | std::ios::trunc);
   write(event_now().bytes(kFileVersion, "brain.Event:2").text());
   if (first_step > 0) {

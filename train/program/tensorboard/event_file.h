@@ -21,8 +21,7 @@ struct Scalar {
 // have of later steps.
 class EventFile {
  public:
-  // `first_step`: number of steps taken before; 0 starts new and deletes the event files of an earlier run.
-  // Throws UserError when the file can't be created.
+  // `first_step`: number of steps taken before. Throws UserError when the file can't be created.
   EventFile(const std::filesystem::path& folder, int64_t first_step);
 
   // Writes one record and flushes. After a failed write (disk full) later records are dropped without an
@@ -34,6 +33,9 @@ class EventFile {
 
   std::ofstream out_;
 };
+
+// Deletes the folder's event files. Throws std::filesystem::filesystem_error.
+void remove_event_files(const std::filesystem::path& folder);
 
 // `data` as a TFRecord: length (8 bytes, little-endian), masked CRC-32C of the length, data, masked CRC-32C
 // of the data.

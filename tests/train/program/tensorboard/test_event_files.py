@@ -104,7 +104,7 @@ def test_a_resumed_run_repeats_no_step(shards, tmp_path):
 
 def test_a_run_that_starts_anew_replaces_the_files(shards, tmp_path):
     resumed = ["train.steps=7", "--resume", "latest"]
-    for arguments, files in ((["train.steps=5"], 1), (resumed, 2), (["train.steps=3"], 1)):
+    for arguments, files in ((["train.steps=5"], 1), (resumed, 2), (["train.steps=3", "--overwrite"], 1)):
         assert train(shards, tmp_path, *arguments).returncode == 0
         assert len(list(tmp_path.glob("events.*"))) == files
     assert [step for step, _ in read_back(tmp_path)["loss/train"]] == [1, 2, 3]
