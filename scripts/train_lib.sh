@@ -14,7 +14,7 @@ train_usage() {
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
   cat <<TEXT
 
-Options and settings are those of moelab train, whose --help lists them all; a setting given here replaces the
+Options and settings are those of moelab train, whose --help all lists them; a setting given here replaces the
 preset's. Without data.path=DIR the shards in $CORPUS are read.
 MODEL_PATH=FOLDER in front starts from the weights in that folder, with a model of their shape: a checkpoint, the
 folder of a run, or a Hugging Face folder.

@@ -8,7 +8,7 @@ Run it from the root of the repository; without files it takes all pages and con
 - options (--name) of `moelab COMMAND`, of bench_tradeoff beside it and of scripts: their --help, or the script's text,
   has them;
   an option that stands alone in a span belongs to any of these;
-- settings (group.key): `moelab train --help` has them.
+- settings (group.key): `moelab train --help all` has them.
 Links to files lead to files that exist, seen from the page's folder, and to a heading of theirs after a #.
 """
 import argparse
@@ -46,9 +46,9 @@ class Facts:
         self.root, self.program, self.helps = root, program, {}
 
     def help(self, command: str) -> str | None:
-        """A command's --help; None when there is no such command."""
+        """A command's options and settings; None when there is no such command."""
         if command not in self.helps:
-            self.helps[command] = self.output([self.program, command, "--help"])
+            self.helps[command] = self.output([self.program, command, "--help", "all"])
         return self.helps[command]
 
     @functools.cached_property

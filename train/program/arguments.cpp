@@ -5,50 +5,26 @@
 #include <CLI/Formatter.hpp>
 #include <CLI/Validators.hpp>
 #include <algorithm>
-#include <array>
 #include <iostream>
 #include <map>
+#include <memory>
 
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/predict/cost_model.h"
 #include "train/predict/gpu.h"
 #include "train/predict/link.h"
+#include "train/program/command_texts.h"
+#include "train/program/completion.h"
+#include "train/program/help.h"
 #include "train/program/record/build_commit.h"
 #include "train/settings/assign.h"
 #include "train/settings/load.h"
-#include "train/settings/options.h"
 #include "train/settings/presets/presets.h"
 #include "train/settings/shell_line.h"
 
 namespace moelab {
 namespace {
-
-struct CommandText {
-  Command command;
-  const char *name, *about, *example;
-};
-
-constexpr std::array<CommandText, 9> commands = {
-    {{Command::train, "train", "Train a model under a memory budget",
-      "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100"},
-     {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
-      "moelab eval --config runs/moe-nano/config.yaml --checkpoint runs/moe-nano/checkpoints/step-100"},
-     {Command::estimate, "estimate", "Predict the peak memory of a run without doing it",
-      "moelab estimate --config mixtral-8x7b --preset gpu-24gb"},
-     {Command::plan, "plan", "Find the fastest combination of techniques that fits a memory budget",
-      "moelab plan --preset gpu-8gb --model moe-nano --out plan.yaml"},
-     {Command::fits, "fits", "Find the largest models, depths and batches that fit each size of card",
-      "moelab fits --config moe-nano --json"},
-     {Command::generate, "generate", "Write text with a checkpoint's model",
-      "moelab generate --from runs/moe-nano --prompt 'def main(' --max-tokens 100 --temperature 0.7"},
-     {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
-      "moelab techniques --json"},
-     {Command::import_model, "import",
-      "Convert a Hugging Face folder (Mixtral, OLMoE, Qwen3-MoE) to a checkpoint",
-      "moelab import Qwen3-30B-A3B qwen"},
-     {Command::export_model, "export", "Convert a checkpoint to a Hugging Face folder",
-      "moelab export runs/moe-nano/checkpoints/step-100 moe-nano-hf"}}};
 
 std::string version() { return "moelab " MOELAB_VERSION " (" + build_name() + ")"; }
 
@@ -58,22 +34,33 @@ class Parser {
  public:
   Parser() : app_("moelab trains mixture-of-experts transformers under a memory budget", "moelab") {
     app_.set_version_flag("--version", version());
+    app_.set_help_flag("-h,--help", kHelpHelp);
+    app_.formatter(std::make_shared<OptionList>());
     app_.allow_extras();
     app_.option_defaults()->take_last();
     app_.require_subcommand(0, 1);
-    for (const CommandText& text : commands) add(text);
-    app_.footer("Each command has its own --help, with all settings.");
+    for (const CommandText& text : command_texts()) add(text);
+    app_.footer("Each command has its own --help; --help all lists its settings too.");
   }
 
   std::string help() { return app_.help(); }
 
+  std::string completion(const std::string& shell) const {
+    return completion_script(shell, app_, [](const std::string& name) {
+      const auto text = std::find_if(command_texts().begin(), command_texts().end(),
+                                     [&](const CommandText& one) { return name == one.name; });
+      return text->settings;
+    });
+  }
+
   // False when help or version was printed instead.
   bool parse(int argc, const char* const* argv) {
+    if (const std::optional<HelpRequest> request = help_request(argc, argv)) {
+      std::cout << help(command_in(argc, argv), request->topic);
+      return false;
+    }
     try {
       app_.parse(argc, argv);
-    } catch (const CLI::CallForHelp&) {
-      std::cout << app_.help();
-      return false;
     } catch (const CLI::CallForVersion& version) {
       std::cout << version.what() << "\n";
       return false;
@@ -91,7 +78,7 @@ class Parser {
     const CLI::App& sub = *app_.get_subcommands().front();
     check_extras(sub, "moelab " + sub.get_name() + " --help");
     sources_.overrides = settings_in_order(sub);
-    for (const CommandText& text : commands)
+    for (const CommandText& text : command_texts())
       if (sub.get_name() == text.name) result_.command = text.command;
     if (result_.command == Command::generate) {
       result_.generate.overrides = sources_.overrides;  // the other settings are in the checkpoint
@@ -106,6 +93,24 @@ class Parser {
   }
 
  private:
+  // The command that the command line names first; null: none.
+  static const CommandText* command_in(int argc, const char* const* argv) {
+    if (argc < 2 || argv[1][0] == '-') return nullptr;
+    for (const CommandText& text : command_texts())
+      if (std::string_view(argv[1]) == text.name) return &text;
+    std::vector<std::string> names;
+    for (const CommandText& text : command_texts()) names.emplace_back(text.name);
+    throw UserError("command line: unknown command " + describe({Value::Kind::argument, argv[1], {}, 0}) +
+                    did_you_mean(argv[1], names) + " (see moelab --help)");
+  }
+
+  std::string help(const CommandText* command, const std::string& topic) {
+    const UsedSettings used = command ? command->settings : kAllSettings;
+    const std::string own = command ? app_.get_subcommand(command->name)->help("moelab") : app_.help();
+    if (topic.empty()) return own;
+    return (topic == "all" && command ? own + "\n" : "") + settings_topic(used, topic);
+  }
+
   static constexpr const char* kConfigHelp =
       "named model, YAML file of settings, or a model's folder (Hugging Face, checkpoint or run) whose "
       "shape, attention and sequence length are taken";
@@ -114,8 +119,21 @@ class Parser {
   void add(const CommandText& text) {
     CLI::App& sub = *app_.add_subcommand(text.name, text.about);
     sub.set_version_flag("--version", version());
-    if (text.command == Command::generate) return add_generate(sub, text);
-    if (text.command == Command::plan) return add_plan(sub, text);
+    if (text.settings.empty()) sub.set_help_flag("-h,--help", "these lines");
+    sub.footer([&text] {
+      const std::string overview = settings_overview(text.settings);
+      return std::string(text.note) + "Example: " + text.example +
+             (overview.empty() ? "" : "\n\n" + overview);
+    });
+    if (text.command == Command::completion) {
+      sub.add_option("shell", result_.shell, "whose script is printed")
+          ->required()
+          ->check(CLI::IsMember({"bash", "zsh"}))
+          ->type_name("bash|zsh");
+      return;
+    }
+    if (text.command == Command::generate) return add_generate(sub);
+    if (text.command == Command::plan) return add_plan(sub);
     if (text.command == Command::import_model || text.command == Command::export_model) {
       return add_folders(sub, text);
     }
@@ -130,9 +148,10 @@ class Parser {
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
     if (text.command == Command::train) {
-      CLI::Option* resume = sub.add_option("--resume", result_.resume,
-                                           "continue from a checkpoint; auto: from the latest, if there is one")
-                                ->type_name("latest|auto|PATH");
+      CLI::Option* resume =
+          sub.add_option("--resume", result_.resume,
+                         "continue from a checkpoint; auto: from the latest, if there is one")
+              ->type_name("latest|auto|PATH");
       sub.add_flag("--overwrite", result_.overwrite,
                    "delete the run that is in run.dir, its checkpoints included")
           ->excludes(resume);
@@ -149,9 +168,6 @@ class Parser {
            "settings", sources_.overrides,
            "settings that replace those of --config and --preset; of a key given twice the later wins")
         ->type_name("KEY=VALUE");
-    const std::string example = text.example;
-    sub.footer(
-        [example] { return "Example: " + example + "\n\n" + presets_help() + "\n" + settings_help(); });
   }
 
   // An option that is short for a setting, e.g. --device for run.device=.
@@ -183,7 +199,7 @@ class Parser {
                                                                             : text;
   }
 
-  void add_generate(CLI::App& sub, const CommandText& text) {
+  void add_generate(CLI::App& sub) {
     GenerateCall& call = result_.generate;
     sub.add_option("--from", call.from, "checkpoint, or the folder of a run (its newest one)")
         ->type_name("FOLDER")
@@ -206,8 +222,6 @@ class Parser {
         ->check(CLI::Range(1, 1 << 30));
     sub.add_option("settings", sources_.overrides, "changes to the checkpoint's settings, e.g. run.threads=1")
         ->type_name("KEY=VALUE");
-    const std::string example = text.example;
-    sub.footer([example] { return "Example: " + example + "\n\n" + settings_help(); });
   }
 
   void add_model(CLI::App& sub, const CommandText& text) {
@@ -218,7 +232,6 @@ class Parser {
     sub.add_option("settings", sources_.overrides,
                    "changes to the baseline's settings; each technique's own settings replace them")
         ->type_name("KEY=VALUE");
-    sub.footer("Example: " + std::string(text.example));
   }
 
   void take_model() {
@@ -231,7 +244,7 @@ class Parser {
     result_.model = {sources_.config, sources_.overrides, result_.json};
   }
 
-  void add_plan(CLI::App& sub, const CommandText& text) {
+  void add_plan(CLI::App& sub) {
     PlanCall& call = result_.plan;
     sub.add_option("--preset", sources_.preset,
                    "card, e.g. gpu-8gb: its memory, its speed, and the preset's batch")
@@ -259,17 +272,6 @@ class Parser {
     sub.add_option("settings", sources_.overrides,
                    "settings that no plan may change; with placement.nvme_path a plan may use that drive")
         ->type_name("KEY=VALUE");
-    const std::string example = text.example;
-    sub.footer([example] {
-      return "A plan never changes the model, its attention or its update rule; with AdamW it may choose a "
-             "smaller form of its state. With --ranks it also chooses what the ranks divide and when they "
-             "add their gradients; batch and accumulation are each rank's. Exit code 3: nothing fits.\n\n"
-             "Example: " +
-             example +
-             "\n         moelab plan --ranks 8 --link 100Gbit --memory 24GiB --model moe-740m --device "
-             "rtx4090 --out plan.yaml\n\n" +
-             presets_help() + "\n" + settings_help();
-    });
   }
 
   void take_plan() {
@@ -341,13 +343,12 @@ class Parser {
         ->type_name("FOLDER")
         ->required();
     sub.add_option("to", result_.to, "new folder")->type_name("FOLDER")->required();
-    sub.footer("Example: " + std::string(text.example));
   }
 
   static std::string one_of_commands() {
     std::string text = "expected one of";
-    for (const CommandText& command : commands)
-      text += std::string(&command == commands.data() ? " " : ", ") + command.name;
+    for (const CommandText& command : command_texts())
+      text += std::string(&command == command_texts().data() ? " " : ", ") + command.name;
     return text;
   }
 
@@ -361,7 +362,7 @@ class Parser {
     std::vector<std::string> candidates;
     for (const CLI::Option* known : app.get_options())
       if (option && known->get_name().rfind("--", 0) == 0) candidates.push_back(known->get_name());
-    for (const CommandText& command : commands)
+    for (const CommandText& command : command_texts())
       if (!option) candidates.emplace_back(command.name);
     const std::string shown = describe({Value::Kind::argument, name, {}, 0});
     throw UserError("command line: unknown " + std::string(option ? "option " : "command ") + shown +
@@ -398,5 +399,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
 }
 
 std::string program_help() { return Parser().help(); }
+
+std::string completion_script(const std::string& shell) { return Parser().completion(shell); }
 
 }  // namespace moelab

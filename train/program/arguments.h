@@ -3,12 +3,11 @@
 #include <optional>
 #include <string>
 
+#include "train/program/command_texts.h"
 #include "train/program/commands/commands.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
-
-enum class Command { train, eval, estimate, plan, fits, techniques, import_model, export_model, generate };
 
 // One invocation of the program.
 struct Arguments {
@@ -20,6 +19,7 @@ struct Arguments {
   std::string checkpoint;  // eval: a path; empty: the newest in checkpoint.dir
   bool json = false;       // estimate, techniques
   int64_t ranks = 1;       // estimate
+  std::string shell;       // completion
   std::string from, to;    // import_model, export_model: folders
   GenerateCall generate;   // generate only; `settings` is then not read
   PlanCall plan;
@@ -36,5 +36,8 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
 
 // The text of `moelab --help`.
 std::string program_help();
+
+// The script that completes command lines in `shell` (bash, zsh).
+std::string completion_script(const std::string& shell);
 
 }  // namespace moelab

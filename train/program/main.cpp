@@ -55,6 +55,9 @@ int run(const Arguments& arguments, const std::string& command) {
       if (arguments.pairs) return pairs_command(arguments.model);
       std::cout << (arguments.json ? techniques_json() : techniques_text());
       return 0;
+    case Command::completion:
+      std::cout << completion_script(arguments.shell);
+      return 0;
     case Command::import_model:
       return import_command(arguments.from, arguments.to);
     case Command::export_model:

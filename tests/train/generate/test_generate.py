@@ -182,7 +182,7 @@ def test_damage_and_what_is_missing(bytes_run, tmp_path):
 
 
 def test_help():
-    done = call("--help")
+    done = call("--help", "all")
     assert (done.returncode, done.stderr) == (0, b"")
     for text in ["Example: moelab generate --from", "--prompt-file", "--max-tokens", "--temperature", "--top-k",
                  "--top-p", "--seed", "--samples", "train.sequence="]:

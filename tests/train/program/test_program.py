@@ -8,7 +8,8 @@ import tempfile
 import unittest
 
 PROGRAM = ""
-COMMANDS = ["train", "eval", "estimate"]
+COMMANDS = ["train", "eval", "estimate", "plan", "fits", "generate", "techniques", "import", "export"]
+WITH_CONFIG = COMMANDS[:3]
 
 
 class Program(unittest.TestCase):
@@ -47,16 +48,41 @@ class Program(unittest.TestCase):
         self.assertEqual(spins(OMP_WAIT_POLICY="passive"), "0")
         self.assertNotIn(spins(OMP_WAIT_POLICY="active"), ("0", "6500"))
 
-    def test_help(self):
-        result = self.run_program("--help")
+    def help(self, *arguments):
+        result = self.run_program(*arguments)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    def test_help(self):
+        """A command's own options in one screen, one group of settings, or everything."""
         for command in COMMANDS:
-            self.assertIn(command, result.stdout)
-            own = self.run_program(command, "--help")
-            self.assertEqual((own.returncode, own.stderr), (0, ""))
-            for text in ["Example: moelab " + command, "--config", "--print-config", "model.d_model=384", "gpu-8gb",
-                         "moe-nano", "one of capacity, dropless, onehot"]:
-                self.assertIn(text, own.stdout)
+            self.assertIn(command, self.help("--help"))
+            own = self.help(command, "--help")
+            self.assertLessEqual(own.count("\n"), 40, own)
+            self.assertLessEqual(max(map(len, own.splitlines())), 140, own)
+            self.assertIn("Example: moelab " + command, own)
+            self.assertNotIn("train.sequence=", own)
+            self.assertIn(own, self.help(command, "--help", "all"))
+        own = self.help("train", "-h")
+        for text in ["--config", "--print-config", "gpu-8gb", "moe-nano", "model, attention, precision"]:
+            self.assertIn(text, own)
+        self.assertNotIn("-h", re.sub("-h,--help", "", self.help("train", "--help", "all")).split())
+
+    def test_help_of_settings(self):
+        model = self.help("train", "--help", "model")
+        self.assertEqual(self.help("train", "model.layers=3", "--help=model"), model)
+        for text in ["model.d_model=384", "one of capacity, dropless, onehot", "qwen3-30b-a3b "]:
+            self.assertIn(text, model)
+        self.assertNotIn("attention.kernel=", model)
+        for text in ["model.d_model=384", "run.threads=0", "qwen3-30b-a3b ", "gpu-8gb "]:
+            self.assertIn(text, self.help("train", "--help", "all"))
+        # commands list what they read and no more
+        self.assertIn("eval.batches=", self.help("eval", "--help", "all"))
+        for command, unread in (("eval", "train.steps="), ("estimate", "data.path="), ("generate", "optim.lr=")):
+            self.assertNotIn(unread, self.help(command, "--help", "all"))
+        self.expect_mistake(["train", "--help", "modle"], "did you mean model?")
+        self.expect_mistake(["eval", "--help", "optim"], "--help optim: no group of settings that this command reads")
+        self.expect_mistake(["import", "--help", "model"], "this command takes no settings")
 
     def test_techniques(self):
         text = self.run_program("techniques")
@@ -120,7 +146,7 @@ class Program(unittest.TestCase):
                          printed("run.scale=0.25", "train.steps=5"))
         plan = self.run_program("plan", "--memory", "1MB", "--model", "moe-pico", "memory.limit=1GiB")
         self.assertIn(" on this CPU with 1.0 GiB; ", plan.stdout)
-        for command in COMMANDS:
+        for command in WITH_CONFIG:
             self.assertIn("the later wins", " ".join(self.run_program(command, "--help").stdout.split()))
 
     def test_a_key_twice_in_a_file_is_a_mistake(self):
@@ -156,7 +182,7 @@ class Program(unittest.TestCase):
         self.assertIn("parallel.zero=3", self.run_program("estimate", "--config", "moe-pico", "--ranks", "4").stdout)
 
     def test_mistakes_in_settings(self):
-        for command in COMMANDS:
+        for command in WITH_CONFIG:
             self.expect_mistake([command, "train.stesp=5"], "did you mean train.steps?")
             self.expect_mistake([command, "train.steps=1.5"], "expected an integer")
             self.expect_mistake([command, "model.heads=5"], "model.heads=5 does not divide model.d_model=384")
@@ -169,7 +195,7 @@ class Program(unittest.TestCase):
         path = os.path.join(self.folder.name, "config.yaml")
         with open(path, "w") as file:
             file.write(result.stdout)
-        for command in COMMANDS:
+        for command in WITH_CONFIG:
             again = self.run_program(command, "--print-config", "--config", path)
             self.assertEqual(again.stdout, result.stdout)
 

@@ -27,7 +27,8 @@ TEST(Options, AreAsRecorded) {
 }
 
 TEST(Options, HelpNamesEverySettingAndPreset) {
-  const std::string help = settings_help() + presets_help();
+  const std::string help =
+      settings_help([](const std::string&) { return true; }) + models_help() + run_presets_help();
   for (const std::string& key : setting_keys()) EXPECT_NE(help.find("  " + key + "="), help.npos) << key;
   for (const char* name : {"moe-micro", "mixtral-8x7b", "gpu-24gb"})
     EXPECT_NE(help.find(name), help.npos) << name;

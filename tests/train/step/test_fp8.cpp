@@ -39,7 +39,7 @@ TEST(Fp8, GradientsAreWithinItsRoundingOfFp32s) {
 
 // A text that the program contains (its settings help), by rows from `first` on.
 Batch text_batch(const Settings& s, int64_t first) {
-  const std::string text = settings_help();
+  const std::string text = settings_help([](const std::string&) { return true; });
   const int64_t rows = s.train.micro_batch, length = s.train.sequence;
   const at::Tensor ids = at::empty({rows, length + 1}, at::kLong);
   for (int64_t i = 0; i < ids.numel(); ++i) {
