@@ -224,7 +224,8 @@ class TrainRun : LoopObserver {
     std::optional<LoadedCheckpoint> checkpoint;
     if (!options_.resume.empty())
       checkpoint = find_checkpoint(options_.resume, settings_, *ranks_.data().control);
-    goes_on_ = checkpoint && goes_on_in_folder(settings_, options_.resume);
+    // by the checkpoint that was found: the one that was named may be damaged and set aside now
+    goes_on_ = checkpoint && goes_on_in_folder(settings_, checkpoint->path.string());
     if (checkpoint) {
       loop_.resume(*checkpoint);
     } else if (!settings_.train.init.empty()) {
