@@ -152,12 +152,15 @@ Transformer::Transformer(const ModelSettings& model, const AttentionSettings& at
   TORCH_CHECK(stage.first >= 0 && stage.first <= model.layers && stage.count >= 0, "a stage of ", stage.count,
               " blocks from block ", stage.first, " of ", model.layers);
   stage.count = std::min(stage.count, model.layers - stage.first);
+  TORCH_CHECK(stage.chunks == 1 || stage.layer(stage.blocks() - 1) < model.layers, stage.chunks,
+              " chunks of ", stage.count, " blocks from block ", stage.first, ", ", stage.stride,
+              " apart, of ", model.layers);
   if (stage.embedding || (stage.head && model.tie_embeddings)) {
     embedding_VD_ = add_matrix("embedding", {model.vocab, model.d_model}, kDeviation);
   }
-  stats_.resize(stage.count);
-  blocks_.reserve(stage.count);
-  for (int64_t i = 0; i < stage.count; ++i) add_block(stage.first + i);
+  stats_.resize(stage.blocks());
+  blocks_.reserve(stage.blocks());
+  for (int64_t i = 0; i < stage.blocks(); ++i) add_block(stage.layer(i));
   if (!stage.head) return;
   final_norm_D_ = add_fp32("final_norm", {model.d_model}, 0, 1);
   head_VD_ =
@@ -228,11 +231,12 @@ BlockFunction Transformer::block(int64_t index, bool training, const TokenPositi
 }
 
 Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const TokenPositions& places,
-                        std::span<const CachedText> texts) {
+                        std::span<const CachedText> texts, int64_t chunk) {
   KindScope kind(Kind::activations);
+  const Stage& stage = options_.stage;
   const double share = 1.0 / static_cast<double>(model_.layers);
-  for (int64_t i = 0; i < options_.stage.count; ++i) {
-    const int64_t layer = options_.stage.first + i;
+  for (int64_t i = chunk * stage.count; i < (chunk + 1) * stage.count; ++i) {
+    const int64_t layer = stage.layer(i);
     std::vector<CachedRows> rows;
     for (const CachedText& text : texts) rows.push_back({&text.cache->layer(layer), text.tokens});
     SelectiveRecompute* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
@@ -244,9 +248,10 @@ Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Toke
   return h;
 }
 
-Hidden Transformer::run_blocks(Hidden h, bool training, BlockRunner& runner, const at::Tensor& documents_BS) {
+Hidden Transformer::run_blocks(Hidden h, bool training, BlockRunner& runner, const at::Tensor& documents_BS,
+                               int64_t chunk) {
   const TokenPositions places = places_of(h.x_BSD.size(1), documents_BS);
-  return run(std::move(h), training, runner, places);
+  return run(std::move(h), training, runner, places, {}, chunk);
 }
 
 at::Tensor Transformer::final_norm(const at::Tensor& x_BSD) const {

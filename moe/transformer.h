@@ -14,16 +14,9 @@
 #include "moe/kv_cache.h"
 #include "moe/parameter.h"
 #include "moe/runner.h"
+#include "moe/stage.h"
 
 namespace moelab {
-
-// The part of a model that one process has, for pipeline parallelism. By default the whole model.
-struct Stage {
-  int64_t first = 0;                                    // its first block
-  int64_t count = std::numeric_limits<int64_t>::max();  // blocks; fewer if the model ends before
-  bool embedding = true;                                // its input is tokens
-  bool head = true;                                     // its output is the loss: final norm and head
-};
 
 struct TransformerOptions {
   c10::Device device = c10::kCPU;
@@ -90,10 +83,12 @@ class Transformer {
   // The three parts of forward, for a pipeline of stages. The stage with the embedding starts with embed, the
   // others with the Hidden that they receive; the stage with the head ends with losses, the others hand their
   // Hidden on. Cut there, a backward pass has the bits of the whole model's: a stage differentiates its three
-  // outputs with the gradients that the next stage has of its inputs.
+  // outputs with the gradients that the next stage has of its inputs. A stage of several chunks runs the
+  // blocks of one at a time.
   Hidden embed(const at::Tensor& tokens_BS, BlockRunner& runner);
   Hidden run_blocks(Hidden hidden, bool training, BlockRunner& runner,
-                    const at::Tensor& documents_BS = {});  // as ForwardContext's
+                    const at::Tensor& documents_BS = {},  // as ForwardContext's
+                    int64_t chunk = 0);
   LossParts losses(Hidden hidden, const at::Tensor& targets_BS, BlockRunner& runner,
                    const ForwardContext& context = {});
 
@@ -147,7 +142,7 @@ class Transformer {
 
  private:
   Hidden run(Hidden hidden, bool training, BlockRunner& runner, const TokenPositions& places,
-             std::span<const CachedText> texts = {});
+             std::span<const CachedText> texts = {}, int64_t chunk = 0);
   BlockFunction block(int64_t index, bool training, const TokenPositions& places,
                       std::vector<CachedRows> rows, SelectiveRecompute* pieces);
   // The normed output of the last block (B, S, D), outside of training.

@@ -164,6 +164,10 @@ struct PlacementSettings {
 enum class Reduction { micro_batch, step };
 constexpr std::array<std::string_view, 2> enum_names(Reduction) { return {"micro_batch", "step"}; }
 
+// The order in which the stages of a pipeline take the micro-batches of a step.
+enum class PipelineSchedule { one_forward_one_backward, interleaved };
+constexpr std::array<std::string_view, 2> enum_names(PipelineSchedule) { return {"1f1b", "interleaved"}; }
+
 // The ranks of a run, which torchrun or scripts/ranks.sh starts.
 struct ParallelSettings {
   int64_t data = 0;
@@ -171,6 +175,8 @@ struct ParallelSettings {
   int64_t tensor = 1;
   int64_t pipeline = 1;
   int64_t expert = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  int64_t chunks = 1;
   Reduction reduce = Reduction::micro_batch;
   bool check = false;
   double timeout = 300;
@@ -185,10 +191,19 @@ struct ParallelSettings {
             "masters and gradients, 3 also weights",
             range(0, 3));
     v.field("tensor", self.tensor, "ranks that share each weight matrix; only 1 so far", range(1, 1 << 20));
-    v.field("pipeline", self.pipeline, "ranks that share the layers; only 1 so far", range(1, 1 << 20));
+    v.field("pipeline", self.pipeline,
+            "ranks that share the layers, as stages of a pipeline that a step's micro-batches pass",
+            range(1, 1 << 20));
     v.field("expert", self.expert,
             "data-parallel ranks that share the experts: each holds its part of them, and all other weights",
             range(1, 1 << 20));
+    v.field("schedule", self.schedule,
+            "order of a pipeline's passes: 1f1b, where a stage alternates forward and backward passes; or "
+            "interleaved, where it also alternates between its chunks, and waits less");
+    v.field("chunks", self.chunks,
+            "runs of consecutive layers that a stage of an interleaved pipeline has, each with layers of the "
+            "other stages in between",
+            range(1, 1 << 10));
     v.field(
         "reduce", self.reduce,
         "when ranks add their gradients: micro_batch, with the bits of one rank; or step, which sends less "

@@ -250,6 +250,20 @@ void check_expert_ranks(const Settings& s) {
   check_cut_of_experts(s);
 }
 
+void check_pipeline(const Settings& s) {
+  const ParallelSettings& p = s.parallel;
+  const bool interleaved = p.schedule == PipelineSchedule::interleaved;
+  require(interleaved == (p.chunks > 1),
+          named("parallel.schedule", p.schedule) + " with " + named("parallel.chunks", p.chunks) +
+              (interleaved ? ": an interleaved pipeline alternates between the chunks of a stage; set "
+                             "parallel.chunks=2 or more, or parallel.schedule=1f1b"
+                           : ": only an interleaved pipeline's stages have chunks; set parallel.chunks=1, or "
+                             "parallel.schedule=interleaved"));
+  require(p.pipeline > 1 || !interleaved,
+          "parallel.schedule=interleaved with parallel.pipeline=1: there is no pipeline; set "
+          "parallel.schedule=1f1b and parallel.chunks=1");
+}
+
 void check_parallel(const Settings& s) {
   const auto one = [](const char* key, int64_t value) {
     require(value == 1,
@@ -257,6 +271,7 @@ void check_parallel(const Settings& s) {
   };
   one("parallel.tensor", s.parallel.tensor);
   one("parallel.pipeline", s.parallel.pipeline);
+  check_pipeline(s);
   check_expert_ranks(s);
   require(s.parallel.reduce == Reduction::micro_batch || s.parallel.zero < 2,
           "parallel.reduce=step with " + named("parallel.zero", s.parallel.zero) +

@@ -106,7 +106,8 @@ Settings random_settings(unsigned seed) {
   const bool scaled =
       s.precision.compute == ComputePrecision::fp16 || s.precision.compute == ComputePrecision::bf16;
   if (!scaled) s.precision.loss_scale = {};
-  s.parallel.tensor = s.parallel.pipeline = s.parallel.expert = 1;
+  s.parallel.tensor = s.parallel.pipeline = s.parallel.expert = s.parallel.chunks = 1;
+  s.parallel.schedule = PipelineSchedule::one_forward_one_backward;
   const bool several_ranks = s.parallel.data > 1;
   if (s.precision.compute == ComputePrecision::fp16 || !s.precision.loss_scale.automatic())
     s.optim.in_backward = false;

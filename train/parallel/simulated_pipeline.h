@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "train/parallel/schedule.h"
+
+namespace moelab {
+
+// Seconds of one pass through one chunk of a stage.
+struct PassSeconds {
+  double forward, backward;
+};
+
+// One step of a pipeline, played with times. Messages take no time, but a stage waits for what it receives,
+// and before a send for its last message in the same direction to have been received.
+struct SimulatedPipeline {
+  bool finished = false;            // false: stages wait for each other for ever
+  double seconds = 0;               // of the whole step
+  std::vector<double> waited = {};  // of each stage: seconds of the step without a pass
+  std::vector<int64_t> most_under_way =
+      {};  // of each stage: passes whose backward pass is to come, at their most
+
+  // The part of the step in which this stage does not compute.
+  double bubble(int64_t stage) const { return waited.at(stage) / seconds; }
+};
+// `actions`: of each stage, as pipeline_actions gives them for `chunks` chunks.
+SimulatedPipeline simulate_pipeline(const std::vector<std::vector<PipelineAction>>& actions, int64_t chunks,
+                                    const std::vector<PassSeconds>& stages);
+
+}  // namespace moelab
