@@ -9,6 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench/ranks"), str(ROOT / "scripts")]
+import bubble  # noqa: E402
 import one_rank  # noqa: E402
 import ranks as bench  # noqa: E402
 import step_times  # noqa: E402
@@ -41,6 +42,18 @@ def test_the_hidden_share_is_of_the_shorter(step, compute, exchange, share):
 def test_what_a_link_adds_is_beside_the_unlimited_one(step, share):
     unlimited = {"step_ms": 100, "exchange_ms": 10}
     assert rank_tables.hidden_of_link({"step_ms": step, "exchange_ms": 60}, unlimited) == share
+
+
+def test_a_stage_waits_for_a_share_of_its_passes_and_waiting(tmp_path):
+    """2 steps of 4 micro-batches: a pass of the first stage takes 0.25 s forward and 0.5 s back."""
+    simulator = tmp_path / "simulator"
+    simulator.write_text("""#!/bin/sh\n[ "$*" = "1 4 0.25 0.5 0.5 0.5" ] && echo '{"bubble": [0.4, 0.1]}'\n""")
+    simulator.chmod(0o755)
+    stages = [dict(zip(("forward_seconds", "backward_seconds", "waited_seconds"), seconds)) for seconds in ((2, 4, 2), (4, 4, 0))]
+    figures = bubble.bubbles_of([{"steps": 2, "communication": {"stage": stage}} for stage in stages], simulator, 1, 4)
+    assert figures == {"measured": [0.25, 0], "simulated": [0.4, 0.1]}
+    row = bubble.row_of(1, [figures] * 3)
+    assert (row["measured"], row["simulated"]) == (0.125, 0.25)
 
 
 def make_programs(folder, exchange):
