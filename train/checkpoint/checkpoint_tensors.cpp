@@ -33,7 +33,8 @@ std::string listed(const std::string& verb, const std::vector<std::string>& name
                        : " " + verb + " " + std::to_string(names.size()) + " (" + first_names(names) + ")";
 }
 
-void check_names(const CheckpointTensors& saved, const std::vector<TensorEntry>& into) {
+void check_names(const CheckpointTensors& saved, const std::vector<TensorEntry>& into,
+                 const std::function<bool(const std::string&)>& elsewhere) {
   std::unordered_set<std::string> wanted;
   std::vector<std::string> missing, unexpected;
   for (const TensorEntry& entry : into) {
@@ -41,7 +42,7 @@ void check_names(const CheckpointTensors& saved, const std::vector<TensorEntry>&
     if (!saved.tensors().contains(entry.name)) missing.push_back(entry.name);
   }
   for (const auto& [name, tensor] : saved.tensors()) {
-    if (!wanted.contains(name)) unexpected.push_back(name);
+    if (!wanted.contains(name) && !(elsewhere && elsewhere(name))) unexpected.push_back(name);
   }
   if (missing.empty() && unexpected.empty()) return;
   throw UserError(saved.where() + ": holds another model: of the " + std::to_string(into.size()) +
@@ -131,8 +132,9 @@ void CheckpointTensors::copy_to(const std::string& name, int64_t first, const at
   }
 }
 
-void restore(const CheckpointTensors& saved, const std::vector<TensorEntry>& into) {
-  check_names(saved, into);
+void restore(const CheckpointTensors& saved, const std::vector<TensorEntry>& into,
+             const std::function<bool(const std::string& name)>& elsewhere) {
+  check_names(saved, into, elsewhere);
   check_shapes(saved, into);
   for (const TensorEntry& entry : into)
     saved.copy_to(entry.name, entry.part ? entry.part->first : 0, entry.tensor);

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -50,7 +51,8 @@ class CheckpointTensors {
 
 // Copies into every entry, in place, what was saved of the tensor or part with its name. First compares
 // names, shapes and types in both directions: throws UserError for a tensor that was not saved, one that no
-// entry asks for, or one that differs.
-void restore(const CheckpointTensors& saved, const std::vector<TensorEntry>& into);
+// entry asks for, or one that differs. `elsewhere`: whether other ranks ask for a name.
+void restore(const CheckpointTensors& saved, const std::vector<TensorEntry>& into,
+             const std::function<bool(const std::string& name)>& elsewhere = {});
 
 }  // namespace moelab

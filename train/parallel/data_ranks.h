@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -16,7 +17,8 @@ namespace moelab {
 // The ranks of a run, as one of them sees them. Data-parallel ranks take their shares of a step's
 // micro-batches, and hold the whole model or, with parallel.zero, their parts of the state. With
 // parallel.expert each holds some of the experts alone. With parallel.tensor, ranks that take the same
-// micro-batches have a slice of each weight; data-parallel ranks are then those with the same slices. Each
+// micro-batches have a slice of each weight; data-parallel ranks are then those with the same slices. With
+// parallel.pipeline, ranks have some of the layers each, and are data-parallel to those with the same. Each
 // use has a communicator of its own, because the calls of one must come in the same order on all ranks. By
 // default: one rank.
 struct DataRanks {
@@ -34,12 +36,17 @@ struct DataRanks {
   Communicator* expert_gradients = &one_rank();
   Communicator* expert_weights = &one_rank();
   Communicator* expert_updates = &one_rank();
+  // The stages of a pipeline, for what each hands the next, and for the gradients that it hands back.
+  Communicator* stages = &one_rank();
+  Communicator* stage_gradients = &one_rank();
   // Ranks that have other slices of the same weights, for the sums of their activations (moe/reducer.h).
   Communicator* tensor = &one_rank();
 
   // Among the data-parallel ranks.
   int64_t rank() const { return reports->rank(); }
   int64_t size() const { return reports->size(); }
+  // Whether what all ranks hold alike of this stage is this rank's to save and to count.
+  bool first_of_stage() const { return rank() == 0 && tensor->rank() == 0; }
   // Those that hold `parameter`, for its gradients.
   Communicator& gradients_of(const Parameter& parameter) const {
     return parameter.part ? *expert_gradients : *gradients;
@@ -59,6 +66,44 @@ std::vector<T> of_all_ranks(Communicator& ranks, const T& mine) {
     values.push_back(std::bit_cast<T>(words));
   }
   return values;
+}
+
+// What each stage of the pipeline gives for the micro-batches of this rank, in the order of stages. All ranks
+// call it, with equally many words.
+inline std::vector<std::vector<int64_t>> of_all_stages(const DataRanks& ranks,
+                                                       std::span<const int64_t> mine) {
+  const int64_t in_stage = ranks.control->size() / ranks.stages->size(),
+                place = ranks.control->rank() % in_stage;
+  const std::vector<int64_t> all = ranks.control->agree(mine);
+  std::vector<std::vector<int64_t>> words;
+  for (int64_t rank = place; rank < ranks.control->size(); rank += in_stage) {
+    const auto first = all.begin() + rank * static_cast<int64_t>(mine.size());
+    words.emplace_back(first, first + static_cast<int64_t>(mine.size()));
+  }
+  return words;
+}
+
+// The sums of the stages' numbers: doubles or integers, equally many on all.
+template <class T>
+std::vector<T> sum_over_stages(const DataRanks& ranks, const std::vector<T>& mine) {
+  static_assert(sizeof(T) == sizeof(int64_t));
+  std::vector<int64_t> words;
+  for (const T& one : mine) words.push_back(std::bit_cast<int64_t>(one));
+  std::vector<T> sums(mine.size());
+  for (const std::vector<int64_t>& stage : of_all_stages(ranks, words))
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += std::bit_cast<T>(stage[i]);
+  return sums;
+}
+
+// The last stage's values, on all stages; as many as `mine`, which only the last one's need to be filled.
+template <class T>
+std::vector<T> of_last_stage(const DataRanks& ranks, std::vector<T> mine) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
+  std::vector<int64_t> words(mine.size() * sizeof(T) / sizeof(int64_t));
+  std::memcpy(words.data(), mine.data(), mine.size() * sizeof(T));
+  const std::vector<int64_t> last = of_all_stages(ranks, words).back();
+  std::memcpy(static_cast<void*>(mine.data()), last.data(), mine.size() * sizeof(T));
+  return mine;
 }
 
 // Whether it holds on one of the ranks at least.

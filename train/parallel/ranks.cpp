@@ -51,13 +51,15 @@ enum UseIndex : size_t {
   expert_gradients,
   expert_weights,
   expert_updates,
-  tensor_sums
+  tensor_sums,
+  stage_activations,
+  stage_gradients
 };
-constexpr std::array kUses = {Use{Axis::data, "gradients"},     Use{Axis::data, "weights"},
-                              Use{Axis::data, "updates"},       Use{Axis::all, "control"},
-                              Use{Axis::data, "control"},       Use{Axis::expert, "rows"},
-                              Use{Axis::replicas, "gradients"}, Use{Axis::replicas, "weights"},
-                              Use{Axis::replicas, "updates"},   Use{Axis::tensor, "sums"}};
+constexpr std::array kUses = {
+    Use{Axis::data, "gradients"},     Use{Axis::data, "weights"},         Use{Axis::data, "updates"},
+    Use{Axis::all, "control"},        Use{Axis::data, "control"},         Use{Axis::expert, "rows"},
+    Use{Axis::replicas, "gradients"}, Use{Axis::replicas, "weights"},     Use{Axis::replicas, "updates"},
+    Use{Axis::tensor, "sums"},        Use{Axis::pipeline, "activations"}, Use{Axis::pipeline, "gradients"}};
 
 std::string name_of(Axis axis) { return std::string(enum_names(axis)[static_cast<size_t>(axis)]); }
 
@@ -139,6 +141,11 @@ Ranks::~Ranks() {
 
 void Ranks::connect(c10::Device gpu) {
   if (!groups_) return;
+  if (layout_.pipeline > 1) {
+    throw SharedMistake("parallel.pipeline=" + std::to_string(layout_.pipeline) +
+                        " with GPUs: stages hand tensors on between CPUs only; set run.device=cpu, or "
+                        "parallel.pipeline=1");
+  }
   try {
     groups_->gpus =
         nccl_group(groups_->store, "all/gpus", world_.rank, groups_->along(Axis::all), gpu, groups_->timeout);
@@ -169,6 +176,8 @@ DataRanks Ranks::data() {
           .expert_gradients = use(expert_gradients),
           .expert_weights = use(expert_weights),
           .expert_updates = use(expert_updates),
+          .stages = use(stage_activations),
+          .stage_gradients = use(stage_gradients),
           .tensor = use(tensor_sums)};
 }
 

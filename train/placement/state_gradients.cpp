@@ -283,12 +283,33 @@ double GradientStore::sum_of_squares() {
     for (const double one : of_all_ranks(*ranks_.control, own)) sum += one;
     return sum;
   }
+  for (const double one : squares_of_each()) sum += one;
+  return sum;
+}
+
+std::vector<double> GradientStore::squares_of_each() {
+  finish_exchanges();
   copies_.finish();
   std::vector<ExactSum> each;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) each.push_back(own_squares(i));
-  if (gradients_differ()) add_over_ranks(*ranks_.control, each);
-  for (const ExactSum& one : each) sum += one.value();
-  return sum;
+  if (gradients_differ()) add_over_ranks(*ranks_.reports, each);
+  std::vector<double> values;
+  for (const ExactSum& one : each) values.push_back(one.value());
+  return values;
+}
+
+void GradientStore::add_from(int64_t other, Communicator& ranks, size_t index) {
+  const at::NoGradGuard no_grad;
+  finish_exchanges();
+  copies_.finish();
+  const at::Tensor gradient = optimizer_.parameters()[index].gradient();
+  if (!gradient.defined() || gradient.numel() == 0) return;  // another rank's part
+  const KindScope kind(Kind::communication);
+  const at::Tensor theirs = at::empty_like(gradient);
+  const auto sent = ranks.send(gradient, other), received = ranks.receive(theirs, other);
+  sent->wait();
+  received->wait();
+  gradient.add_(theirs);
 }
 
 // For all gradients on a CUDA device at once, so that the host waits only once.

@@ -53,8 +53,13 @@ class GradientStore {
   // The sum of squares of all gradients, once all are taken. Bitwise the same in every home and however ranks
   // divide them, except that a CUDA device and its host sum in different orders. 0 on meta.
   double sum_of_squares();
+  // As above, for each parameter.
+  std::vector<double> squares_of_each();
   // As above, of the gradient of the parameter at `index` alone.
   double squares_of(size_t index);
+  // Once all are taken: adds to the gradient of the parameter at `index` what `other` of these ranks has of
+  // the same weight, which does likewise. Gradients on the device or the host.
+  void add_from(int64_t other, Communicator& ranks, size_t index);
   // Drops all gradients, or one; keeps memory and file space for the next step.
   void drop();
   void drop(size_t index);

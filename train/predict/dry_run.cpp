@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/memory/block_observer.h"
@@ -61,7 +62,9 @@ struct CountedRanks {
         expert_gradients(places.replicas, replicas_in(layout)),
         expert_weights(places.replicas, replicas_in(layout)),
         expert_updates(places.replicas, replicas_in(layout)),
-        tensor(places.tensor, layout.tensor) {}
+        tensor(places.tensor, layout.tensor),
+        stages(places.pipeline, layout.pipeline),
+        stage_gradients(places.pipeline, layout.pipeline) {}
 
   static int64_t replicas_in(const RankLayout& layout) { return layout.data / layout.expert; }
   DataRanks ranks() {
@@ -74,20 +77,23 @@ struct CountedRanks {
             .expert_gradients = &expert_gradients,
             .expert_weights = &expert_weights,
             .expert_updates = &expert_updates,
+            .stages = &stages,
+            .stage_gradients = &stage_gradients,
             .tensor = &tensor};
   }
   // Without what ranks decide together.
   int64_t sent_bytes() const {
     int64_t bytes = 0;
-    for (const CountingCommunicator* one : {&gradients, &weights, &updates, &experts, &expert_gradients,
-                                            &expert_weights, &expert_updates, &tensor})
+    for (const CountingCommunicator* one :
+         {&gradients, &weights, &updates, &experts, &expert_gradients, &expert_weights, &expert_updates,
+          &tensor, &stages, &stage_gradients})
       bytes += one->sent_bytes();
     return bytes;
   }
 
   Place places;
   CountingCommunicator gradients, weights, updates, control, reports, experts, expert_gradients,
-      expert_weights, expert_updates, tensor;
+      expert_weights, expert_updates, tensor, stages, stage_gradients;
 };
 
 }  // namespace
@@ -119,6 +125,7 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu) {
   result.owned_elements = owned_elements(trainer.optimizer(), layout);
   result.sent_bytes = ranks.sent_bytes() / 2;
   result.sent_rows_bytes = ranks.experts.sent_bytes() / 2;
+  result.sent_stage_bytes = (ranks.stages.sent_bytes() + ranks.stage_gradients.sent_bytes()) / 2;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {
@@ -140,14 +147,21 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu) {
   return result;
 }
 
+// Of each stage of a pipeline, its first rank and the one that owns most. The first of equals.
 DryRun dry_run(const Settings& settings, const Gpu& gpu) {
-  const DryRun first = dry_run_of_rank(settings, 0, gpu);
-  const std::vector<int64_t>& owned = first.owned_elements;
-  const int64_t fullest =
-      (std::max_element(owned.begin(), owned.end()) - owned.begin()) * settings.parallel.tensor;
-  if (fullest == 0) return first;
-  const DryRun other = dry_run_of_rank(settings, fullest, gpu);
-  return other.peak > first.peak ? other : first;
+  const int64_t in_stage = layout_of(settings).ranks() / settings.parallel.pipeline;
+  std::optional<DryRun> most;
+  const auto run = [&](int64_t rank) {
+    const DryRun one = dry_run_of_rank(settings, rank, gpu);
+    if (!most || one.peak > most->peak) most = one;
+    return one.owned_elements;
+  };
+  for (int64_t first = 0; first < in_stage * settings.parallel.pipeline; first += in_stage) {
+    const std::vector<int64_t> owned = run(first);
+    const auto fullest = std::max_element(owned.begin(), owned.end()) - owned.begin();
+    if (fullest > 0) run(first + fullest * settings.parallel.tensor);
+  }
+  return *most;
 }
 
 DryRun dry_run(const Settings& settings) { return dry_run(settings, gpu_of_preset(settings)); }

@@ -24,7 +24,8 @@ struct DryRun {
   int64_t nvme_peak = 0;
   std::vector<int64_t> owned_elements;  // of the weights, by each rank, if ranks divide the state
   int64_t sent_bytes = 0;               // to other ranks, by a step …
-  int64_t sent_rows_bytes = 0;          // … and of these by the exchanges between dispatch and experts
+  int64_t sent_rows_bytes = 0;          // … of these by the exchanges between dispatch and experts, …
+  int64_t sent_stage_bytes = 0;         // … and to other stages of the pipeline
   int64_t update_bytes = 0;             // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
 
@@ -35,7 +36,8 @@ struct DryRun {
 // Runs two steps, plus an evaluation batch and the largest sampling pass if the run has them, on one thread.
 // Nothing else may use the meta device meanwhile. Throws what the model's checks throw, and UserError when
 // sample.share is too small for one text, or the layout of the ranks is none. Of ranks that divide the state
-// (parallel.zero), that of the one with the largest part. With run.device=cuda it is for `gpu`, without one
+// (parallel.zero), that of the one with the largest part; of a pipeline's stages, the one with the highest
+// peak. With run.device=cuda it is for `gpu`, without one
 // for the card of run.preset.
 DryRun dry_run(const Settings& settings);
 DryRun dry_run(const Settings& settings, const Gpu& gpu);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "train/settings/convert.h"
+#include "train/settings/facts/pipeline.h"
 #include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/facts/require.h"
@@ -250,27 +251,11 @@ void check_expert_ranks(const Settings& s) {
   check_cut_of_experts(s);
 }
 
-void check_pipeline(const Settings& s) {
-  const ParallelSettings& p = s.parallel;
-  const bool interleaved = p.schedule == PipelineSchedule::interleaved;
-  require(interleaved == (p.chunks > 1),
-          named("parallel.schedule", p.schedule) + " with " + named("parallel.chunks", p.chunks) +
-              (interleaved ? ": an interleaved pipeline alternates between the chunks of a stage; set "
-                             "parallel.chunks=2 or more, or parallel.schedule=1f1b"
-                           : ": only an interleaved pipeline's stages have chunks; set parallel.chunks=1, or "
-                             "parallel.schedule=interleaved"));
-  require(p.pipeline > 1 || !interleaved,
-          "parallel.schedule=interleaved with parallel.pipeline=1: there is no pipeline; set "
-          "parallel.schedule=1f1b and parallel.chunks=1");
-}
-
 void check_parallel(const Settings& s) {
   const auto one = [](const char* key, int64_t value) {
-    require(value == 1,
-            named(key, value) + ": ranks that share matrices or layers are not built; set it to 1");
+    require(value == 1, named(key, value) + ": ranks that share matrices are not built; set it to 1");
   };
   one("parallel.tensor", s.parallel.tensor);
-  one("parallel.pipeline", s.parallel.pipeline);
   check_pipeline(s);
   check_expert_ranks(s);
   require(s.parallel.reduce == Reduction::micro_batch || s.parallel.zero < 2,
@@ -284,8 +269,10 @@ void check_parallel(const Settings& s) {
           "parallel.zero=3 with " + named("memory.cuda_graphs", s.memory.cuda_graphs) +
               ": a graph reads weights where they were when it was captured, and gathered ones move; set "
               "memory.cuda_graphs=none");
-  if (s.parallel.data < 2) return;
-  const std::string ranks = named("parallel.data", s.parallel.data) + " with ";
+  if (s.parallel.data < 2 && s.parallel.pipeline < 2) return;
+  const std::string ranks = (s.parallel.pipeline < 2 ? named("parallel.data", s.parallel.data)
+                                                     : named("parallel.pipeline", s.parallel.pipeline)) +
+                            " with ";
   require(!captures_step(s.memory.cuda_graphs),
           ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +
               ": a captured step cannot send gradients; set memory.cuda_graphs=none or decode");

@@ -10,11 +10,15 @@ bool Trainer::StepForm::stop_asked() { return report_.interrupted = stop_ && sto
 Batch Trainer::LaunchedStep::batch(int64_t i) {
   const int64_t rows = report_.micro_batch;
   batch_ = trainer_.batches_(step_, i * rows, rows);
-  share_ = trainer_.share_of_step(batch_);
+  MicroBatchReport& own = read_[i];
+  own.share = trainer_.share_of_step(batch_);
+  own.count(batch_, trainer_.settings_.attention.span());
   return batch_on(trainer_.device_, batch_);
 }
 
-at::Tensor Trainer::LaunchedStep::share(int64_t) { return at::scalar_tensor(share_, at::kFloat); }
+at::Tensor Trainer::LaunchedStep::share(int64_t i) {
+  return at::scalar_tensor(read_.at(i).share, at::kFloat);
+}
 
 at::Tensor Trainer::StepForm::losses_of(const LossParts& parts) const {
   const at::NoGradGuard no_grad;
@@ -37,9 +41,8 @@ void Trainer::StepForm::read_losses(std::vector<MicroBatchReport> reports, const
   if (routed) read_routing(numbers.slice(0, losses_A4.numel()), trainer_.settings_.model.layers, report_);
 }
 
-void Trainer::LaunchedStep::take_losses(int64_t, const LossParts& parts) {
-  MicroBatchReport own{.share = share_};
-  own.count(batch_, trainer_.settings_.attention.span());
+void Trainer::LaunchedStep::take_losses(int64_t i, const LossParts& parts) {
+  MicroBatchReport own = read_.at(i);
   batch_ = {};
   if (trainer_.device_.is_cuda()) {
     reports_.push_back(own);
@@ -50,10 +53,16 @@ void Trainer::LaunchedStep::take_losses(int64_t, const LossParts& parts) {
   own.balance_loss = value_of(parts.balance_loss);
   own.z_loss = value_of(parts.z_loss);
   own.reference_kl = trainer_.reference_ ? value_of(parts.reference_kl) : 0;
+  if (trainer_.stage_passes_) return reports_.push_back(own);  // asking other stages would hold the passes up
   for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
 }
 
 void Trainer::LaunchedStep::take_routing() {
+  if (trainer_.stage_passes_) {
+    reports_.resize(trainer_.settings_.train.accumulation);
+    for (const MicroBatchReport& own : of_last_stage(trainer_.ranks_, std::move(reports_)))
+      for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
+  }
   if (losses_.empty()) return trainer_.report_routing(report_);
   read_losses(std::move(reports_), at::stack(losses_));
 }
@@ -61,8 +70,8 @@ void Trainer::LaunchedStep::take_routing() {
 bool Trainer::LaunchedStep::decide() {
   const bool alone = trainer_.ranks_.control->size() == 1;
   if (!alone) trainer_.reserve_on_all_ranks();
-  const double squares = trainer_.settings_.optim.in_backward ? trainer_.consumed_squares()
-                                                              : trainer_.gradients_.sum_of_squares();
+  const double squares =
+      trainer_.settings_.optim.in_backward ? trainer_.consumed_squares() : trainer_.squares_of_gradients();
   decision_ = decide_step(squares, report_.loss, report_.loss_scale, trainer_.settings_.optim.clip);
   report_.take(decision_);
   if (alone && !decision_.skipped) trainer_.reserve();

@@ -35,6 +35,17 @@ at::Tensor routing_counts(const Transformer& model) {
   return at::cat(counts);
 }
 
+at::Tensor routing_of_stages(const Transformer& model, const DataRanks& ranks) {
+  const at::Tensor own = routing_counts(model).to(at::kCPU, at::kDouble);
+  if (ranks.stages->size() == 1) return own;
+  const HomeScope outside(Home::host);
+  const int64_t blocks = model.stage().blocks(), each = own.numel() / blocks;
+  std::vector<double> all(model.settings().layers * each);
+  for (int64_t i = 0; i < blocks; ++i)
+    std::copy_n(own.const_data_ptr<double>() + i * each, each, all.begin() + model.stage().layer(i) * each);
+  return at::tensor(sum_over_stages(ranks, all), at::kDouble);
+}
+
 void read_routing(const at::Tensor& counts, int64_t layers, StepReport& report) {
   double dropped = 0, routes = 0;
   report.load_max_over_mean = 0;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "train/step/trainer.h"
@@ -63,10 +64,10 @@ class Trainer::LaunchedStep : public StepForm {
   void update_weights() override;
 
  private:
-  Batch batch_;                            // the micro-batch at work, as it was read
-  double share_ = 0;                       // of the step
-  std::vector<MicroBatchReport> reports_;  // on a GPU, of the micro-batches so far
-  std::vector<at::Tensor> losses_;         // theirs
+  Batch batch_;                               // the last micro-batch, as it was read
+  std::map<int64_t, MicroBatchReport> read_;  // of each micro-batch: its share of the step, and its counts
+  std::vector<MicroBatchReport> reports_;     // on a GPU or in a pipeline, of the micro-batches so far
+  std::vector<at::Tensor> losses_;            // theirs
   StepDecision decision_;
 };
 

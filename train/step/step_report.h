@@ -25,6 +25,11 @@ struct MicroBatchReport {
   void count(const Batch& batch, const AttentionSpan& span);
 };
 
+// How long a stage of a pipeline has been at its passes of training, and waited for other stages.
+struct StageSeconds {
+  double forward = 0, backward = 0, waited = 0;
+};
+
 // What one optimizer step did. Losses are means over the tokens of the step's micro-batches.
 struct StepReport {
   double loss = 0;  // cross entropy, nats, without the auxiliary losses

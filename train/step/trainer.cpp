@@ -14,18 +14,21 @@
 #include "train/optim/schedule.h"
 #include "train/step/compute_type.h"
 #include "train/step/routing_report.h"
+#include "train/step/stage_passes.h"
 #include "train/step/step_form.h"
 
 namespace moelab {
 namespace {
 
 TransformerOptions training_options(const Settings& settings, c10::Device device, Optimizer& optimizer,
-                                    GatheredWeights& gathered, const std::optional<TokenExchange>& exchange) {
+                                    GatheredWeights& gathered, const std::optional<TokenExchange>& exchange,
+                                    const DataRanks& ranks) {
   TransformerOptions options = compute_options(settings.precision, device);
   options.seed = static_cast<uint64_t>(settings.train.seed);
   options.masters = keeps_masters(settings);
   options.longest_document = settings.train.sequence;
   options.exchange = exchange ? &*exchange : nullptr;
+  options.stage = stage_of(settings.parallel, settings.model.layers, ranks.stages->rank());
   options.made = [&](Parameter& parameter) {
     const Parameter kept = optimizer.add(parameter);
     if (!optimizer.divided()) {
@@ -131,7 +134,7 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
                                 take_of_experts(weight, sender, gradient);
                               })),
       model_(settings.model, settings.attention,
-             training_options(settings, device, optimizer_, gathered_, exchange_)),
+             training_options(settings, device, optimizer_, gathered_, exchange_, ranks)),
       gradients_(settings.placement, device, optimizer_, state_file_, ranks, settings.parallel.reduce),
       recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
       saved_(make_tensor_store(settings, device), model_.parameters()),
@@ -139,8 +142,11 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
   if (steps_beside_backward(settings, device)) host_steps_ = std::make_unique<SerialWorker>();
   if (!settings.reference.path.empty()) reference_.emplace(settings, device);
   if (captures_step(settings.memory.cuda_graphs)) graph_ = make_graph();
+  if (ranks.stages->size() > 1) open_stage();
   hook_gradients();
 }
+
+Trainer::~Trainer() = default;
 
 void Trainer::hook_gradients() {
   gradients_.accumulate(micro_batches());
@@ -188,7 +194,11 @@ LossParts Trainer::forward(const Batch& batch) {
 void Trainer::backward(const LossParts& parts, const at::Tensor& share) {
   enter(Phase::backward);
   KindScope kind(Kind::activations);
-  const at::Tensor objective = model_.objective(parts).mul(share);
+  backward(model_.objective(parts).mul(share));
+}
+
+void Trainer::backward(const at::Tensor& objective) {
+  const KindScope kind(Kind::activations);
   std::vector<at::Tensor> gradient;  // of the objective; none: 1
   if (device_loss_scale_) gradient.push_back(device_loss_scale_->to(at::kFloat));
   torch::autograd::backward({objective}, gradient);
@@ -264,15 +274,27 @@ void Trainer::reserve_on_all_ranks() {
   wait_for_all(*ranks_.control);
 }
 
-// What is the same in a launched and in a captured step.
-void Trainer::run_step(StepForm& form) {
-  model_.reset_routing_stats();
+// The forward and backward passes of all micro-batches; false: the step was stopped. A pipeline finishes what
+// is under way, so that it stops between steps alone.
+bool Trainer::run_passes(StepForm& form) {
+  if (stage_passes_) {
+    if (form.stopped()) return false;
+    stage_passes_->run(form);
+    return true;
+  }
   for (int64_t i = ranks_.rank(); i < micro_batches(); i += ranks_.size()) {
-    if (form.stopped()) return gradients_.drop();
+    if (form.stopped()) return false;
     const LossParts parts = forward(form.batch(i));
     backward(parts, form.share(i));
     form.take_losses(i, parts);
   }
+  return true;
+}
+
+// What is the same in a launched and in a captured step.
+void Trainer::run_step(StepForm& form) {
+  model_.reset_routing_stats();
+  if (!run_passes(form)) return gradients_.drop();
   check_budget();
   form.take_routing();  // before the update: it allocates
   update(form);
@@ -334,6 +356,7 @@ bool Trainer::abandon_step() {
   if (host_steps_) host_steps_ = std::make_unique<SerialWorker>();  // posted tasks finish first
   if (device_.is_cpu()) finish_backward();
   if (graph_) graph_->graph.forget();
+  if (stage_passes_) stage_passes_->drop();
   gradients_.drop();
   gathered_.expect_none();
   gathered_.release_all();
@@ -347,15 +370,11 @@ void Trainer::met_again() {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) optimizer_.gather_value(i)->wait();
 }
 
-void Trainer::report_routing(StepReport& report) {
-  if (device_.is_meta() || settings_.model.dense()) return;
-  add_routing_of_ranks(model_, *ranks_.reports);
-  read_routing(routing_counts(model_).to(at::kCPU, at::kDouble), settings_.model.layers, report);
-}
-
 double Trainer::evaluate(const ValidationBatches& batches, int64_t count, const std::function<bool()>& stop) {
   enter(Phase::forward);
-  const double loss = moelab::evaluate(model_, runner_, batches, count, stop, *ranks_.reports);
+  const double loss = stage_passes_
+                          ? stage_passes_->evaluate(batches, count, stop)
+                          : moelab::evaluate(model_, runner_, batches, count, stop, *ranks_.reports);
   check_budget();
   return loss;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/memory/ledger.h"
@@ -52,11 +53,13 @@ void round_masters(Transformer& model, const PrecisionSettings& precision = {});
 // Of several data-parallel ranks, rank d of N takes micro-batch a * N + d of a step as its a-th. Every rank
 // adds the gradients, losses and routing of all of them in that order, so that all ranks have the bits of one
 // rank that takes N times as many micro-batches. With parallel.zero they divide the state among them, which
-// changes no bit. With parallel.expert each holds some of the experts, and they exchange rows. All ranks make
+// changes no bit. With parallel.expert each holds some of the experts, and they exchange rows. With
+// parallel.pipeline a rank has some of the layers, and micro-batches pass from stage to stage. All ranks make
 // the same calls.
 class Trainer {
  public:
   Trainer(const Settings& settings, c10::Device device, BatchSource batches, DataRanks ranks = {});
+  ~Trainer();
 
   // One optimizer step: forward and backward of `accumulation` micro-batches, clip, update. Returns early,
   // with nothing updated, once `stop` (polled between micro-batches) returns true. Throws
@@ -102,10 +105,17 @@ class Trainer {
   void set_weights(const std::vector<TensorEntry>& entries);
   // Takes entries of optimizer_state() after they were written to.
   void set_optimizer_state(const std::vector<TensorEntry>& entries);
-  // Call after weights and state were restored: sets the optimizer's step counts.
-  void restored(std::vector<int64_t> optimizer_steps) {
-    optimizer_.restore_steps(std::move(optimizer_steps));
-  }
+  // Call after weights and state were restored: sets the optimizer's step counts, as optimizer_steps() gives
+  // them.
+  void restored(const std::vector<int64_t>& optimizer_steps);
+  // Steps that each of the whole model's parameters has taken, in the model's order.
+  std::vector<int64_t> optimizer_steps() const;
+  // Of weights() or optimizer_state(), what this rank saves.
+  std::vector<TensorEntry> to_save(std::vector<TensorEntry> entries) const;
+  // Whether another stage of the pipeline has the checkpoint entry of this name, and this one has not.
+  bool on_other_stage(const std::string& name) const;
+  // Of a pipeline, this rank's stage so far; zeros without one.
+  StageSeconds stage_seconds() const;
   // Part of a checkpoint too.
   LossScale& loss_scale() { return loss_scale_; }
 
@@ -122,10 +132,17 @@ class Trainer {
   int64_t micro_batches() const { return settings_.train.accumulation * ranks_.size(); }
   // `share`: () fp32, the batch's share of the step.
   void backward(const LossParts& parts, const at::Tensor& share);
+  void backward(const at::Tensor& objective);
+  // trainer_stages.cpp
+  void open_stage();
+  double squares_of_gradients();
+  void add_tied_gradients();
   // step_form.h
   class StepForm;
   class LaunchedStep;
   class CapturedStep;
+  class StagePasses;  // stage_passes.h
+  bool run_passes(StepForm& form);
   void run_step(StepForm& form);
   void update(StepForm& form);
   void report_routing(StepReport& report);
@@ -185,7 +202,9 @@ class Trainer {
   // before what its tasks use.
   static constexpr size_t kWaitingGradients = 2;
   std::unique_ptr<SerialWorker> host_steps_;
-  std::unique_ptr<GraphStep> graph_;  // null: every step is launched
+  std::unique_ptr<GraphStep> graph_;           // null: every step is launched
+  std::unique_ptr<StagePasses> stage_passes_;  // null: this rank has the whole model
+  std::vector<int64_t> restored_steps_;        // optimizer_steps() when the run began
 };
 
 }  // namespace moelab

@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,10 +120,56 @@ def test_ranks_that_share_the_experts_have_the_bits_of_one(tmp_path, corpus, ran
         summary = json.loads((folder / "summary.json").read_text())
         assert 0 <= summary["peak_tensor_bytes"] - summary["estimated_peak_bytes"] <= 4, folder
         assert summary["communication"]["sent_bytes"]["expert/rows"] > 0
-    exported = tmp_path / "exported"
-    subprocess.run([moelab(), "export", several / "checkpoints/step-4", exported], capture_output=True, text=True, check=True)
-    subprocess.run([moelab(), "export", one / "checkpoints/step-4", tmp_path / "whole"], capture_output=True, text=True, check=True)
-    assert (exported / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert export(several / "checkpoints/step-4", tmp_path / "exported") == export(one / "checkpoints/step-4", tmp_path / "whole")
+
+
+UNTIED = "model.tie_embeddings=false"
+
+
+def export(checkpoint_folder, to):
+    subprocess.run([moelab(), "export", checkpoint_folder, to], capture_output=True, text=True, check=True)
+    return (to / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def untied_alone(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("untied")
+    assert run(1, folder, corpus, 4, UNTIED, "checkpoint.every=2").returncode == 0
+    return folder
+
+
+def test_stages_of_a_pipeline_have_the_bits_of_one_rank(tmp_path, corpus, untied_alone):
+    stages = tmp_path / "stages"
+    done = run(2, stages, corpus, 4, UNTIED, "parallel.pipeline=2", "parallel.check=true", "activations.checkpoint=every",
+               "activations.every=2")
+    assert done.returncode == 0, done.stderr
+    assert "2 stages of a pipeline, 1f1b" in done.stdout
+    assert numbers(stages) == numbers(stages / "ranks/1") == numbers(untied_alone)
+    assert checkpoint(stages) == checkpoint(untied_alone)
+    first, last = (json.loads((folder / "summary.json").read_text()) for folder in (stages, stages / "ranks/1"))
+    for summary in (first, last):
+        assert 0 <= summary["peak_tensor_bytes"] - summary["estimated_peak_bytes"] <= 4
+        stage = summary["communication"]["stage"]
+        assert 0 < stage["forward_seconds"] < stage["backward_seconds"] and stage["waited_seconds"] > 0
+    message = 2 * 32 * 128 * 4 + 2 * 4  # a micro-batch's rows, tokens, width, bytes of fp32; two losses
+    assert last["communication"]["sent_bytes"]["pipeline/gradients"] == 4 * 4 * message
+    assert first["communication"]["sent_bytes"]["pipeline/gradients"] == 0
+    assert export(stages / "checkpoints/step-4", tmp_path / "a") == export(untied_alone / "checkpoints/step-4", tmp_path / "b")
+
+
+@pytest.mark.parametrize("ranks, accumulation, layout", [
+    (4, 2, ["parallel.pipeline=2", "parallel.data=2", "parallel.zero=1"]),
+    (2, 4, ["parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.chunks=2"])])
+def test_runs_go_on_with_other_stages(tmp_path, corpus, untied_alone, ranks, accumulation, layout):
+    folder = tmp_path / "run"
+    shutil.copytree(untied_alone / "checkpoints/step-2", folder / "checkpoints/step-2")
+    command = [RANKS, ranks, *settings(folder, corpus, accumulation, UNTIED, *layout, "train.steps=3"), "--resume", "latest"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    command = [*settings(folder, corpus, 4, UNTIED), "--resume", "latest"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert checkpoint(folder) == checkpoint(untied_alone)
 
 
 def test_rank_0_alone_speaks(tmp_path, corpus):

@@ -14,7 +14,8 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
   const auto mailboxes = [&] { return Mailboxes(threads.failed()); };
   std::array<Mailboxes, 4> data = {mailboxes(), mailboxes(), mailboxes(), mailboxes()};
   std::array<Mailboxes, 3> replicas = {mailboxes(), mailboxes(), mailboxes()};
-  Mailboxes rows = mailboxes(), sums = mailboxes(), writes = mailboxes();
+  Mailboxes rows = mailboxes(), sums = mailboxes(), writes = mailboxes(), handed_on = mailboxes(),
+            handed_back = mailboxes();
   threads.run([&](Communicator& control) {
     const auto along = [&](Axis axis, Mailboxes& boxes) {
       return ThreadRank(boxes, ranks_along(layout, axis, control.rank()), control.rank());
@@ -24,7 +25,9 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
                writers = along(Axis::all, writes), exchanged = along(Axis::expert, rows),
                expert_gradients = along(Axis::replicas, replicas[0]),
                expert_weights = along(Axis::replicas, replicas[1]),
-               expert_updates = along(Axis::replicas, replicas[2]), tensor = along(Axis::tensor, sums);
+               expert_updates = along(Axis::replicas, replicas[2]), tensor = along(Axis::tensor, sums),
+               stages = along(Axis::pipeline, handed_on),
+               stage_gradients = along(Axis::pipeline, handed_back);
     rank({.gradients = &gradients,
           .weights = &weights,
           .updates = &updates,
@@ -35,6 +38,8 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
           .expert_gradients = &expert_gradients,
           .expert_weights = &expert_weights,
           .expert_updates = &expert_updates,
+          .stages = &stages,
+          .stage_gradients = &stage_gradients,
           .tensor = &tensor});
   });
 }

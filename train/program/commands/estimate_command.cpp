@@ -75,8 +75,10 @@ void print_formulas(const Settings& settings, const DryRun& run) {
   }
 }
 
+// Null for the stages of a pipeline, whose work the cost model does not know.
 nlohmann::ordered_json work_json(const Settings& settings) {
   nlohmann::ordered_json work;
+  if (settings.parallel.pipeline > 1) return work;
   const StepCost cost = step_cost(settings);
   for (const std::string_view term : cost_terms()) work[std::string(term)] = cost.of(term);
   return work;
@@ -151,6 +153,8 @@ void print_json(const Settings& settings, const Estimate& estimate, const Gpu& g
       {"nvme_bytes", run.nvme_peak},
       {"sent_bytes", run.sent_bytes},
       {"sent_rows_bytes", run.sent_rows_bytes},
+      {"sent_stage_bytes", run.sent_stage_bytes},
+      {"rank", run.rank},
       {"owned_elements", run.owned_elements},
       {"state_bytes",
        {{"parameters", run.state.parameters},
@@ -200,6 +204,7 @@ void print_state(const Settings& settings, const DryRun& run) {
   const bool whole = settings.parallel.reduce == Reduction::step && settings.train.accumulation > 1;
   const bool one_micro_batch = settings.train.accumulation * ranks == 1;
   std::cout << "\nstate, by formula"
+            << (settings.parallel.pipeline > 1 ? "; P counts this stage's parameters" : "")
             << (settings.parallel.expert > 1 ? "; P that is not divided counts this rank's experts alone\n"
                                              : "\n");
   print("weights", run.state.parameters,
@@ -210,6 +215,22 @@ void print_state(const Settings& settings, const DryRun& run) {
         : whole                    ? "4 P"
                                    : part("4 P", 1));
   print("optimizer", run.state.optimizer, part(update_rule_facts(settings.optim).formula(), 1));
+}
+
+void print_stages(const Settings& settings, const DryRun& run) {
+  const ParallelSettings& p = settings.parallel;
+  const int64_t waits = p.pipeline - 1, passes = p.chunks * settings.train.accumulation;
+  std::cout << fmt::format("\nrank {}, of {} stages of a pipeline\n", run.rank, p.pipeline);
+  std::cout << fmt::format(
+      "  {:<24}{:>12}  T D elements{} forward and as much backward, a micro-batch and "
+      "boundary{}\n",
+      "handed to other stages", human_bytes(run.sent_stage_bytes),
+      settings.model.dense() ? "" : " and two losses",
+      settings.model.tie_embeddings ? "; the ends' gradients of the embedding" : "");
+  std::cout << fmt::format(
+      "  {:<24}{:>10.1f} %  of a step, where stages are equally fast: (P - 1) / (v M + P - 1) "
+      "with P stages of v chunks, M micro-batches\n",
+      "waiting for others", 100.0 * static_cast<double>(waits) / static_cast<double>(passes + waits));
 }
 
 void print_gpu(const Estimate& estimate) {
@@ -237,8 +258,10 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch, settings.train.row(),
                            settings.train.accumulation, compute + (masters ? " with fp32 masters" : ""));
-  std::cout << fmt::format("predicted peak {} on {}, from a dry run of the training step\n\nby phase\n",
-                           human_bytes(run.peak), estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
+  const std::string of_rank =
+      settings.parallel.pipeline > 1 ? fmt::format(" of rank {}, which holds the most,", run.rank) : "";
+  std::cout << fmt::format("predicted peak {}{} on {}, from a dry run of the training step\n\nby phase\n",
+                           human_bytes(run.peak), of_rank, estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
   for (size_t i = 0; i < kPhases; ++i) {
     std::cout << fmt::format("  {:<24}{:>12}\n", phase_name(static_cast<Phase>(i)),
                              human_bytes(run.phase_peak[i]));
@@ -250,9 +273,9 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
   std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
                            human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
   if (settings.parallel.data > 1) {
-    std::cout << fmt::format("\none of {} data-parallel ranks\n  {:<24}{:>12}  {}\n", settings.parallel.data,
-                             "sent in a step", human_bytes(run.sent_bytes - run.sent_rows_bytes),
-                             sent_formula(settings));
+    std::cout << fmt::format(
+        "\none of {} data-parallel ranks\n  {:<24}{:>12}  {}\n", settings.parallel.data, "sent in a step",
+        human_bytes(run.sent_bytes - run.sent_rows_bytes - run.sent_stage_bytes), sent_formula(settings));
     if (settings.parallel.expert > 1) {
       std::cout << fmt::format(
           "  {:<24}{:>12}  (M - 1) / M of 4 R D and 2 R weights, a layer and micro-batch: R "
@@ -265,6 +288,7 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
                                "parameters stepped", human_count(*least), human_count(*most));
     }
   }
+  if (settings.parallel.pipeline > 1) print_stages(settings, run);
   if (estimate.gpu) print_gpu(estimate);
   print_state(settings, run);
   print_formulas(settings, run);

@@ -25,6 +25,7 @@ class RunModel : public ModelInTraining {
   // Drops the samples written after `step`.
   void drop_samples_after(int64_t step) const { samples_.go_on_after(step); }
   Trainer::StateBytes state_bytes() const { return trainer_->state_bytes(); }
+  StageSeconds stage_seconds() const { return trainer_->stage_seconds(); }
 
   StepReport step(int64_t steps) override { return trainer_->step(steps, stop_); }
   bool abandon_step() override { return trainer_->abandon_step(); }

@@ -31,12 +31,12 @@ CheckpointContent run_state(Trainer& trainer, const MemoryManager& manager, cons
                             const Dataset& data, int64_t step, int64_t tokens) {
   CheckpointContent content;
   const LossScale::State& scale = trainer.loss_scale().state();
-  const nlohmann::json state = {{"optimizer_steps", trainer.optimizer().steps()},
+  const nlohmann::json state = {{"optimizer_steps", trainer.optimizer_steps()},
                                 {"loss_scale", {{"scale", scale.scale}, {"good_steps", scale.good_steps}}},
                                 {"memory", manager_json(manager.state())}};
   content.state = {step, tokens, state.dump()};
-  content.model = trainer.weights();
-  content.optimizer = trainer.optimizer_state();
+  content.model = trainer.to_save(trainer.weights());
+  content.optimizer = trainer.to_save(trainer.optimizer_state());
   content.files["config.yaml"] = print_settings(settings);
   if (data.tokenizer) content.files["tokenizer.json"] = read_text(*data.tokenizer);
   content.commit = build_commit();
@@ -46,11 +46,12 @@ CheckpointContent run_state(Trainer& trainer, const MemoryManager& manager, cons
 void restore_run(const LoadedCheckpoint& checkpoint, const Settings& settings, Trainer& trainer,
                  MemoryManager& manager) {
   check_same_model(checkpoint, settings);
+  const auto elsewhere = [&](const std::string& name) { return trainer.on_other_stage(name); };
   const std::vector<TensorEntry> weights = trainer.weights();
-  restore(checkpoint.model, weights);
+  restore(checkpoint.model, weights, elsewhere);
   trainer.set_weights(weights);
   const std::vector<TensorEntry> optimizer_state = trainer.optimizer_state();
-  restore(checkpoint.optimizer, optimizer_state);
+  restore(checkpoint.optimizer, optimizer_state, elsewhere);
   trainer.set_optimizer_state(optimizer_state);
   const auto state = nlohmann::json::parse(checkpoint.state.json);
   trainer.restored(state.at("optimizer_steps").get<std::vector<int64_t>>());

@@ -326,7 +326,10 @@ class TrainRun : LoopObserver {
     memory.monitor.observe(loop_.steps());
     ending_.peaks = memory.monitor.run_peaks();
     ending_.predicted = predicted_;
-    if (model_.is_open()) ending_.state = model_.state_bytes();
+    if (model_.is_open()) {
+      ending_.state = model_.state_bytes();
+      ending_.stage_seconds = model_.stage_seconds();
+    }
     ending_.host_bytes = cpu_ledger(Home::host).peak();
     if (failure_.reason().empty())
       ending_.rank_peaks = of_all_ranks(*ranks_.data().control, ending_.peaks.allocated);

@@ -68,6 +68,11 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                                   settings.parallel.data * settings.train.accumulation,
                                   settings.train.micro_batch)
                     : "")
+            << (settings.parallel.pipeline > 1
+                    ? fmt::format("{} stages of a pipeline, {}, {} chunk{} each\n",
+                                  settings.parallel.pipeline, value_text(settings.parallel.schedule),
+                                  settings.parallel.chunks, settings.parallel.chunks == 1 ? "" : "s")
+                    : "")
             << fmt::format("memory: weights {}, gradients {}, optimizer {}; predicted peak {}{}\n",
                            human_bytes(predicted.state.parameters), human_bytes(predicted.state.gradients),
                            human_bytes(predicted.state.optimizer), human_bytes(predicted.held()),

@@ -76,14 +76,21 @@ Json ranks_json(const RunRecord::Ending& ending) {
   return ranks;
 }
 
-Json communication(const RunRecord::Ending& ending) {
+Json communication(const RunRecord::Ending& ending, bool pipeline) {
   Json sent = Json::object();
   for (const auto& [use, bytes] : ending.sent_bytes) sent[use] = bytes;
   const auto [under_way, waited] = ending.exchange_seconds;
-  return {{"sent_bytes", sent},
-          {"seconds", under_way},
-          {"waited_seconds", waited},
-          {"hidden_share", number(1 - waited / under_way)}};
+  Json communication = {{"sent_bytes", sent},
+                        {"seconds", under_way},
+                        {"waited_seconds", waited},
+                        {"hidden_share", number(1 - waited / under_way)}};
+  if (pipeline) {
+    const StageSeconds& stage = ending.stage_seconds;
+    communication["stage"] = {{"forward_seconds", stage.forward},
+                              {"backward_seconds", stage.backward},
+                              {"waited_seconds", stage.waited}};
+  }
+  return communication;
 }
 
 // Without the warm-up.
@@ -263,7 +270,7 @@ Json RunRecord::summary(const Ending& e) const {
           {"data_bytes_by_formula", data_bytes(settings_)},
           {"nvme_bytes", cpu_ledger(Home::nvme).peak()},
           {"ranks", ranks_json(e)},
-          {"communication", communication(e)},
+          {"communication", communication(e, settings_.parallel.pipeline > 1)},
           {"fragmentation", e.peaks.reserved > 0 ? 1 - static_cast<double>(e.peaks.allocated) /
                                                            static_cast<double>(e.peaks.reserved)
                                                  : 0.0},

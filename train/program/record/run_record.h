@@ -60,6 +60,7 @@ class RunRecord {
     // Bytes that this rank has sent, by axis and use; empty: one rank.
     std::vector<std::pair<std::string, int64_t>> sent_bytes;
     ExchangeClock::Seconds exchange_seconds;  // with the other ranks
+    StageSeconds stage_seconds;               // of a pipeline
     std::vector<std::string> leaks;           // the monitor's reports of leaks
   };
   // Each replaces its file through a temporary file and throws UserError when that fails. Disk space for
