@@ -180,6 +180,15 @@ TokenRange::TokenRange(Shards shards) : shards_(std::move(shards)) {
   }
 }
 
+std::optional<int64_t> TokenRange::largest_id() const {
+  std::optional<int64_t> largest;
+  for (const auto& shard : shards_) {
+    if (!shard->largest_id()) return std::nullopt;
+    largest = std::max(largest.value_or(0), *shard->largest_id());
+  }
+  return largest;
+}
+
 TokenRange TokenRange::part(int64_t first, int64_t count) const {
   if (first < 0 || count < 0 || count > size() || first > size() - count)
     throw std::out_of_range("TokenRange::part past the end");

@@ -22,6 +22,9 @@ class TokenRange {
   // the shared token is the last target of one window and the first input of the next.
   int64_t windows(int64_t sequence) const { return size() > sequence ? (size() - 1) / sequence : 0; }
 
+  // The largest id in its shards, whether this range has it or not; none where shards did not look.
+  std::optional<int64_t> largest_id() const;
+
   // Tokens [first, first + count) of this range. Throws std::out_of_range.
   TokenRange part(int64_t first, int64_t count) const;
   // Copies tokens [first, first + out.size()). Throws UserError when a shard became unreadable.

@@ -88,6 +88,11 @@ void refuse_foreign(const MappedFile& file) {
                   ", not a shard of 16-bit token ids; scripts/prepare_data.py makes shards");
 }
 
+// A text of few bytes is not told from ids.
+std::string text_hint(const std::filesystem::path& path) {
+  return path.extension() == ".bin" ? "" : "; if this is a text, scripts/prepare_data.py makes shards of it";
+}
+
 // Byte offset where the ids begin. Checks the header against the file's size.
 size_t check_header(const MappedFile& file) {
   const std::string name = file.path().string();
@@ -123,7 +128,7 @@ size_t find_tokens(const MappedFile& file) {
   refuse_foreign(file);
   if (bytes.size() % 2 != 0)
     throw UserError(file.path().string() + ": odd size of " + std::to_string(bytes.size()) +
-                    " bytes; 16-bit token ids take an even number (truncated?)");
+                    " bytes; 16-bit token ids take an even number (truncated?)" + text_hint(file.path()));
   return 0;
 }
 
@@ -137,17 +142,21 @@ Shard::Shard(const std::filesystem::path& path, int64_t vocab) : file_(path), vo
   if (vocab_ < kAllIds) check_ids();
 }
 
-// Checks each chunk's largest id, a loop that vectorises; looks for the position only if a chunk fails.
-void Shard::check_ids() const {
+// Finds each chunk's largest id, a loop that vectorises; looks for a position only if the largest is too
+// large.
+void Shard::check_ids() {
   constexpr size_t kChunk = 1 << 14;
+  uint16_t of_all = 0;
   for (size_t begin = 0; begin < tokens_.size(); begin += kChunk) {
     const auto chunk = tokens_.subspan(begin, std::min(kChunk, tokens_.size() - begin));
     uint16_t largest = 0;
     for (const uint16_t id : chunk) largest = std::max(largest, id);
-    if (largest < vocab_) continue;
-    const auto at = std::ranges::find_if(chunk, [this](uint16_t id) { return id >= vocab_; });
-    refuse_id(static_cast<int64_t>(begin) + (at - chunk.begin()));
+    of_all = std::max(of_all, largest);
   }
+  largest_id_ = of_all;
+  if (of_all < vocab_) return;
+  const auto at = std::ranges::find_if(tokens_, [this](uint16_t id) { return id >= vocab_; });
+  refuse_id(at - tokens_.begin());
 }
 
 void Shard::refuse_id(int64_t index) const {
@@ -156,7 +165,9 @@ void Shard::refuse_id(int64_t index) const {
   throw UserError(path().string() + ": token id " + std::to_string(id) + " at byte " +
                   std::to_string(header + static_cast<size_t>(index) * sizeof(uint16_t)) +
                   " is outside model.vocab=" + std::to_string(vocab_) +
-                  "; set model.vocab to the tokenizer's size, or use the shards of this vocabulary");
+                  (largest_id_ ? ", and the largest is " + std::to_string(*largest_id_) : "") +
+                  "; set model.vocab to the tokenizer's size, or use the shards of this vocabulary" +
+                  text_hint(path()));
 }
 
 void Shard::copy(int64_t first, std::span<int64_t> out) const {

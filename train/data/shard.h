@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 
 #include "train/io/mapped_file.h"
@@ -25,17 +26,20 @@ class Shard {
   const std::filesystem::path& path() const { return file_.path(); }
   ShardFormat format() const { return format_; }
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }  // tokens
+  // The largest id; none with a vocabulary that all 16-bit ids are in, for which none is looked at.
+  std::optional<int64_t> largest_id() const { return largest_id_; }
 
   // Copies tokens [first, first + out.size()). Throws UserError if the file changed since it was opened, as
   // far as its size or an id outside the vocabulary shows that.
   void copy(int64_t first, std::span<int64_t> out) const;
 
  private:
-  void check_ids() const;
+  void check_ids();
   [[noreturn]] void refuse_id(int64_t index) const;
 
   MappedFile file_;
   int64_t vocab_;
+  std::optional<int64_t> largest_id_;
   ShardFormat format_ = ShardFormat::nanogpt;
   std::span<const uint16_t> tokens_;
 };

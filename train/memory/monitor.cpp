@@ -53,7 +53,7 @@ std::string dashboard_line(const Reading& r, std::string_view action, std::strin
   const auto unit = static_cast<double>(large ? kGiB : kMiB);
   return fmt::format("[Step {}] Memory: {:.1f}/{:.1f} {} ({:.0f}%), Status: {}{}{}", r.step,
                      static_cast<double>(r.peak) / unit, static_cast<double>(r.limit) / unit,
-                     large ? "GB" : "MB", 100 * r.share, status.empty() ? status_name(r.status) : status,
+                     large ? "GiB" : "MiB", 100 * r.share, status.empty() ? status_name(r.status) : status,
                      action.empty() ? "" : " - ", action);
 }
 

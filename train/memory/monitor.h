@@ -42,9 +42,8 @@ double fragmentation(const Reading& reading);
 // Bytes of all activation kinds: plain ones, attention, routing, capacity buffers, the experts' rows.
 int64_t activation_bytes(const KindBytes& by_kind);
 
-// "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal", followed by " - ACTION" unless `action` is empty.
-// GB means 2^30 bytes here, as in the names of cards; with a limit below that, MB means 2^20. `status`, if
-// given, replaces the reading's.
+// "[Step 100] Memory: 18.5/24.0 GiB (77%), Status: normal", followed by " - ACTION" unless `action` is empty.
+// With a limit below a GiB in MiB. `status`, if given, replaces the reading's.
 std::string dashboard_line(const Reading& reading, std::string_view action = {},
                            std::string_view status = {});
 

@@ -57,6 +57,14 @@ TEST(Shard, RefusesMissingEmptyFolderAndPipe) {
   expect_refused("", {"empty"});
 }
 
+TEST(Shard, ATextTooShortToBeKnownIsGuessedAt) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "my.txt", "hello, you");
+  expect_user_error([&] { Shard(folder / "my.txt", 256); },
+                    {"token id 25960 at byte 0 is outside model.vocab=256, and the largest is 31008",
+                     "if this is a text, scripts/prepare_data.py makes shards of it"});
+}
+
 TEST(Shard, RefusesOddSize) { expect_refused(std::string("\x01\x00\x02", 3), {"odd size of 3 bytes"}); }
 
 TEST(Shard, RefusesDamagedLlmcHeaders) {

@@ -24,23 +24,23 @@ Reading reading(int64_t step, int64_t peak, int64_t limit, const Thresholds& thr
 TEST(Dashboard, IsTheGuidesLine) {
   const Thresholds t = resolve_thresholds({});
   EXPECT_EQ(dashboard_line(reading(100, gib(18.5), gib(24), t)),
-            "[Step 100] Memory: 18.5/24.0 GB (77%), Status: normal");
+            "[Step 100] Memory: 18.5/24.0 GiB (77%), Status: normal");
   EXPECT_EQ(dashboard_line(reading(200, gib(21.2), gib(24), t)),
-            "[Step 200] Memory: 21.2/24.0 GB (88%), Status: normal");
+            "[Step 200] Memory: 21.2/24.0 GiB (88%), Status: normal");
   EXPECT_EQ(dashboard_line(reading(300, gib(22.8), gib(24), t)),
-            "[Step 300] Memory: 22.8/24.0 GB (95%), Status: critical");
+            "[Step 300] Memory: 22.8/24.0 GiB (95%), Status: critical");
   EXPECT_EQ(dashboard_line(reading(400, gib(20.1), gib(24), t)),
-            "[Step 400] Memory: 20.1/24.0 GB (84%), Status: normal");
+            "[Step 400] Memory: 20.1/24.0 GiB (84%), Status: normal");
 }
 
 TEST(Dashboard, SaysWhatIsDone) {
   const Thresholds t = resolve_thresholds({});
   EXPECT_EQ(dashboard_line(reading(300, gib(22.8), gib(24), t), "reducing batch size"),
-            "[Step 300] Memory: 22.8/24.0 GB (95%), Status: critical - reducing batch size");
+            "[Step 300] Memory: 22.8/24.0 GiB (95%), Status: critical - reducing batch size");
   EXPECT_EQ(dashboard_line(reading(400, gib(20.1), gib(24), t), "batch size restored"),
-            "[Step 400] Memory: 20.1/24.0 GB (84%), Status: normal - batch size restored");
+            "[Step 400] Memory: 20.1/24.0 GiB (84%), Status: normal - batch size restored");
   EXPECT_EQ(dashboard_line(reading(7, gib(24), gib(24), t), "reducing batch size", "out of memory"),
-            "[Step 7] Memory: 24.0/24.0 GB (100%), Status: out of memory - reducing batch size");
+            "[Step 7] Memory: 24.0/24.0 GiB (100%), Status: out of memory - reducing batch size");
 }
 
 TEST(Fragmentation, IsTheShareOfReservedMemoryThatNobodyHas) {
@@ -53,9 +53,9 @@ TEST(Fragmentation, IsTheShareOfReservedMemoryThatNobodyHas) {
 TEST(Dashboard, SmallLimitsAreInMegabytes) {
   const Thresholds t = resolve_thresholds({});
   EXPECT_EQ(dashboard_line(reading(7, 96 << 20, 128 << 20, t)),
-            "[Step 7] Memory: 96.0/128.0 MB (75%), Status: normal");
+            "[Step 7] Memory: 96.0/128.0 MiB (75%), Status: normal");
   EXPECT_EQ(dashboard_line(reading(7, gib(0.5), gib(1), t)),
-            "[Step 7] Memory: 0.5/1.0 GB (50%), Status: normal");
+            "[Step 7] Memory: 0.5/1.0 GiB (50%), Status: normal");
 }
 
 TEST(Thresholds, AreTheProfilesAtTheirBoundaries) {

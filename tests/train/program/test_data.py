@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import re
 import subprocess
 
 import programs
@@ -68,7 +69,15 @@ def test_a_packed_run_goes_on_bit_for_bit(shards, tmp_path):
 def test_a_packed_run_without_room_says_so(shards, tmp_path):
     done = run(shards, tmp_path, *PACKED, "memory.limit=26MiB", "train.tokens_per_device=4096")
     assert done.returncode == 3, done
-    assert "memory budget of 26.0 MiB cannot be met" in done.stderr
+    assert "predicted not to fit memory.limit=26MiB: " in done.stderr
+    assert re.search(r"what would be enough, each by itself:\n  train.tokens_per_device=\d+ train.accumulation=\d+ ", done.stderr)
+
+
+def test_bytes_in_a_model_for_many_tokens_are_noticed(shards, tmp_path):
+    nothing = ["train.steps=0", "eval.batches=0", "checkpoint.keep=0"]
+    done = run(shards, tmp_path / "many", "model.vocab=1024", *nothing)
+    assert "ids above 255 never occur" in done.stdout and "model.vocab=256 saves 98.3k parameters" in done.stdout, done
+    assert "warning" not in run(shards, tmp_path / "bytes", *nothing).stdout
 
 
 @pytest.mark.parametrize("kind", [[], PACKED])

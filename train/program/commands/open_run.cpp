@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iostream>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "train/data/token_stream.h"
 #include "train/data/tokenizer/tokenizer.h"
 #include "train/program/commands/device_choice.h"
+#include "train/program/record/progress.h"
 
 namespace moelab {
 
@@ -44,6 +46,22 @@ c10::Device limited_device(const Settings& settings) {
   return device;
 }
 
+namespace {
+
+// Bytes as tokens in a model for a large vocabulary are trained without a word of what they waste.
+void warn_of_bytes(const Settings& settings, const Dataset& data) {
+  constexpr int64_t kBytes = 256;
+  const ModelSettings& model = settings.model;
+  for (const Source& source : data.train)
+    if (source.tokens.largest_id().value_or(kBytes) >= kBytes || model.vocab <= 2 * kBytes) return;
+  const int64_t spared = (model.vocab - kBytes) * model.d_model * (model.tie_embeddings ? 1 : 2);
+  std::cout << "warning: token ids above 255 never occur in data.path=" << settings.data.path
+            << ", and model.vocab=" << model.vocab << "; if these are bytes, model.vocab=256 saves "
+            << human_count(spared) << " parameters" << std::endl;
+}
+
+}  // namespace
+
 Dataset open_data(const Settings& settings) {
   if (settings.data.path.empty()) {
     throw UserError(
@@ -52,6 +70,7 @@ Dataset open_data(const Settings& settings) {
   }
   Dataset data = open_dataset(settings.data.path, settings.data.validation, settings.model.vocab,
                               settings.train.sequence);
+  warn_of_bytes(settings, data);
   if (settings.train.init.empty()) return data;
   if (data.tokenizer) {
     require_same_tokenizer(settings.train.init, *data.tokenizer);
