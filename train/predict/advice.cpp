@@ -104,9 +104,9 @@ class Adviser {
 
 std::string advice_line(const Advice& advice, size_t width) {
   if (advice.predicted_peak == 0) return fmt::format("  {}\n", advice.setting);
-  const std::string saves = advice.saves > 0 ? "saves " + human_bytes(advice.saves) + ", " : "";
-  return fmt::format("  {:<{}}  peak {}, {}{}\n", advice.setting, width, human_bytes(advice.predicted_peak),
-                     saves, advice.fits ? "fits" : "not enough alone");
+  const std::string saves = advice.saves > 0 ? ", saves " + human_bytes(advice.saves) : "";
+  return fmt::format("  {:<{}}  peak {}{}\n", advice.setting, width, human_bytes(advice.predicted_peak),
+                     saves);
 }
 
 // Fewer rows per forward pass, more passes: the step keeps its rows.
@@ -218,6 +218,16 @@ std::string likely_cause(const Settings& settings, const Refusal& refusal, const
                      symptom.recoveries > 0 ? "now and then" : fmt::format("after {} steps", symptom.steps));
 }
 
+std::string advice_lines(std::vector<Advice> advice) {
+  std::erase_if(advice, [](const Advice& a) { return !a.fits && a.predicted_peak > 0; });
+  if (advice.empty()) return "";
+  size_t width = 0;
+  for (const Advice& a : advice) width = std::max(width, a.setting.size());
+  std::string text = "what would be enough, each by itself:\n";
+  for (const Advice& a : advice) text += advice_line(a, width);
+  return text;
+}
+
 std::string refusal_message(const Refusal& refusal, const std::vector<Advice>& advice,
                             const std::string& cause) {
   std::string text = fmt::format("out of memory in {}", phase_name(refusal.phase));
@@ -229,12 +239,7 @@ std::string refusal_message(const Refusal& refusal, const std::vector<Advice>& a
   }
   text += "\n" + held_lines(refusal.by_kind);
   if (!cause.empty()) text += "likely cause, " + cause + "\n";
-  if (advice.empty()) return text;
-  size_t width = 0;
-  for (const Advice& a : advice) width = std::max(width, a.setting.size());
-  text += "what would help, each by itself:\n";
-  for (const Advice& a : advice) text += advice_line(a, width);
-  return text;
+  return text + advice_lines(advice);
 }
 
 }  // namespace moelab

@@ -36,8 +36,12 @@ std::string likely_cause(const Settings& settings, const Refusal& refusal, const
 // Without `predict_peak`, or if it throws, peaks are not known. `limit` in bytes; 0: memory.limit.
 std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_peak, int64_t limit = 0);
 
+// The changes that are enough, or whose peak is not known, a line each; empty: there are none.
+std::string advice_lines(std::vector<Advice> advice);
+
 // A message of several lines for a run that cannot continue: what was refused and in which phase, what was
-// held by kind (largest first), the likely cause and the advice. Numbers that are 0 are left out.
+// held by kind (largest first), the likely cause and the advice that is enough. Numbers that are 0 are left
+// out.
 std::string refusal_message(const Refusal& refusal, const std::vector<Advice>& advice,
                             const std::string& cause = "");
 

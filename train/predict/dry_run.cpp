@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/memory/block_observer.h"
+#include "kernels/memory/report.h"
 #include "kernels/meta/aten_meta.h"
 #include "kernels/meta/simulated_device.h"
 #include "train/generate/sample_plan.h"
@@ -162,6 +164,19 @@ DryRun dry_run(const Settings& settings, const Gpu& gpu) {
     if (fullest > 0) run(first + fullest * settings.parallel.tensor);
   }
   return *most;
+}
+
+std::string peak_text(const DryRun& run) {
+  std::vector<std::pair<std::string, int64_t>> kinds;
+  for (const auto& kind : kind_report(run.by_kind_at_peak))
+    if (kind.second > 0 && kind.first.find('.') == std::string::npos) kinds.push_back(kind);
+  std::stable_sort(kinds.begin(), kinds.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  kinds.resize(std::min<size_t>(kinds.size(), 3));
+  const auto highest = std::max_element(run.phase_peak.begin(), run.phase_peak.end());
+  std::string text(phase_name(static_cast<Phase>(highest - run.phase_peak.begin())));
+  for (const auto& [name, bytes] : kinds) text += ", " + name + " " + human_bytes(bytes);
+  return text;
 }
 
 DryRun dry_run(const Settings& settings) { return dry_run(settings, gpu_of_preset(settings)); }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/memory/ledger.h"
@@ -43,5 +44,8 @@ DryRun dry_run(const Settings& settings);
 DryRun dry_run(const Settings& settings, const Gpu& gpu);
 // That of one of the ranks.
 DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu);
+
+// Where the peak is, and its three largest kinds: "backward, activations 3.1 GiB, optimizer 1.0 GiB".
+std::string peak_text(const DryRun& run);
 
 }  // namespace moelab

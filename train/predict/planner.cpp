@@ -7,6 +7,9 @@
 #include "moe/settings/error.h"
 #include "train/predict/formula.h"
 #include "train/predict/options.h"
+#include "train/settings/facts/data_parallel.h"
+#include "train/settings/print.h"
+#include "train/settings/resolve.h"
 #include "train/settings/validate.h"
 
 namespace moelab {
@@ -169,6 +172,26 @@ class Search {
 };
 
 }  // namespace
+
+int64_t finalists_for(const Settings& settings) {
+  constexpr int64_t kDryBlocks = 4000;
+  return std::clamp<int64_t>(kDryBlocks / settings.model.layers / (data_ranks(settings) > 1 ? 2 : 1), 40,
+                             500);
+}
+
+std::vector<std::string> added_settings(const Settings& given, const Settings& plan) {
+  const auto before = setting_texts(unresolve(given)), after = setting_texts(unresolve(plan));
+  std::vector<std::string> words;
+  for (const auto& [key, value] : after)
+    if (before.at(key) != value) words.push_back(key + "=" + value);
+  return words;
+}
+
+std::string names_of(const Plan& plan) {
+  std::string text;
+  for (const Plan::Part& part : plan.parts) text += (text.empty() ? "" : ", ") + part.name;
+  return text.empty() ? "the settings as given" : text;
+}
 
 double step_tokens(const TrainSettings& train) {
   return static_cast<double>(train.micro_batch * train.accumulation * train.row());

@@ -55,6 +55,16 @@ struct PlanResult {
 PlanResult search_plans(const Settings& base, const CostModel& costs, const PlanSearch& search,
                         const PredictBytes& predict);
 
+// Dry runs that keep a search of these settings within ten seconds: one takes one or two milliseconds a
+// block, and with several ranks two are run, the first's and the fullest's.
+int64_t finalists_for(const Settings& settings);
+
+// The settings of a plan that `given`, both resolved, has not: key=value.
+std::vector<std::string> added_settings(const Settings& given, const Settings& plan);
+
+// The plan's techniques, e.g. "bf16, recompute_cheap".
+std::string names_of(const Plan& plan);
+
 // Number of tokens that a step trains on, without padding.
 double step_tokens(const TrainSettings& train);
 

@@ -3,7 +3,9 @@ left behind."""
 
 import json
 import pathlib
+import re
 import resource
+import shlex
 import subprocess
 
 import numpy as np
@@ -52,13 +54,37 @@ def test_a_budget_too_small_for_the_batch_is_met_with_smaller_ones(shards, free,
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["status"] == "ok" and summary["peak_bytes"] <= peak * 9 // 10
     # with nothing of it undone, there is the old way
-    stopped = train(shards, tmp_path / "stopped", f"memory.limit={peak * 9 // 10}", "memory.recover=false")
+    stopped = train(shards, tmp_path / "stopped", f"memory.limit={peak * 9 // 10}", "memory.recover=false",
+                    "monitor.snapshot=oom")
     assert stopped.returncode == 3
-    for line in ["out of memory in ", "likely cause, at the first step: ", "what would help, each by itself:",
+    for line in ["out of memory in ", "likely cause, at the first step: ", "what would be enough, each by itself:",
                  "train.micro_batch=4 train.accumulation=2 ", "placement.optimizer=host ", ", saves ",
                  "cannot be met after step 0; summary in "]:  # fmt: skip
         assert line in stopped.stderr, (line, stopped.stderr)
     assert json.loads((tmp_path / "stopped/summary.json").read_text())["status"] == "oom"
+
+
+def test_a_card_s_preset_says_how_much_of_it_a_run_takes(shards, tmp_path):
+    done = train(shards, tmp_path, "--preset", "gpu-8gb", "train.steps=1", "memory.limit=1GiB")
+    found = re.match(r"gpu-8gb: predicted to take ([\d.]+) MiB, (\d+) % of 1.0 GiB; what would fit too, one change at a time: "
+                     r"train.micro_batch=\d+, train.sequence=\d+ or --config moe-\w+\n", done.stdout)
+    assert found and abs(float(found[1]) / 1024 * 100 - int(found[2])) <= 0.5, done.stdout
+
+
+def test_a_run_that_is_predicted_not_to_fit_is_refused_at_once_with_what_fits(shards, free, tmp_path):
+    limit = f"memory.limit={free[1] * 9 // 10}"
+    refused = train(shards, tmp_path / "run", limit, "memory.recover=false")
+    assert refused.returncode == 3 and not (tmp_path / "run").exists()
+    assert refused.stderr.startswith("moelab: predicted not to fit memory.limit="), refused.stderr
+    (added,) = re.findall(r"^the fastest combination that fits takes .+; add\n  (.+)$", refused.stderr, re.M)
+    done = train(shards, tmp_path / "run", limit, "memory.recover=false", *shlex.split(added))
+    assert done.returncode == 0, done.stderr
+    # not even a micro-batch of one row: no run is begun that recovery could not bring to its end
+    least = train(shards, tmp_path / "least", "train.micro_batch=1", "train.accumulation=8")
+    assert least.returncode == 0, least.stderr
+    smallest = json.loads((tmp_path / "least/summary.json").read_text())["peak_bytes"]
+    assert train(shards, tmp_path / "none", f"memory.limit={smallest * 99 // 100}").returncode == 3
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("settings", [["placement.optimizer=host", "placement.gradients=host"],

@@ -135,9 +135,8 @@ TEST(Advice, SaysWhatWasRefusedAndHeld) {
       "out of memory in backward: 12.0 MiB more was needed, 12.0 MiB of the limit of 512.0 MiB was free\n"
       "held then: activations 400.0 MiB, gradients 100.0 MiB\n"
       "likely cause, at the first step\n"
-      "what would help, each by itself:\n"
-      "  activations.checkpoint=full  peak 300.0 MiB, saves 200.0 MiB, fits\n"
-      "  train.sequence=128           peak 600.0 MiB, not enough alone\n");
+      "what would be enough, each by itself:\n"
+      "  activations.checkpoint=full  peak 300.0 MiB, saves 200.0 MiB\n");
   EXPECT_EQ(refusal_message(Refusal{}, {}), "out of memory in init\n");
 }
 

@@ -339,7 +339,8 @@ def test_when_no_micro_batch_is_small_enough_the_rank_says_so_and_all_end(tmp_pa
     script = tmp_path / "rank.sh"
     script.write_text('#!/bin/sh\n[ "$RANK" = 0 ] || set -- "$@" memory.limit=24MiB\nexec "$@"\n')
     script.chmod(0o755)
-    command = [RANKS, 2, script, *settings(tmp_path / "run", corpus, 1, "train.micro_batch=4", "train.sequence=256", "parallel.zero=2")]
+    command = [RANKS, 2, script, *settings(tmp_path / "run", corpus, 1, "train.micro_batch=4", "train.sequence=256", "parallel.zero=2",
+                                           "monitor.snapshot=oom")]  # else the prediction ends it before it starts
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 3
     assert "the memory budget of 24.0 MiB cannot be met after step 0" in done.stderr, done.stderr

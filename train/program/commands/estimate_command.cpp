@@ -7,6 +7,7 @@
 #include "kernels/memory/report.h"
 #include "train/predict/estimate.h"
 #include "train/predict/known_formulas.h"
+#include "train/predict/probe.h"
 #include "train/predict/step_cost.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
@@ -249,12 +250,28 @@ void print_gpu(const Estimate& estimate) {
   print("taken of the card", estimate.on_card(), "");
 }
 
+// Whether the run fits memory.limit, and on a GPU the card, in the first line.
+void print_verdict(const Settings& settings, const Estimate& estimate) {
+  const int64_t limit = settings.memory.limit.count, needed = estimate.needed();
+  if (limit == 0) return;
+  const std::string share =
+      fmt::format("{}, {:.0f} % of the limit of {}", human_bytes(needed),
+                  100 * static_cast<double>(needed) / static_cast<double>(limit), human_bytes(limit));
+  if (estimate.fits(limit))
+    std::cout << "fits: takes " << share << "; scratch inside library products comes on top\n";
+  else
+    std::cout << "does NOT fit: takes " << share
+              << (needed <= limit ? ", and CUDA's context the rest of the card" : "")
+              << "; moelab plan finds techniques that do\n";
+}
+
 void print_text(const Settings& settings, const Estimate& estimate, const Gpu& gpu, int64_t ranks) {
   const DryRun& run = estimate.run;
   const ModelSettings& m = settings.model;
   const std::string compute = value_text(settings.precision.compute);
   const bool wide = settings.precision.compute == ComputePrecision::fp32;
   const bool masters = !wide && keeps_masters(settings);
+  print_verdict(settings, estimate);
   std::cout << fmt::format("{}, {} parameters; micro-batch {} x {} tokens, accumulation {}, {}\n", m.preset,
                            human_count(parameter_count(m)), settings.train.micro_batch, settings.train.row(),
                            settings.train.accumulation, compute + (masters ? " with fp32 masters" : ""));
@@ -293,11 +310,6 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
   print_state(settings, run);
   print_formulas(settings, run);
   if (ranks > 1) print_ranks(settings, gpu, ranks);
-  if (settings.memory.limit.count > 0) {
-    std::cout << fmt::format("\n{} the limit of {}; scratch inside library products comes on top\n",
-                             estimate.fits(settings.memory.limit.count) ? "fits" : "does NOT fit",
-                             human_bytes(settings.memory.limit.count));
-  }
 }
 
 }  // namespace
@@ -305,6 +317,8 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
 int estimate_command(const Settings& given, bool json, int64_t ranks) {
   const auto [settings, gpu] = predicted_on(given);
   use_threads(settings);
+  if (const std::string slow = slow_products(settings); !slow.empty())
+    std::cerr << "warning: " << slow << "\n";
   const Estimate predicted = estimate(settings, gpu);
   json ? print_json(settings, predicted, gpu, ranks) : print_text(settings, predicted, gpu, ranks);
   return predicted.fits(settings.memory.limit.count) ? 0 : 3;

@@ -23,10 +23,6 @@
 namespace moelab {
 namespace {
 
-// A dry run takes one or two milliseconds a block; this total keeps a plan within ten seconds. With several
-// ranks two of them are run: the first, and the fullest.
-constexpr int64_t kDryBlocks = 4000;
-
 // Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit or the
 // card, what is too much there.
 int64_t bytes_needed(const Settings& settings, const Gpu& gpu) {
@@ -35,40 +31,10 @@ int64_t bytes_needed(const Settings& settings, const Gpu& gpu) {
   return gpu.bytes > 0 ? needs.on_card() : needs.needed();
 }
 
-std::string names_of(const Plan& plan) {
-  std::string text;
-  for (const Plan::Part& part : plan.parts) text += (text.empty() ? "" : ", ") + part.name;
-  return text.empty() ? "the settings as given" : text;
-}
-
 // Tokens a second of all ranks.
 std::string speed_of(const Settings& base, const Plan& plan) {
   const auto ranks = static_cast<double>(data_ranks(base));
   return fmt::format("{:.0f}", ranks * step_tokens(base.train) / plan.time.total());
-}
-
-// Where the peak is, and its three largest kinds, e.g. "backward, activations 3.1 GiB, optimizer 1.0 GiB".
-std::string peak_text(const DryRun& run) {
-  std::vector<std::pair<std::string, int64_t>> kinds;
-  for (const auto& kind : kind_report(run.by_kind_at_peak))
-    if (kind.second > 0 && kind.first.find('.') == std::string::npos) kinds.push_back(kind);
-  std::stable_sort(kinds.begin(), kinds.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  kinds.resize(std::min<size_t>(kinds.size(), 3));
-  const auto highest = std::max_element(run.phase_peak.begin(), run.phase_peak.end());
-  std::string text(phase_name(static_cast<Phase>(highest - run.phase_peak.begin())));
-  for (const auto& [name, bytes] : kinds) text += ", " + name + " " + human_bytes(bytes);
-  return text;
-}
-
-// What the user has to add to `given` for the plan, as key=value. The device and its memory are given.
-std::vector<std::string> added_settings(const Settings& given, const Settings& plan) {
-  const auto before = setting_texts(unresolve(given)), after = setting_texts(unresolve(plan));
-  std::vector<std::string> words;
-  for (const auto& [key, value] : after)
-    if (before.at(key) != value && key != "run.device" && key != "parallel.data")
-      words.push_back(key + "=" + value);
-  return words;
 }
 
 void print_question(const Settings& base, const PlanCall& call) {
@@ -216,13 +182,14 @@ int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& 
 int plan_command(const Settings& base, const PlanCall& call) {
   use_threads(base);
   const CostModel& known = cost_model(call.device);
+  if (const std::string slow = slow_products(base); !slow.empty()) std::cerr << "warning: " << slow << "\n";
   std::optional<Probe> probe;
   if (call.device == "cpu" && known.gemm.known()) probe = probe_cpu();
   const CostModel costs = probe ? scaled_to(known, *probe) : known;
   PlanSearch search{.pinned = call.pinned};
   search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
   if (call.ranks > 1) search.link = find_link(call.link);
-  search.finalists = std::clamp<int64_t>(kDryBlocks / base.model.layers / (call.ranks > 1 ? 2 : 1), 40, 500);
+  search.finalists = finalists_for(base);
   const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;
   const PredictBytes bytes = [&](const Settings& s) { return bytes_needed(s, gpu); };
   const PlanResult result = search_plans(base, costs, search, bytes);

@@ -18,7 +18,9 @@
 #include "train/loop/train_loop.h"
 #include "train/parallel/ranks.h"
 #include "train/predict/advice.h"
+#include "train/predict/probe.h"
 #include "train/predict/savings.h"
+#include "train/program/commands/budget_check.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
@@ -142,19 +144,6 @@ void refuse_used_folder(const Settings& settings, const TrainOptions& options, C
 
 // The GPU that a run's predictions are for: its own.
 Gpu predicted_gpu(c10::Device device) { return device.is_cuda() ? gpu_at(device) : Gpu{}; }
-
-// Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
-// prediction, which leaves library scratch out.
-std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
-  const int64_t limit = settings.memory.limit.count;
-  const int64_t start = predicted.phase_peak[static_cast<size_t>(Phase::init)];
-  if (limit == 0 || start <= limit) return "";
-  const int64_t mib = (predicted.held() + predicted.held() / 50 + (int64_t{1} << 20) - 1) >> 20;
-  return "memory.limit=" + value_text(settings.memory.limit) + " cannot hold what the run begins with, " +
-         human_bytes(start) +
-         " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB" +
-         (limit < 1024 ? " (a number without a unit counts bytes)" : "");
-}
 
 // One run of moelab train: opens what a TrainLoop drives, records what it does, and always ends the run
 // properly, whatever happened.
@@ -399,6 +388,13 @@ class TrainRun : LoopObserver {
   RunFailure failure_;
 };
 
+// The products that this measures are not the run's, nor are their bytes.
+void warn_of_slow_products(const Settings& settings) {
+  const std::string slow = slow_products(settings);
+  cpu_ledger(Home::host).reset_peaks();
+  if (!slow.empty()) std::cout << "warning: " << slow << std::endl;
+}
+
 }  // namespace
 
 int train_command(const Settings& given, const TrainOptions& options, const std::string& command_line) {
@@ -414,11 +410,13 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   refuse_used_folder(settings, options, *ranks.data().control);
   use_threads(settings);
   const DryRun predicted = dry_run_of_rank(settings, world.rank, predicted_gpu(chosen.device));
-  const std::string reason = too_small_limit(settings, predicted);
-  if (on_any_rank(*ranks.data().control, !reason.empty())) {
-    if (!reason.empty()) std::cerr << "moelab: " << reason << "\n";
+  const BudgetCheck check = check_budget(settings, predicted, predicted_gpu(chosen.device));
+  if (on_any_rank(*ranks.data().control, !check.refusal.empty())) {
+    std::cerr << check.refusal;
     return 3;
   }
+  std::cout << check.note << std::flush;
+  warn_of_slow_products(settings);
   try {
     if (chosen.device.is_cuda()) ranks.connect(chosen.device);
     return TrainRun(settings, options, command_line, predicted, ranks).run();

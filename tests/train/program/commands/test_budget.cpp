@@ -114,7 +114,7 @@ TEST_F(BudgetRunTest, EvaluationGoesOnInSmallerBatches) {
   EXPECT_EQ(micro_batches(got), (std::vector<int64_t>{2, 2, 2, 2}));
   EXPECT_NEAR(got.lines[1]["held_out_loss"].get<double>() / free.lines[1]["held_out_loss"].get<double>(), 1,
               1e-6);
-  tight.push_back("memory.recover=false");
+  tight.insert(tight.end(), {"memory.recover=false", "monitor.snapshot=oom"});
   const BudgetRun stopped = run("stopped", tight);
   EXPECT_EQ(stopped.code, 3);
   EXPECT_NE(stopped.error.find("in evaluation: its batch is too large, eval.micro_batch=16"),

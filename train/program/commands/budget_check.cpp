@@ -1,0 +1,135 @@
+#include "train/program/commands/budget_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "kernels/memory/report.h"
+#include "moe/settings/error.h"
+#include "train/memory/split.h"
+#include "train/predict/advice.h"
+#include "train/predict/larger.h"
+#include "train/predict/planner.h"
+#include "train/settings/convert.h"
+#include "train/settings/presets/presets.h"
+#include "train/settings/shell_line.h"
+
+namespace moelab {
+namespace {
+
+// Why a run cannot even begin under memory.limit; empty: it can. The suggested limit is 2 % above the
+// prediction, which leaves library scratch out.
+std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
+  const int64_t limit = settings.memory.limit.count;
+  const int64_t start = predicted.phase_peak[static_cast<size_t>(Phase::init)];
+  if (start <= limit) return "";
+  const int64_t mib = (predicted.held() + predicted.held() / 50 + (int64_t{1} << 20) - 1) >> 20;
+  return "moelab: memory.limit=" + value_text(settings.memory.limit) +
+         " cannot hold what the run begins with, " + human_bytes(start) +
+         " of weights and state; the smallest that would do is memory.limit=" + std::to_string(mib) + "MiB" +
+         (limit < 1024 ? " (a number without a unit counts bytes)" : "") + "\n";
+}
+
+class Check {
+ public:
+  Check(const Settings& settings, const DryRun& predicted, const Gpu& gpu)
+      : settings_(settings), predicted_(predicted), limit_(settings.memory.limit.count), gpu_(gpu) {}
+
+  BudgetCheck result() {
+    if (limit_ == 0) return {};
+    if (const std::string small = too_small_limit(settings_, predicted_); !small.empty()) {
+      const PlanResult found = combinations();
+      return {"", small + (found.fits.empty() ? "" : combination_text(found.fits.front()))};
+    }
+    if (predicted_.held() <= limit_) return {card_note(), ""};
+    const std::string verdict = fmt::format("predicted not to fit memory.limit={}: {} at the peak, in {}",
+                                            value_text(settings_.memory.limit),
+                                            human_bytes(predicted_.held()), peak_text(predicted_));
+    if (settings_.monitor.snapshot == SnapshotWhen::oom)
+      return {verdict + "; started all the same for its snapshot (monitor.snapshot=oom)\n", ""};
+    if (const std::string smaller = recovered(); !smaller.empty())
+      return {verdict + "; the run will go on in smaller batches: " + smaller + " is predicted to fit\n", ""};
+    return {"", "moelab: " + verdict + "; nothing was started\n" + what_fits()};
+  }
+
+ private:
+  // A preset of a card is about how much of it a run takes.
+  std::string card_note() {
+    const Card* const card = find_card(settings_.run.preset);
+    if (card == nullptr || settings_.run.scale != 1 || settings_.parallel.data > 1) return "";
+    const double share = static_cast<double>(predicted_.held()) / static_cast<double>(limit_);
+    std::string note = fmt::format("{}: predicted to take {}, {:.0f} % of {}", settings_.run.preset,
+                                   human_bytes(predicted_.held()), 100 * share, human_bytes(limit_));
+    if (share < settings_.memory.target && settings_.train.steps > 0) {
+      const std::string larger = larger_that_fits(settings_, room(), predict_).text();
+      if (!larger.empty()) note += "; what would fit too, one change at a time: " + larger;
+    }
+    return note + "\n";
+  }
+
+  // What a run that runs out of memory can come down to by itself: "train.micro_batch=2"; empty: to nothing
+  // that fits.
+  std::string recovered() {
+    if (!settings_.memory.recover) return "";
+    Settings smaller = settings_;
+    smaller.eval.micro_batch = 1;
+    smaller.sample.max_sequences = 1;
+    Split split{smaller.train.micro_batch, smaller.train.accumulation};
+    while (predict_(smaller) > limit_) {
+      const std::optional<Split> next = halved(split);
+      if (!next || smaller.optim.in_backward) return "";
+      split = *next;
+      smaller.train.micro_batch = split.micro_batch;
+      smaller.train.accumulation = split.accumulation;
+    }
+    return fmt::format("train.micro_batch={} train.accumulation={}", split.micro_batch, split.accumulation);
+  }
+
+  // The fastest combination that fits, by the costs of a device like the run's.
+  PlanResult combinations() {
+    const bool cuda = settings_.run.device == DeviceChoice::cuda;
+    const Card* const card = find_card(settings_.run.preset);
+    const CostModel& costs = !cuda             ? cost_model("cpu")
+                             : card == nullptr ? cost_model("h100")
+                                               : cost_model_of_card(card->name);
+    const PlanSearch search{.room = room(), .best = 1, .finalists = finalists_for(settings_)};
+    return search_plans(settings_, costs, search, predict_);
+  }
+
+  std::string combination_text(const Plan& plan) const {
+    return fmt::format("the fastest combination that fits takes {}, with {}; add\n  {}\n",
+                       human_bytes(plan.peak), names_of(plan),
+                       shell_line(added_settings(settings_, plan.settings)));
+  }
+
+  // A combination; without one the smallest, and the changes of the model or the budget that are enough.
+  std::string what_fits() {
+    const PlanResult found = combinations();
+    if (!found.fits.empty()) return combination_text(found.fits.front());
+    std::string text = "no combination of techniques fits";
+    if (found.smallest)
+      text += fmt::format("; the smallest takes {}, with {}", human_bytes(found.smallest->peak),
+                          names_of(*found.smallest));
+    return text + "\n" + advice_lines(advise(settings_, predict_));
+  }
+
+  int64_t room() const {
+    return static_cast<int64_t>(static_cast<double>(limit_) * settings_.memory.critical);
+  }
+
+  const Settings& settings_;
+  const DryRun& predicted_;
+  int64_t limit_;
+  const Gpu& gpu_;
+  PredictBytes predict_ = [this](const Settings& s) { return dry_run(s, gpu_).held(); };
+};
+
+}  // namespace
+
+BudgetCheck check_budget(const Settings& settings, const DryRun& predicted, const Gpu& gpu) {
+  return Check(settings, predicted, gpu).result();
+}
+
+}  // namespace moelab
