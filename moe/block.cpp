@@ -69,7 +69,7 @@ at::Tensor attend(const at::Tensor& x_BSD, const BlockWeights& w, const BlockCon
   if (!context.texts.empty()) return attend_cached(qkv, m, span, context.texts);
   const bool whole = context.attention.kernel == AttentionKernel::materialised;
   return causal_attention(qkv, m.heads, m.kv(), whole ? AttentionPath::materialised : AttentionPath::flash,
-                          span.of_documents(places.longest_document), places.documents);
+                          span, places.documents, places.starts);
 }
 
 bool recomputes(const SelectiveRecompute* pieces, Piece piece) { return pieces && pieces->recomputes(piece); }

@@ -1,9 +1,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <limits>
 #include <span>
 
+#include "kernels/attention/document_attention.h"
 #include "moe/kv_cache.h"
 #include "moe/moe_layer.h"
 #include "moe/reducer.h"
@@ -26,8 +26,8 @@ struct BlockWeights {
 struct TokenPositions {
   at::Tensor rope;             // rows of rope_table: S of them, or one for each of B * S tokens
   at::Tensor position_B = {};  // for one token of each of B texts, see Transformer::next_logits
-  at::Tensor documents = {};   // as ForwardContext's, on x's device
-  int64_t longest_document = std::numeric_limits<int64_t>::max();
+  at::Tensor documents = {};   // as Documents', on x's device
+  DocumentStarts starts = {};  // where they begin, if a kernel wants to know
 };
 
 // What a block takes besides its input and its weights.

@@ -33,7 +33,7 @@ struct MoeContext {
   bool training;                  // dispatch as the settings say; otherwise dropless
   RoutingStats* stats = nullptr;  // counts routing, unless it is replayed; null: no counting
   bool keep_hidden = true;        // as for expert_block; the one-hot dispatch always keeps it
-  at::Tensor documents = {};      // as ForwardContext's, on x's device
+  at::Tensor documents = {};      // as Documents', on x's device
   Reducer reducer = {};           // of ranks that have a slice of F each
   // Of ranks that have tokens of their own and some of the experts each; null: all experts are here. Excludes
   // the one-hot dispatch. Must live as long as the results' backward passes.

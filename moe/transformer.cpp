@@ -7,12 +7,14 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/attention/document_attention.h"
 #include "kernels/attention/rope.h"
 #include "kernels/dense/embedding.h"
 #include "kernels/dense/linear.h"
 #include "kernels/dense/rms_norm.h"
 #include "kernels/loss/linear_cross_entropy.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/simulated_device.h"
 #include "moe/name_hash.h"
 
 // Axes: B sequences of S tokens, V vocabulary, D width, E experts, F expert width.
@@ -195,11 +197,15 @@ at::Tensor Transformer::on_device(const at::Tensor& batch) const {
   return batch.to(options_.device, /*non_blocking=*/true);
 }
 
-TokenPositions Transformer::places_of(int64_t sequence, const at::Tensor& documents_BS) {
+TokenPositions Transformer::places_of(int64_t sequence, const Documents& documents) {
   KindScope kind(Kind::activations);
-  if (!documents_BS.defined()) return {.rope = rope(sequence)};
-  const at::Tensor documents = on_device(documents_BS);
-  return {.rope = rope_in(documents), .documents = documents, .longest_document = options_.longest_document};
+  if (!documents.begin_BS.defined()) return {.rope = rope(sequence)};
+  const at::Tensor begin_BS = on_device(documents.begin_BS);
+  TokenPositions places{.rope = rope_in(begin_BS), .documents = begin_BS};
+  places.starts.longest = options_.longest_document;
+  if (on_cuda(begin_BS) && options_.compute != at::kFloat && documents.room > 0)
+    places.starts = document_starts(begin_BS, options_.longest_document, documents.room);
+  return places;
 }
 
 Hidden Transformer::embed(const at::Tensor& tokens_BS, BlockRunner& runner) {
@@ -248,9 +254,9 @@ Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Toke
   return h;
 }
 
-Hidden Transformer::run_blocks(Hidden h, bool training, BlockRunner& runner, const at::Tensor& documents_BS,
+Hidden Transformer::run_blocks(Hidden h, bool training, BlockRunner& runner, const Documents& documents,
                                int64_t chunk) {
-  const TokenPositions places = places_of(h.x_BSD.size(1), documents_BS);
+  const TokenPositions places = places_of(h.x_BSD.size(1), documents);
   return run(std::move(h), training, runner, places, {}, chunk);
 }
 
@@ -288,7 +294,7 @@ LossParts Transformer::forward(const at::Tensor& tokens_BS, const at::Tensor& ta
 }
 
 ReferenceHead Transformer::reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
-                                     const at::Tensor& documents) {
+                                     const Documents& documents) {
   at::NoGradGuard no_grad;
   const at::Tensor x_BSD = final_norm(run_blocks(embed(tokens_BS, runner), true, runner, documents).x_BSD);
   return {x_BSD.flatten(0, 1), head_VD_, weight};

@@ -11,6 +11,7 @@
 
 #include "kernels/loss/linear_cross_entropy.h"
 #include "moe/block.h"
+#include "moe/documents.h"
 #include "moe/kv_cache.h"
 #include "moe/parameter.h"
 #include "moe/runner.h"
@@ -54,10 +55,7 @@ struct ForwardContext {
   // The losses returned are unscaled.
   std::optional<at::Tensor> loss_scale = {};
   const ReferenceHead* reference = nullptr;  // another model's head for the same tokens; null: none
-  // (B, S) int32: where in its row the token's document begins; -1: padding. Documents that share a row have
-  // their own positions and see only themselves. Padding needs a target of -1 and is counted nowhere.
-  // Undefined: each row is one document.
-  at::Tensor documents = {};
+  Documents documents = {};
 };
 
 // A decoder-only transformer of mixtures of experts (or dense): embedding -> N x [attention, MoE] -> norm ->
@@ -86,15 +84,14 @@ class Transformer {
   // outputs with the gradients that the next stage has of its inputs. A stage of several chunks runs the
   // blocks of one at a time.
   Hidden embed(const at::Tensor& tokens_BS, BlockRunner& runner);
-  Hidden run_blocks(Hidden hidden, bool training, BlockRunner& runner,
-                    const at::Tensor& documents_BS = {},  // as ForwardContext's
+  Hidden run_blocks(Hidden hidden, bool training, BlockRunner& runner, const Documents& documents = {},
                     int64_t chunk = 0);
   LossParts losses(Hidden hidden, const at::Tensor& targets_BS, BlockRunner& runner,
                    const ForwardContext& context = {});
 
   // This model's side of a comparison, for tokens (B, S), with the settings' dispatch and without gradients.
   ReferenceHead reference(const at::Tensor& tokens_BS, BlockRunner& runner, double weight,
-                          const at::Tensor& documents = {});
+                          const Documents& documents = {});
 
   // Logits (B, S, V) in the compute type, for short texts: the whole tensor is allocated.
   at::Tensor logits(const at::Tensor& tokens_BS, BlockRunner& runner);
@@ -158,7 +155,7 @@ class Transformer {
   const at::Tensor& rope(int64_t sequence);
   at::Tensor cached_rope(std::span<const CachedText> texts) const;
   at::Tensor rope_in(const at::Tensor& documents_BS);  // on the device
-  TokenPositions places_of(int64_t sequence, const at::Tensor& documents_BS = {});
+  TokenPositions places_of(int64_t sequence, const Documents& documents = {});
   at::Tensor on_device(const at::Tensor& batch) const;
   at::Tensor final_norm(const at::Tensor& x_BSD) const;
   at::Tensor logits_of(const at::Tensor& x_TD, BlockRunner& runner) const;

@@ -13,11 +13,11 @@
 
 #include "kernels/attention/band_attention.h"
 #include "kernels/attention/blocked_attention.h"
+#include "kernels/attention/document_attention.h"
 #include "kernels/dense/product.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
-#include "kernels/operator/gpu.h"
 #include "kernels/operator/op_handle.h"
 
 // Axes: B batch, S sequence, H query heads, K key/value heads, N = H + 2K packed heads, hd width of a head.
@@ -35,20 +35,12 @@ struct Packed {
         v(qkv.narrow(2, heads + kv_heads, kv_heads)) {}
 };
 
-// On CUDA the flash kernel takes 16-bit types from Ampere on; everything else goes to the memory-efficient
-// kernel.
-bool is_cuda_flash(const Tensor& q) {
-  if (!on_cuda(q) || q.scalar_type() == at::kFloat) return false;
-  return q.is_meta() || compute_capability(q.device()) >= 80;
-}
-
 // Whether the library's kernel for the device supports the head width: on CUDA a multiple of 16 bytes, for
-// flash at most 256 elements.
+// flash at most 256 elements. What flash does not take goes to the memory-efficient kernel.
 bool library_takes(const Tensor& qkv) {
   if (multiplies_as_fp32(qkv)) return false;
-  const int64_t hd = qkv.size(3);
-  const bool whole = hd * static_cast<int64_t>(qkv.element_size()) % 16 == 0;
-  return !on_cuda(qkv) || (whole && (!is_cuda_flash(qkv) || hd <= 256));
+  if (is_cuda_flash(qkv)) return has_flash_width(qkv);
+  return !on_cuda(qkv) || qkv.size(3) * static_cast<int64_t>(qkv.element_size()) % 16 == 0;
 }
 
 // Whether the library computes it. Its flash kernel on CUDA knows a sliding window too.
@@ -104,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor> meta_backward(const Tensor& grad, const Tenso
   const bool flash = is_cuda_flash(q);
   const int64_t B = q.size(0), H = q.size(1), hd = q.size(3);
   const int64_t rows = at::round_up<int64_t>(q.size(2), flash ? 128 : 64),
-                width = at::round_up<int64_t>(hd, flash && hd <= 192 ? 32 : 64);
+                width = flash ? flash_sum_width(hd) : at::round_up<int64_t>(hd, 64);
   const Tensor dq = empty_transposed(q), dk = empty_transposed(k), dv = empty_transposed(v);
   const Tensor scratch = at::empty({B, H, rows, 1 + width}, q.options().dtype(at::kFloat));
   Tensor expanded;
@@ -156,13 +148,16 @@ std::tuple<Tensor, Tensor, Tensor> library_backward(const Tensor& grad, const Te
 // One implementation for all devices: CPU, CUDA and Meta differ only in LibTorch's call. Our own blocked
 // attention comes first where it is supported: LibTorch's bf16 kernels leave a CPU's matrix unit mostly idle.
 std::tuple<Tensor, Tensor> flash_forward(const Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t block,
-                                         int64_t blocks, const OptionalTensor& documents) {
+                                         int64_t blocks, const OptionalTensor& documents,
+                                         const OptionalTensor& starts, int64_t longest) {
   const KindScope kind(Kind::attention);
   const AttentionSpan span{block, blocks};
-  const Tensor starts = documents.value_or(Tensor());
-  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span, starts);
+  const Tensor begins = documents.value_or(Tensor());
+  if (has_blocked_attention(qkv)) return blocked_attention_forward(qkv, heads, kv_heads, span, begins);
+  if (const DocumentStarts all{starts.value_or(Tensor()), longest}; has_document_attention(qkv, span, all))
+    return document_attention_forward(qkv, heads, kv_heads, span, all);
   if (!library_computes(qkv, span, documents)) {
-    return band_attention_forward(qkv, heads, kv_heads, span, starts);
+    return band_attention_forward(qkv, heads, kv_heads, span.of_documents(longest), begins);
   }
   const Packed in(qkv, heads, kv_heads);
   auto [out, logsumexp] = library_forward(in.q.transpose(1, 2), in.k.transpose(1, 2), in.v.transpose(1, 2),
@@ -185,15 +180,17 @@ void accumulate(Tensor sum, Tensor gradient, bool first) {
 // in fp32. Keys and values are never expanded.
 Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, const Tensor& logsumexp,
                       int64_t heads, int64_t kv_heads, int64_t block, int64_t blocks,
-                      const OptionalTensor& documents) {
+                      const OptionalTensor& documents, const OptionalTensor& starts, int64_t longest) {
   const KindScope kind(Kind::attention);
   const AttentionSpan span{block, blocks};
-  const Tensor starts = documents.value_or(Tensor());
+  const Tensor begins = documents.value_or(Tensor());
   if (has_blocked_attention(qkv)) {
-    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, starts);
+    return blocked_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, begins);
   }
+  if (const DocumentStarts all{starts.value_or(Tensor()), longest}; has_document_attention(qkv, span, all))
+    return document_attention_backward(grad, qkv, out, logsumexp, heads, kv_heads, span, all);
   if (!library_computes(qkv, span, documents)) {
-    return band_attention_backward(grad, qkv, logsumexp, heads, kv_heads, span, starts);
+    return band_attention_backward(grad, qkv, logsumexp, heads, kv_heads, span.of_documents(longest), begins);
   }
   const int64_t B = qkv.size(0), S = qkv.size(1), hd = qkv.size(3);
   const int64_t passes = is_cuda_flash(qkv) ? 1 : heads / kv_heads;
@@ -224,10 +221,13 @@ Tensor flash_backward(const Tensor& grad, const Tensor& qkv, const Tensor& out, 
 class FlashAttention : public Differentiable<FlashAttention> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& qkv, int64_t heads,
-                        int64_t kv_heads, AttentionSpan span, const OptionalTensor& documents) {
+                        int64_t kv_heads, AttentionSpan span, const OptionalTensor& documents,
+                        const DocumentStarts& starts) {
     static const auto op = operator_handle<decltype(flash_forward)>("moelab::flash_attention_forward");
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [out, logsumexp] = op.call(qkv, heads, kv_heads, span.block, span.blocks, documents);
+    const auto places = starts.starts_N1.defined() ? OptionalTensor(starts.starts_N1) : std::nullopt;
+    auto [out, logsumexp] =
+        op.call(qkv, heads, kv_heads, span.block, span.blocks, documents, places, starts.longest);
     context->save_for_backward({qkv, out});
     // Not a saved variable: backward uses it as an exponent, and an activation policy that rounds would ruin
     // it.
@@ -236,7 +236,9 @@ class FlashAttention : public Differentiable<FlashAttention> {
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["block"] = span.block;
     context->saved_data["blocks"] = span.blocks;
-    context->saved_data["documents"] = documents;  // nor is this an activation to compress or move
+    context->saved_data["documents"] = documents;  // nor are these activations to compress or move
+    context->saved_data["starts"] = places;
+    context->saved_data["longest"] = starts.longest;
     return out;
   }
 
@@ -247,10 +249,11 @@ class FlashAttention : public Differentiable<FlashAttention> {
     at::AutoDispatchBelowADInplaceOrView guard;
     const Tensor logsumexp = context->saved_data["logsumexp"].toTensor();
     const auto number = [&](const char* name) { return context->saved_data[name].toInt(); };
+    const auto tensor = [&](const char* name) { return context->saved_data[name].toOptional<Tensor>(); };
     Tensor dqkv =
         op.call(grads[0].contiguous(), saved[0], saved[1], logsumexp, number("heads"), number("kv_heads"),
-                number("block"), number("blocks"), context->saved_data["documents"].toOptional<Tensor>());
-    return {dqkv, Tensor(), Tensor(), Tensor(), Tensor()};
+                number("block"), number("blocks"), tensor("documents"), tensor("starts"), number("longest"));
+    return {dqkv, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -296,7 +299,7 @@ Tensor meta_attention(const Tensor& q, const Tensor& kv) {
 }  // namespace
 
 Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
-                        AttentionSpan span, const Tensor& documents) {
+                        AttentionSpan span, const Tensor& documents, const DocumentStarts& starts) {
   TORCH_CHECK(kv_heads > 0 && heads % kv_heads == 0, "causal_attention: ", heads, " heads in ", kv_heads,
               " groups");
   TORCH_CHECK(qkv.dim() == 4 && qkv.is_contiguous() && qkv.size(2) == heads + 2 * kv_heads,
@@ -309,12 +312,13 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads, int64_t kv_heads, Atte
                 "causal_attention: the materialised path knows neither span nor documents");
     return materialised_attention(qkv, heads, kv_heads);
   }
-  if (!documents.defined()) return FlashAttention::apply(qkv, heads, kv_heads, span, std::nullopt);
+  if (!documents.defined())
+    return FlashAttention::apply(qkv, heads, kv_heads, span, std::nullopt, DocumentStarts());
   TORCH_CHECK(documents.sizes() == qkv.sizes().slice(0, 2) && documents.scalar_type() == at::kInt &&
                   documents.is_contiguous() && documents.device() == qkv.device(),
               "causal_attention: documents must be (B, S) int32 where qkv is, contiguous, got ",
               documents.toString(), " ", documents.sizes());
-  return FlashAttention::apply(qkv, heads, kv_heads, span, documents);
+  return FlashAttention::apply(qkv, heads, kv_heads, span, documents, starts);
 }
 
 Tensor cached_attention(const Tensor& q, const Tensor& kv, AttentionSpan span) {
@@ -355,10 +359,10 @@ Tensor placed_attention(const Tensor& q, const Tensor& kv, const Tensor& positio
 TORCH_LIBRARY_FRAGMENT(moelab, m) {
   m.def(
       "flash_attention_forward(Tensor qkv, int heads, int kv_heads, int block, int blocks, Tensor? "
-      "documents) -> (Tensor, Tensor)");
+      "documents, Tensor? starts, int longest) -> (Tensor, Tensor)");
   m.def(
       "flash_attention_backward(Tensor grad, Tensor qkv, Tensor out, Tensor logsumexp, int heads, int "
-      "kv_heads, int block, int blocks, Tensor? documents) -> Tensor");
+      "kv_heads, int block, int blocks, Tensor? documents, Tensor? starts, int longest) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {
   m.impl("flash_attention_forward", flash_forward);

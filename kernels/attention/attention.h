@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/attention/attention_span.h"
+#include "kernels/attention/document_attention.h"
 
 namespace moelab {
 
@@ -14,20 +15,22 @@ enum class AttentionPath { flash, materialised };
 // flash: the scores never exist whole (FlashAttention, arXiv 2205.14135). Saved for backward: qkv, the result
 // and one fp32 per row and head. The gradient is one tensor of qkv's shape, with keys and values summed over
 // their group in fp32. Computed by blocked_attention.h where that applies, otherwise by LibTorch's kernels,
-// and by band_attention.h where those lack support: documents, spans other than a sliding window in 16 bits
-// on CUDA, some types and head widths.
+// by document_attention.h for documents on CUDA in 16 bits, and by band_attention.h where those lack support:
+// blocks of keys, and on CUDA sliding windows and documents in fp32, some types and head widths.
 //
 // With a span (attention_span.h), time, memory and what is saved are linear in S. A span that covers all of S
 // gives the same bits as none.
 //
 // With `documents`, a row holds several documents, and a token sees its own document alone. (B, S) int32 on
-// qkv's device: where in its row each token's document begins; -1: padding, which sees itself alone. On CUDA
-// the host does not read them, so that time and memory are the span's: pass AttentionSpan::of_documents.
+// qkv's device: where in its row each token's document begins; -1: padding, which sees no document. On CUDA
+// the host does not read them: `starts` says where they begin in 16 bits, and without it or in fp32 time and
+// memory are the span's, or those of starts.longest.
 //
 // materialised: the textbook baseline: scores (B, heads, S, S), softmax in fp32, and autograd saves what it
 // needs. No span, no documents.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionPath path,
-                            AttentionSpan span = {}, const at::Tensor& documents = {});
+                            AttentionSpan span = {}, const at::Tensor& documents = {},
+                            const DocumentStarts& starts = {});
 
 // Attention for generation, of the last S of T positions: q (B, S, heads, hd) against kv (B, T, 2 * kv_heads,
 // hd), packed [keys, values]; both may be strided except in the last axis. Result (B, S, heads * hd).

@@ -101,7 +101,7 @@ int64_t first_key(AttentionSpan span, int64_t query, const Tensor& documents) {
 }
 
 // On meta: the fp32 that the widest band holds at once, that is, its scores and its keys or values (twice in
-// backward), and rows.
+// backward), and its queries and their results, in backward their gradients too.
 Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, AttentionSpan span,
                     const Tensor& documents, bool backward) {
   const int64_t S = qkv.size(1), hd = qkv.size(3), times = backward ? 2 : 1;
@@ -110,7 +110,7 @@ Tensor band_scratch(const Tensor& qkv, int64_t heads, int64_t kv_heads, Attentio
   for (int64_t query = 0; query < S; query += kQueries) {
     const int64_t queries = std::min(kQueries, S - query),
                   keys = query + queries - first_key(span, query, documents);
-    most = std::max(most, times * keys * (heads * queries + copied) + 2 * heads * queries * hd);
+    most = std::max(most, times * keys * (heads * queries + copied) + (1 + times) * heads * queries * hd);
   }
   return at::empty({most}, qkv.options().dtype(at::kFloat));
 }

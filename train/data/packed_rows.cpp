@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/attention/document_attention.h"
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
 
@@ -65,6 +66,7 @@ void PackedRows::fill(int64_t first, Batch& batch) const {
     batch.filled += row.place;
     row = {row.tokens + options_.row, row.targets + options_.row, row.documents + options_.row};
   }
+  batch.room = document_room(batch.documents, options_.longest);
 }
 
 }  // namespace moelab

@@ -11,7 +11,8 @@ struct Batch {
   at::Tensor tokens;   // (B, S) int64
   at::Tensor targets;  // (B, S) int64, the token after each of `tokens`
   // Only for rows shared by several documents; otherwise each row is one document and full.
-  at::Tensor documents = {};  // (B, S) int32, as ForwardContext expects; padding has target -1
+  at::Tensor documents = {};  // (B, S) int32, as Documents expects; padding has target -1
+  int64_t room = 0;           // document_room() of them
   int64_t filled = 0;         // tokens without padding
   double share = 0;           // `filled` as a fraction of the whole step's
 };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/attention/document_attention.h"
 #include "kernels/memory/block_observer.h"
 #include "kernels/memory/report.h"
 #include "kernels/meta/aten_meta.h"
@@ -29,6 +30,7 @@ Batch meta_rows(const TrainSettings& train, int64_t rows) {
   if (train.tokens_per_device == 0) return batch;
   HomeScope outside(Home::host);
   batch.documents = at::empty_like(batch.tokens, at::kInt);
+  batch.room = document_room(batch.documents, train.sequence);
   batch.filled = batch.tokens.numel();
   batch.share = 1.0 / static_cast<double>(train.accumulation);  // of one rank: only memory counts here
   return batch;

@@ -58,7 +58,10 @@ void Trainer::CapturedStep::fill_places() {
     }
     g.tokens_ABS[i].copy_(batch.tokens, /*non_blocking=*/true);
     g.targets_ABS[i].copy_(batch.targets, /*non_blocking=*/true);
-    if (batch.documents.defined()) g.documents_ABS[i].copy_(batch.documents, /*non_blocking=*/true);
+    if (batch.documents.defined()) {
+      g.documents_ABS[i].copy_(batch.documents, /*non_blocking=*/true);
+      make_room(batch.room);
+    }
     g.reports[i].share = trainer_.share_of_step(batch);
     g.reports[i].count(batch, trainer_.settings_.attention.span());
     shares.push_back(g.reports[i].share);
@@ -66,9 +69,19 @@ void Trainer::CapturedStep::fill_places() {
   g.share_A.copy_(at::tensor(shares, at::kFloat), /*non_blocking=*/true);
 }
 
+// Attention's shapes follow from the room for documents: where more of them come, the step is captured again.
+void Trainer::CapturedStep::make_room(int64_t room) {
+  if (room <= graph().room) return;
+  graph().room = room;
+  graph().graph.forget();
+}
+
 Batch Trainer::CapturedStep::batch(int64_t i) {
   const GraphStep& g = graph();
-  return {g.tokens_ABS[i], g.targets_ABS[i], g.documents_ABS.defined() ? g.documents_ABS[i] : at::Tensor()};
+  Batch batch{g.tokens_ABS[i], g.targets_ABS[i]};
+  if (g.documents_ABS.defined()) batch.documents = g.documents_ABS[i];
+  batch.room = g.room;
+  return batch;
 }
 
 void Trainer::CapturedStep::take_losses(int64_t i, const LossParts& parts) {

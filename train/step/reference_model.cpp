@@ -57,7 +57,7 @@ void ReferenceModel::load(const Settings& settings) {
   }
 }
 
-ReferenceHead ReferenceModel::read(const at::Tensor& tokens_BS, const at::Tensor& documents) {
+ReferenceHead ReferenceModel::read(const at::Tensor& tokens_BS, const Documents& documents) {
   ReferenceHead head = model_.reference(tokens_BS, runner_, weight_, documents);
   retag(head.x_TD, Kind::reference);
   return head;

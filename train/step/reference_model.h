@@ -1,6 +1,7 @@
 #pragma once
 #include <c10/core/Device.h>
 
+#include "moe/documents.h"
 #include "moe/transformer.h"
 #include "train/placement/gather_runner.h"
 #include "train/settings/settings.h"
@@ -17,8 +18,7 @@ class ReferenceModel {
   ReferenceModel(const Settings& settings, c10::Device device);
 
   // The reference's part of the comparison in the loss, for tokens (B, S); charged to Kind::reference.
-  // `documents`: as in ForwardContext.
-  ReferenceHead read(const at::Tensor& tokens_BS, const at::Tensor& documents = {});
+  ReferenceHead read(const at::Tensor& tokens_BS, const Documents& documents = {});
 
   // Releases what a pass left on the device when it threw.
   void release() { gathered_.release_all(); }

@@ -72,7 +72,8 @@ void Trainer::StagePasses::forward(StepForm& form, const PipelineAction& action)
   {
     const SavedTensors::Scope scope(trainer_.saved_);
     if (first(action.chunk)) h = trainer_.model_.embed(batch.tokens, trainer_.runner_);
-    h = trainer_.model_.run_blocks(std::move(h), true, trainer_.runner_, batch.documents, action.chunk);
+    h = trainer_.model_.run_blocks(std::move(h), true, trainer_.runner_, {batch.documents, batch.room},
+                                   action.chunk);
     if (last(action.chunk)) pass.objective = objective(form, action, batch, std::exchange(h, {}));
   }
   forward_ += Clock::now() - start;
@@ -87,9 +88,9 @@ void Trainer::StagePasses::forward(StepForm& form, const PipelineAction& action)
 at::Tensor Trainer::StagePasses::objective(StepForm& form, const PipelineAction& action, const Batch& batch,
                                            Hidden h) {
   const int64_t i = micro_batch(action.micro_batch);
-  const LossParts parts =
-      trainer_.model_.losses(std::move(h), batch.targets, trainer_.runner_,
-                             {.loss_scale = trainer_.device_loss_scale_, .documents = batch.documents});
+  const LossParts parts = trainer_.model_.losses(
+      std::move(h), batch.targets, trainer_.runner_,
+      {.loss_scale = trainer_.device_loss_scale_, .documents = {batch.documents, batch.room}});
   form.take_losses(i, parts);
   const KindScope kind(Kind::activations);
   return trainer_.model_.objective(parts).mul(form.share(i));

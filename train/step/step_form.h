@@ -90,6 +90,7 @@ class Trainer::CapturedStep : public StepForm {
  private:
   GraphStep& graph() { return *trainer_.graph_; }
   void fill_places();
+  void make_room(int64_t room);
   void read_outcome();
 };
 

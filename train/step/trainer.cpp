@@ -183,12 +183,12 @@ double Trainer::share_of_step(const Batch& batch) const {
 LossParts Trainer::forward(const Batch& batch) {
   enter(Phase::forward);
   std::optional<ReferenceHead> reference;
-  if (reference_) reference = reference_->read(batch.tokens, batch.documents);
+  if (reference_) reference = reference_->read(batch.tokens, {batch.documents, batch.room});
   const SavedTensors::Scope scope(saved_);
   return model_.forward(batch.tokens, batch.targets, true, runner_,
                         {.loss_scale = device_loss_scale_,
                          .reference = reference ? &*reference : nullptr,
-                         .documents = batch.documents});
+                         .documents = {batch.documents, batch.room}});
 }
 
 void Trainer::backward(const LossParts& parts, const at::Tensor& share) {

@@ -166,6 +166,7 @@ class Trainer {
     StepGraph graph;
     at::Tensor tokens_ABS, targets_ABS;     // A micro-batches of B rows of S tokens; int64
     at::Tensor documents_ABS;               // int32; undefined unless rows are packed
+    int64_t room = 0;                       // for the documents of any micro-batch so far
     at::Tensor share_A;                     // fp32: each micro-batch's share of the step
     at::Tensor losses_A4;                   // StepForm::losses_of() each micro-batch
     at::Tensor live;                        // kernels/update/capturable_step.h

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/document_attention.h"
 #include "kernels/attention/rope.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/moe/expert_block.h"
@@ -55,11 +56,10 @@ struct AttentionCase {
   AttentionSpan span = {};
   c10::Device device = c10::kCPU;
 
-  // On CUDA this bounds the keys.
-  AttentionSpan span_of_documents() const {
+  int64_t longest() const {
     int64_t longest = 1;
     for (const Lengths& row : rows) longest = std::max(longest, *std::ranges::max_element(row));
-    return span.of_documents(longest);
+    return longest;
   }
 };
 
@@ -98,13 +98,17 @@ class DocumentAttention : public ::testing::TestWithParam<AttentionCase> {
   struct Result {
     Tensor out, dqkv;
   };
-  Result packed(const Tensor& documents) const { return packed(documents, c.span); }
-  Result packed(const Tensor& documents, AttentionSpan span) const {
+  Result packed(const Tensor& documents, const DocumentStarts& starts = {}) const {
     const Tensor x = qkv.to(c.device).detach().clone().requires_grad_();
-    const Tensor starts = documents.defined() ? documents.to(c.device) : documents;
-    const Tensor out = causal_attention(x, c.heads, c.kv, AttentionPath::flash, span, starts);
+    const Tensor begins = documents.defined() ? documents.to(c.device) : documents;
+    const Tensor out = causal_attention(x, c.heads, c.kv, AttentionPath::flash, c.span, begins, starts);
     out.backward(grad.to(c.device));
     return {out.detach().cpu(), x.grad().cpu()};
+  }
+  // Where the host knows how many documents there are, and that none has more than `longest` tokens.
+  Result packed_with_starts(const Tensor& documents, int64_t longest) const {
+    return packed(documents,
+                  document_starts(documents.to(c.device), longest, document_room(documents, longest)));
   }
 
   // Each document by itself in float64; zeros at padding.
@@ -151,11 +155,23 @@ TEST_P(DocumentAttention, IsThatOfEachDocumentAlone) {
   // what it sees: only itself
   const Tensor values =
       qkv.narrow(2, c.heads + c.kv, c.kv).repeat_interleave(c.heads / c.kv, 2).flatten(2).to(at::kDouble);
-  for (const AttentionSpan span : {c.span, c.span_of_documents()}) {
-    const Result got = packed(documents_of(c.rows, c.S), span);
-    EXPECT_TRUE(matches(got, want)) << span.blocks;
+  for (const int64_t longest : {c.S, c.longest()}) {
+    const Result got = packed(documents_of(c.rows, c.S), {.longest = longest});
+    EXPECT_TRUE(matches(got, want)) << longest;
     EXPECT_TRUE(close_to(got.out.masked_fill(~padding.squeeze(3), 0),
                          values.masked_fill(~padding.squeeze(3), 0), test::tolerance(c.dtype, 1, 3)));
+    EXPECT_EQ(got.dqkv.masked_select(padding.expand_as(got.dqkv)).abs().sum().item<float>(), 0);
+  }
+}
+
+// Flash attention on a GPU takes the documents as sequences. Padding there sees padding.
+TEST_P(DocumentAttention, IsTheSameWhereTheHostKnowsTheDocuments) {
+  const Result want = reference();
+  const Tensor documents = documents_of(c.rows, c.S), padding = documents.lt(0).view({-1, c.S, 1, 1});
+  for (const int64_t longest : {c.S, c.longest()}) {
+    const Result got = packed_with_starts(documents, longest);
+    EXPECT_TRUE(matches(got, want)) << longest;
+    EXPECT_TRUE(got.out.isfinite().all().item<bool>());
     EXPECT_EQ(got.dqkv.masked_select(padding.expand_as(got.dqkv)).abs().sum().item<float>(), 0);
   }
 }
@@ -172,7 +188,9 @@ TEST_P(DocumentAttention, OneTokenOffDoesNotPass) {
       row[at] += off;
       row[at + 1] -= off;
     }
-    EXPECT_FALSE(matches(packed(documents_of(rows, c.S)), want)) << off;
+    const Tensor documents = documents_of(rows, c.S);
+    EXPECT_FALSE(matches(packed(documents), want)) << off;
+    EXPECT_FALSE(matches(packed_with_starts(documents, c.S), want)) << off;
   }
   if (c.span.block * c.span.blocks > 3) {
     EXPECT_FALSE(matches(packed({}), want));
@@ -198,6 +216,28 @@ TEST_P(DocumentAttention, ReadsNoMemoryThatItDidNotWrite) {
   at::globalContext().setDeterministicAlgorithms(false, false);
   EXPECT_TRUE(test::bitwise_equal(got.out, want.out));
   EXPECT_TRUE(test::bitwise_equal(got.dqkv, want.dqkv));
+}
+
+// Counted by hand: rows of ten tokens, documents of at most four; padding is cut at every fourth place.
+TEST(DocumentStarts, AreThoseOfDocumentsAndStretchesOfPadding) {
+  const Tensor documents = documents_of({{3, 4, 3}, {2}, {1, 4}, {}}, 10);
+  constexpr int64_t kLongest = 4;
+  const std::vector<int32_t> want = {0, 3, 7, 10, 12, 14, 18, 20, 21, 25, 28, 30, 34, 38};
+  const int64_t room = document_room(documents, kLongest);
+  EXPECT_EQ(room, 16);
+  const DocumentStarts got = document_starts(documents, kLongest, room);
+  EXPECT_EQ(got.longest, kLongest);
+  ASSERT_EQ(got.starts_N1.numel(), room + 1);
+  for (int64_t i = 0; i <= room; ++i) {
+    EXPECT_EQ(got.starts_N1[i].item<int32_t>(), i < std::ssize(want) ? want[i] : 40) << i;
+  }
+}
+
+TEST(DocumentStarts, RoomIsTheSameForBatchesOfMostTexts) {
+  EXPECT_EQ(document_room(documents_of({Lengths(8, 128), {1024}}, 1024), 1024), 2 * (2 + 8));
+  EXPECT_EQ(document_room(at::empty({2, 1024}, at::TensorOptions(c10::kMeta).dtype(at::kInt)), 1024),
+            2 * (2 + 8));
+  EXPECT_EQ(document_room(documents_of({Lengths(20, 2), {1024}}, 1024), 1024), 4 * (2 + 8));
 }
 
 const auto case_name = [](const auto& info) {

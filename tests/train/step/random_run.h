@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/document_attention.h"
 #include "kernels/memory/ledger.h"
 #include "train/settings/resolve.h"
 #include "train/step/trainer.h"
@@ -54,6 +55,7 @@ inline Batch random_packed_batch(const Settings& s, int64_t step, int64_t first,
   int64_t all = 0;
   for (int64_t row = 0; row < s.train.micro_batch * s.train.accumulation; ++row) all += filled(row);
   batch.share = static_cast<double>(batch.filled) / static_cast<double>(all);
+  batch.room = document_room(batch.documents, s.train.sequence);
   return batch;
 }
 

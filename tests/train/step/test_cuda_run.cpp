@@ -1,6 +1,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 #include "tests/cuda_device.h"
 #include "tests/kernels/device/cuda_waits.h"
 #include "tests/kernels/reference.h"
@@ -55,9 +58,14 @@ TEST(CudaRun, LossesAreTheCpus) {
 TEST(CudaRun, PackedRowsAreTheCpus) {
   MOELAB_NEEDS_CUDA();
   for (const Overrides& more : {Overrides{}, {"attention.kernel=sliding_window", "attention.window=8"}}) {
-    const Overrides run = Overrides{"train.tokens_per_device=300", "train.micro_batch=1"} + more;
-    const Result cpu = run_on(at::kCPU, run), gpu = run_on(kGpu, run);
-    for (size_t i = 0; i < cpu.losses.size(); ++i) EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 1e-3) << i;
+    for (const auto& [type, tolerance] : {std::pair{"fp32", 1e-3}, {"bf16", 2e-2}}) {
+      const Overrides run = Overrides{"train.tokens_per_device=300", "train.micro_batch=1",
+                                      std::string("precision.compute=") + type} +
+                            more;
+      const Result cpu = run_on(at::kCPU, run), gpu = run_on(kGpu, run);
+      for (size_t i = 0; i < cpu.losses.size(); ++i)
+        EXPECT_NEAR(gpu.losses[i], cpu.losses[i], tolerance) << type << i;
+    }
   }
 }
 
