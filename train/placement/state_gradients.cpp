@@ -275,14 +275,8 @@ bool GradientStore::counts(size_t index) const {
 }
 
 double GradientStore::sum_of_squares() {
-  finish_exchanges();
+  if (const at::Tensor there = squares_there(); there.defined()) return sum_of(there.cpu());
   double sum = 0;
-  if (home_ == Home::device && device_.is_cuda()) {
-    const double own = squared_norm_there();
-    if (!gradients_differ()) return own;
-    for (const double one : of_all_ranks(*ranks_.control, own)) sum += one;
-    return sum;
-  }
   for (const double one : squares_of_each()) sum += one;
   return sum;
 }
@@ -312,18 +306,26 @@ void GradientStore::add_from(int64_t other, Communicator& ranks, size_t index) {
   gradient.add_(theirs);
 }
 
-// For all gradients on a CUDA device at once, so that the host waits only once.
-double GradientStore::squared_norm_there() const {
+at::Tensor GradientStore::squares_there() {
+  finish_exchanges();
+  if (home_ != Home::device || !device_.is_cuda()) return {};
   std::vector<at::Tensor> squares;
   const std::vector<Parameter>& parameters = optimizer_.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& gradient = parameters[i].gradient();
     if (gradient.defined() && counts(i)) squares.push_back(cuda_squared_norm(gradient));
   }
-  if (squares.empty()) return 0;
-  const at::Tensor all = at::stack(squares).cpu();
-  const auto* const square = all.const_data_ptr<double>();
-  return std::accumulate(square, square + all.numel(), 0.0);
+  const auto fp64 = at::TensorOptions(device_).dtype(at::kDouble);
+  return squares.empty() ? at::zeros({1}, fp64) : at::stack(squares);
+}
+
+double GradientStore::sum_of(const at::Tensor& squares) const {
+  const auto* const square = squares.const_data_ptr<double>();
+  const double own = std::accumulate(square, square + squares.numel(), 0.0);
+  if (!gradients_differ()) return own;
+  double sum = 0;
+  for (const double one : of_all_ranks(*ranks_.control, own)) sum += one;
+  return sum;
 }
 
 double GradientStore::squares_of(size_t index) {

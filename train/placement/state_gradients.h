@@ -53,7 +53,11 @@ class GradientStore {
   // The sum of squares of all gradients, once all are taken. Bitwise the same in every home and however ranks
   // divide them, except that a CUDA device and its host sum in different orders. 0 on meta.
   double sum_of_squares();
-  // As above, for each parameter.
+  // The same in two parts, for a host that has more to read: (n) fp64 on the CUDA device, undefined where
+  // gradients are elsewhere; and their sum, once the host has them.
+  at::Tensor squares_there();
+  double sum_of(const at::Tensor& squares) const;
+  // The sum of squares of each parameter's gradient.
   std::vector<double> squares_of_each();
   // As above, of the gradient of the parameter at `index` alone.
   double squares_of(size_t index);
@@ -93,7 +97,6 @@ class GradientStore {
   void put_version(size_t index, int64_t sender, const at::Tensor& gradient);
   void prepare();
   void start_exchange(size_t index, const at::Tensor& gradient, int64_t versions = 1);
-  double squared_norm_there() const;
   void finish_exchange();
   ExactSum own_squares(size_t index) const;
   // Adds R gradients, each of the N elements that are held of a parameter, in their order.

@@ -118,7 +118,7 @@ void Trainer::CapturedStep::read_outcome() {
   const GraphStep& g = graph();
   if (trainer_.device_.is_meta()) return;
   report_.take(decision_of(read_capturable_step(g.live)));
-  read_losses(g.reports, g.losses_A4);
+  read_losses(g.reports, g.losses_A4, {});
 }
 
 }  // namespace moelab

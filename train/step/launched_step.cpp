@@ -26,19 +26,25 @@ at::Tensor Trainer::StepForm::losses_of(const LossParts& parts) const {
   return at::stack({parts.cross_entropy, parts.balance_loss, parts.z_loss, kl});
 }
 
-void Trainer::StepForm::read_losses(std::vector<MicroBatchReport> reports, const at::Tensor& losses_A4) {
+at::Tensor Trainer::StepForm::read_losses(std::vector<MicroBatchReport> reports, const at::Tensor& losses_A4,
+                                          const at::Tensor& more) {
   const bool routed = !trainer_.settings_.model.dense();
+  const int64_t count = more.defined() ? more.numel() : 0;
   std::vector<at::Tensor> there = {losses_A4.view(-1)};
   if (routed) {
     add_routing_of_ranks(trainer_.model_, *trainer_.ranks_.reports);
     there.push_back(routing_counts(trainer_.model_));
   }
+  if (count > 0) there.push_back(more);
   const at::Tensor numbers = at::cat(there).to(at::kCPU, at::kDouble);
   for (size_t i = 0; i < reports.size(); ++i) {
     reports[i].take_losses(numbers.const_data_ptr<double>() + 4 * i);
     for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, reports[i])) report_.add(one);
   }
-  if (routed) read_routing(numbers.slice(0, losses_A4.numel()), trainer_.settings_.model.layers, report_);
+  const int64_t end = numbers.numel() - count;
+  if (routed)
+    read_routing(numbers.slice(0, losses_A4.numel(), end), trainer_.settings_.model.layers, report_);
+  return numbers.slice(0, end);
 }
 
 void Trainer::LaunchedStep::take_losses(int64_t i, const LossParts& parts) {
@@ -64,14 +70,24 @@ void Trainer::LaunchedStep::take_routing() {
       for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
   }
   if (losses_.empty()) return trainer_.report_routing(report_);
-  read_losses(std::move(reports_), at::stack(losses_));
+  if (trainer_.stage_passes_) read_losses(std::move(reports_), at::stack(losses_), {});
+}
+
+// And, on a GPU, all that the report needs.
+double Trainer::LaunchedStep::read_squares() {
+  const bool stepped = trainer_.settings_.optim.in_backward;
+  if (!losses_.empty() && !trainer_.stage_passes_) {
+    const at::Tensor there = stepped ? at::Tensor() : trainer_.gradients_.squares_there();
+    const at::Tensor read = read_losses(std::move(reports_), at::stack(losses_), there);
+    if (there.defined()) return trainer_.gradients_.sum_of(read);
+  }
+  return stepped ? trainer_.consumed_squares() : trainer_.squares_of_gradients();
 }
 
 bool Trainer::LaunchedStep::decide() {
   const bool alone = trainer_.ranks_.control->size() == 1;
   if (!alone) trainer_.reserve_on_all_ranks();
-  const double squares =
-      trainer_.settings_.optim.in_backward ? trainer_.consumed_squares() : trainer_.squares_of_gradients();
+  const double squares = read_squares();
   decision_ = decide_step(squares, report_.loss, report_.loss_scale, trainer_.settings_.optim.clip);
   report_.take(decision_);
   if (alone && !decision_.skipped) trainer_.reserve();

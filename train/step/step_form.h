@@ -24,7 +24,7 @@ class Trainer::StepForm {
   virtual at::Tensor share(int64_t i) = 0;
   // Takes its losses, after its backward pass.
   virtual void take_losses(int64_t i, const LossParts& parts) = 0;
-  // Takes the routing of all micro-batches, before the update.
+  // Takes the routing of all micro-batches, before the update, or leaves it to decide().
   virtual void take_routing() = 0;
 
   // Decides about the update and makes sure of its memory. False: the step is skipped, which the form may
@@ -37,9 +37,10 @@ class Trainer::StepForm {
   bool stop_asked();
   // A micro-batch's losses, left on the device: (4) fp32, as MicroBatchReport::take_losses() takes them.
   at::Tensor losses_of(const LossParts& parts) const;
-  // Adds micro-batches, whose losses are the rows of losses_A4, and the routing to the report. The host waits
-  // once, for all of them.
-  void read_losses(std::vector<MicroBatchReport> reports, const at::Tensor& losses_A4);
+  // Adds micro-batches, whose losses are the rows of losses_A4, and the routing to the report. Returns
+  // `more`, fp64 on the device, as the host has read it. The host waits once, for all of them.
+  at::Tensor read_losses(std::vector<MicroBatchReport> reports, const at::Tensor& losses_A4,
+                         const at::Tensor& more);
 
   Trainer& trainer_;
   int64_t step_;
@@ -47,8 +48,8 @@ class Trainer::StepForm {
   StepReport& report_;
 };
 
-// The host queues each operator and decides. It reads each micro-batch's losses, on a GPU those of all
-// together before it decides.
+// The host queues each operator and decides. It reads each micro-batch's losses; on a GPU it reads once, when
+// it decides: the losses of all micro-batches, their routing and the gradients' squares.
 class Trainer::LaunchedStep : public StepForm {
  public:
   using StepForm::StepForm;
@@ -64,6 +65,8 @@ class Trainer::LaunchedStep : public StepForm {
   void update_weights() override;
 
  private:
+  double read_squares();
+
   Batch batch_;                               // the last micro-batch, as it was read
   std::map<int64_t, MicroBatchReport> read_;  // of each micro-batch: its share of the step, and its counts
   std::vector<MicroBatchReport> reports_;     // on a GPU or in a pipeline, of the micro-batches so far
