@@ -27,6 +27,18 @@ using namespace linear_cross_entropy_detail;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Calls add(row, slab) for each part of (gradient of the logits) x: the product is rounded to 16 bits before
+// it is added, and a whole (V, D) temporary would defeat the chunks.
+template <class Add>
+void add_by_slabs(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, const Add& add) {
+  for (int64_t v = 0; v < b.V; v += b.slab.size(0)) {
+    const int64_t rows = std::min(b.slab.size(0), b.V - v);
+    const Tensor slab = b.slab.narrow(0, 0, rows);
+    product_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
+    add(v, slab);
+  }
+}
+
 struct CpuBackend {
   static void count_targets(const Buffers& b, const Tensor& targets) {
     const int64_t* t = targets.data_ptr<int64_t>();
@@ -41,9 +53,11 @@ struct CpuBackend {
 
   static void softmax(const CrossEntropyChunk& chunk) { cpu::cross_entropy_chunk(chunk); }
 
-  // sum += part, or sum = part for the first.
-  static void accumulate(const SplitFloats& sum, const Tensor& part, bool first) {
-    cpu::add_to_split(sum, part.data_ptr(), cuda::element_of(part), part.numel(), first);
+  static void add_to_sums(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool first) {
+    add_by_slabs(b, gradient_VR, x_RD, [&](int64_t v, const Tensor& slab) {
+      cpu::add_to_split(split_floats(b.dw, b.dw_rest).from(v * b.D), slab.data_ptr(), cuda::element_of(slab),
+                        slab.numel(), first);
+    });
   }
 
   static void average(const Tensor& rows, const Tensor& inverse_count, Tensor to) {
@@ -54,8 +68,11 @@ struct CpuBackend {
   }
 };
 
+// Stands for the CPU: CUDA's products allocate nothing.
 struct MetaBackend {
-  static void accumulate(const SplitFloats&, const Tensor&, bool) {}
+  static void add_to_sums(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool) {
+    add_by_slabs(b, gradient_VR, x_RD, [](int64_t, const Tensor&) {});
+  }
 };
 
 // Allocates and frees what the products of forward's first chunk do, which is the largest.
@@ -90,11 +107,11 @@ void scale_elements(T* p, int64_t n, float factor) {
   });
 }
 
-// gradient *= factor. With `lower` (see Buffers) the fp32 sums are multiplied, and rounded once.
-void scale_cpu(Tensor gradient, const Tensor& lower, const Tensor& factor) {
+// gradient *= factor. With `rest` (dw_rest of Buffers) the fp32 sums are multiplied, and rounded once.
+void scale_cpu(Tensor gradient, const Tensor& rest, const Tensor& factor) {
   const float f = *factor.data_ptr<float>();
-  if (lower.defined()) {
-    return cpu::round_split(split_floats(gradient, lower), cuda::element_of(gradient), gradient.numel(), f);
+  if (rest.defined()) {
+    return cpu::round_split(split_floats(gradient, rest), cuda::element_of(gradient), gradient.numel(), f);
   }
   if (f == 1) return;
   with_element_type(gradient.scalar_type(), [&](auto zero) {
@@ -120,12 +137,12 @@ Results call_forward(const Tensor& x, const Tensor& weight, const Tensor& target
                  reference ? reference->weight : 0);
 }
 
-// `lower` may be undefined.
-void call_scale(const Tensor& gradient, const Tensor& lower, const Tensor& factor) {
+// `rest` may be undefined.
+void call_scale(const Tensor& gradient, const Tensor& rest, const Tensor& factor) {
   static const auto op =
       operator_handle<void(Tensor, const Tensor&, const Tensor&)>("moelab::linear_cross_entropy_scale_");
   const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(gradient, lower, factor);
+  op.call(gradient, rest, factor);
 }
 
 class LinearCrossEntropy : public Differentiable<LinearCrossEntropy> {
@@ -134,12 +151,12 @@ class LinearCrossEntropy : public Differentiable<LinearCrossEntropy> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                                const Tensor& targets, const std::optional<Tensor>& gradient_scale,
                                const ReferenceHead* reference) {
-    auto [loss, dx, dw, dw_lower, divergence] = call_forward(
+    auto [loss, dx, dw, dw_rest, divergence] = call_forward(
         x, weight, targets, x.requires_grad(), weight.requires_grad(), gradient_scale, reference);
     // Not save_for_backward: these are gradients, which no activation policy should pack.
     ctx->saved_data["dx"] = std::move(dx);
     ctx->saved_data["dw"] = std::move(dw);
-    ctx->saved_data["dw_lower"] = std::move(dw_lower);
+    ctx->saved_data["dw_rest"] = std::move(dw_rest);
     ctx->saved_data["gradient_scale"] = gradient_scale;
     if (!reference) return {loss};
     ctx->mark_non_differentiable({loss, divergence});
@@ -155,21 +172,22 @@ class LinearCrossEntropy : public Differentiable<LinearCrossEntropy> {
     // used.
     Tensor dx = std::move(ctx->saved_data["dx"]).toTensor();
     Tensor dw = std::move(ctx->saved_data["dw"]).toTensor();
-    const Tensor dw_lower = std::move(ctx->saved_data["dw_lower"]).toTensor();
+    const Tensor dw_rest = std::move(ctx->saved_data["dw_rest"]).toTensor();
     const auto scale = ctx->saved_data["gradient_scale"].toOptional<Tensor>();
     ctx->saved_data.clear();
-    const Tensor rest = scale ? gradients[0] / scale->to(gradients[0].scalar_type()) : gradients[0];
-    if (dx.defined()) call_scale(dx, {}, rest);
-    if (dw.defined()) call_scale(dw, dw_lower, rest);
+    const Tensor factor = scale ? gradients[0] / scale->to(gradients[0].scalar_type()) : gradients[0];
+    if (dx.defined()) call_scale(dx, {}, factor);
+    if (dw.defined()) call_scale(dw, dw_rest, factor);
     return {std::move(dx), std::move(dw), Tensor(), Tensor(), Tensor()};
   }
 };
 
 }  // namespace
 
-int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size, bool gpu) {
+int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size, bool gpu,
+                                   int64_t width) {
   constexpr int64_t kMultiple = 16;
-  const int64_t bytes = logit_chunk_bytes(gpu);
+  const int64_t bytes = logit_chunk_bytes(gpu, vocabulary * width * element_size);
   const int64_t fitting = bytes / (vocabulary * element_size) / kMultiple * kMultiple;
   const int64_t most = std::max(fitting, kMultiple);
   if (tokens <= most) return tokens;
@@ -193,7 +211,7 @@ ComparedLoss compared_cross_entropy(const Tensor& x_TD, const Tensor& weight_VD,
         LinearCrossEntropy::apply(x_TD, weight_VD, targets_T, gradient_scale, &reference);
     return {parts[0], parts[1], parts[2]};
   }
-  const auto [loss, dx, dw, dw_lower, divergence] =
+  const auto [loss, dx, dw, dw_rest, divergence] =
       call_forward(x_TD, weight_VD, targets_T, false, false, {}, &reference);
   return {loss.add(divergence, reference.weight), loss, divergence};
 }
@@ -203,7 +221,7 @@ TORCH_LIBRARY_FRAGMENT(moelab, m) {
       "linear_cross_entropy(Tensor x, Tensor weight, Tensor targets, bool needs_dx, bool needs_dw, "
       "Tensor? gradient_scale, Tensor? reference_x, Tensor? reference_weight, float divergence_weight) -> "
       "(Tensor, Tensor, Tensor, Tensor, Tensor)");
-  m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor lower, Tensor factor) -> ()");
+  m.def("linear_cross_entropy_scale_(Tensor(a!) gradient, Tensor rest, Tensor factor) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(moelab, CPU, m) {

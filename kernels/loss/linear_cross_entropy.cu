@@ -159,26 +159,6 @@ __global__ void gradient_kernel(CrossEntropyChunk c) {
   }
 }
 
-// Calls f for this thread's share of `count` numbers, in the strides of the grid.
-template <class F>
-__device__ void for_elements(int64_t count, const F& f) {
-  const int64_t stride = int64_t(gridDim.x) * kThreads;
-  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) f(i);
-}
-
-template <class T>
-__global__ void add_to_split_kernel(SplitFloats sum, const T* terms, int64_t count, bool first) {
-  for_elements(count, [=](int64_t i) {
-    const float term = to_float(terms[i]);
-    sum.set(i, first ? term : sum.get(i) + term);
-  });
-}
-
-template <class T>
-__global__ void round_split_kernel(SplitFloats from, int64_t count, const float* factor) {
-  for_elements(count, [=](int64_t i) { put(reinterpret_cast<T*>(from.upper) + i, from.get(i) * *factor); });
-}
-
 template <class T>
 cudaError_t launch(const CrossEntropyChunk& c, cudaStream_t stream) {
   const ReferenceChunk& r = c.reference;
@@ -215,27 +195,6 @@ cudaError_t cross_entropy_chunk(const CrossEntropyChunk& chunk, cudaStream_t str
       return launch<__half>(chunk, stream);
   }
   return cudaErrorInvalidValue;
-}
-
-cudaError_t add_to_split(const SplitFloats& sum, const void* terms, Element element, int64_t count,
-                         bool first, cudaStream_t stream) {
-  const auto add = [&](auto* typed) {
-    add_to_split_kernel<<<grid_of(count, kThreads), kThreads, 0, stream>>>(sum, typed, count, first);
-  };
-  element == Element::bf16 ? add(static_cast<const __nv_bfloat16*>(terms))
-                           : add(static_cast<const __half*>(terms));
-  return cudaGetLastError();
-}
-
-cudaError_t round_split(const SplitFloats& from, Element element, int64_t count, const float* factor,
-                        cudaStream_t stream) {
-  const dim3 grid(grid_of(count, kThreads));
-  if (element == Element::bf16) {
-    round_split_kernel<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(from, count, factor);
-  } else {
-    round_split_kernel<__half><<<grid, kThreads, 0, stream>>>(from, count, factor);
-  }
-  return cudaGetLastError();
 }
 
 }  // namespace moelab::cuda

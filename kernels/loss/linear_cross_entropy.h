@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -48,13 +49,18 @@ ComparedLoss compared_cross_entropy(const at::Tensor& x_TD, const at::Tensor& we
                                     const at::Tensor& targets_T, const ReferenceHead& reference,
                                     const std::optional<at::Tensor>& gradient_scale = {});
 
-// Bytes of logits that exist at a time. A CPU's should stay in its cache; a GPU works better with fewer and
-// larger products.
-constexpr int64_t logit_chunk_bytes(bool gpu) { return int64_t{gpu ? 48 : 16} << 20; }
+// Bytes of logits that exist at a time, for a head of weight_bytes. A CPU's should stay in its cache. On a
+// GPU each chunk reads and writes the fp32 sums of the weight's gradient, 8 bytes an element beside 6
+// operations a token: a wide head has as many tokens in a chunk as it is wide. It does not follow
+// memory.limit, which changes no bit.
+constexpr int64_t logit_chunk_bytes(bool gpu, int64_t weight_bytes) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  return gpu ? std::clamp(weight_bytes, 48 * kMiB, 256 * kMiB) : 16 * kMiB;
+}
 
 // Tokens of a chunk: as many as fit logit_chunk_bytes with `element_size` bytes a logit, at least 16, and
-// spread evenly over the chunks.
-int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size,
-                                   bool gpu = false);
+// spread evenly over the chunks. `width`: D; a CPU does not ask.
+int64_t linear_cross_entropy_chunk(int64_t tokens, int64_t vocabulary, int64_t element_size, bool gpu = false,
+                                   int64_t width = 0);
 
 }  // namespace moelab

@@ -20,25 +20,27 @@
 // vocabulary is contiguous, and softmax runs along the vocabulary with one token per vector lane.
 namespace moelab::linear_cross_entropy_detail {
 
-// Size of the slab; a chunk of logits and the slab together stay below 64 MiB.
-inline constexpr int64_t kSlabBytes = int64_t{4} << 20, kGpuSlabBytes = int64_t{12} << 20;
+// A CPU's slab.
+inline constexpr int64_t kSlabBytes = int64_t{4} << 20;
 
-// What the operator returns: loss, dx, dw, dw_lower and divergence of the buffers.
+// What the operator returns: loss, dx, dw, dw_rest and divergence of the buffers.
 using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // All that forward allocates, in one function for the CPU, CUDA and meta.
 struct Buffers {
   int64_t T, D, V, chunk, parts;
-  at::Tensor loss;           // () fp32
-  at::Tensor dx;             // (T, D) as x; undefined when not wanted
-  at::Tensor dw;             // (V, D) as the weight; undefined when not wanted
-  at::Tensor dw_lower;       // (V, D) likewise; if defined: the lower halves of fp32 sums, upper ones in dw
-  at::Tensor logits;         // (V * R) as x: the logits of a chunk, then their gradient
-  at::Tensor slab;           // (rows, D) as x: a part of one chunk's dW; undefined where products go into dw
-  at::Tensor partial_max;    // (P, R) fp32
-  at::Tensor partial_sum;    // (P, R) fp32: sum of exp(logit - partial maximum)
-  at::Tensor token_max;      // (R) fp32
-  at::Tensor token_scale;    // (R) fp32: exp(logit - maximum) times this is the gradient
+  at::Tensor loss;         // () fp32
+  at::Tensor dx;           // (T, D) as x; undefined when not wanted
+  at::Tensor dw;           // (V, D) as the weight; undefined when not wanted
+  at::Tensor dw_rest;      // if defined, dw's memory and this one hold fp32 sums for dw. On the CPU (V, D) as
+                           // the weight: the lower halves of all, whose upper ones are in dw. On CUDA
+                           // (V - V / 2, D) fp32: those of the last rows; the others are in dw (first_sums)
+  at::Tensor logits;       // (V * R) as x: the logits of a chunk, then their gradient
+  at::Tensor slab;         // (rows, D) as x: a part of one chunk's dW; undefined where products go into sums
+  at::Tensor partial_max;  // (P, R) fp32
+  at::Tensor partial_sum;  // (P, R) fp32: sum of exp(logit - partial maximum)
+  at::Tensor token_max;    // (R) fp32
+  at::Tensor token_scale;  // (R) fp32: exp(logit - maximum) times this is the gradient
   at::Tensor token_target;   // (R) fp32: the gradient at the target
   at::Tensor row_loss;       // (T) fp64
   at::Tensor inverse_count;  // () fp64: one over the number of targets
@@ -54,19 +56,18 @@ struct Buffers {
       : T(x.size(0)),
         D(x.size(1)),
         V(weight.size(0)),
-        chunk(linear_cross_entropy_chunk(T, V, static_cast<int64_t>(x.element_size()), on_cuda(x))),
+        chunk(linear_cross_entropy_chunk(T, V, static_cast<int64_t>(x.element_size()), on_cuda(x), D)),
         parts(cross_entropy_parts(V)) {
     const auto fp32 = x.options().dtype(at::kFloat), fp64 = x.options().dtype(at::kDouble);
     const bool one_chunk = T <= chunk;
-    const int64_t slab_bytes = on_cuda(x) ? kGpuSlabBytes : kSlabBytes;
     loss = at::empty({}, fp32);
     if (needs_dx) dx = at::empty({T, D}, x.options());
     if (needs_dw) dw = at::empty({V, D}, x.options());
     logits = at::empty({V * chunk}, x.options());
     if (needs_dw && !one_chunk && x.scalar_type() != at::kFloat) {
-      dw_lower = at::empty({V, D}, x.options());
-      slab =
-          at::empty({std::clamp<int64_t>(slab_bytes / (2 * std::max<int64_t>(D, 1)), 1, V), D}, x.options());
+      dw_rest = on_cuda(x) ? at::empty({V - V / 2, D}, fp32) : at::empty({V, D}, x.options());
+      const int64_t rows = std::clamp<int64_t>(kSlabBytes / (2 * std::max<int64_t>(D, 1)), 1, V);
+      if (!on_cuda(x)) slab = at::empty({rows, D}, x.options());
     }
     partial_max = at::empty({parts, chunk}, fp32);
     partial_sum = at::empty({parts, chunk}, fp32);
@@ -83,7 +84,7 @@ struct Buffers {
     divergence = at::empty({}, fp32);
   }
 
-  Results results() const { return {loss, dx, dw, dw_lower, divergence}; }
+  Results results() const { return {loss, dx, dw, dw_rest, divergence}; }
 };
 
 inline void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
@@ -164,29 +165,21 @@ inline SplitFloats split_floats(const at::Tensor& upper, const at::Tensor& lower
   return {static_cast<uint16_t*>(upper.data_ptr()), static_cast<uint16_t*>(lower.data_ptr())};
 }
 
-// dW += (gradient of the logits) x, for one chunk. In 16 bits the product has to be rounded before it is
-// added, so it goes through a slab: a whole (V, D) temporary would defeat the chunks.
+// dW += (gradient of the logits) x, for one chunk.
 template <class Backend>
 void add_weight_gradient(const Buffers& b, const at::Tensor& gradient_VR, const at::Tensor& x_RD,
                          bool first) {
   at::Tensor dw = b.dw;
-  if (!b.slab.defined()) {
-    if (first) {
-      product_out(dw, gradient_VR, x_RD);
-    } else {
-      dw.addmm_(gradient_VR, x_RD);
-    }
-    return;
-  }
-  for (int64_t v = 0; v < b.V; v += b.slab.size(0)) {
-    const int64_t rows = std::min(b.slab.size(0), b.V - v);
-    at::Tensor slab = b.slab.narrow(0, 0, rows);
-    product_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
-    Backend::accumulate(split_floats(dw, b.dw_lower).from(v * b.D), slab, first);
+  if (b.dw_rest.defined()) {
+    Backend::add_to_sums(b, gradient_VR, x_RD, first);
+  } else if (first) {
+    product_out(dw, gradient_VR, x_RD);
+  } else {
+    dw.addmm_(gradient_VR, x_RD);
   }
 }
 
-// The operator. Backend has what the CPU and CUDA do each in its own way: count_targets, softmax, accumulate
+// The operator. Backend has what the CPU and CUDA do each in its own way: count_targets, softmax, add_to_sums
 // and average.
 template <class Backend>
 Results forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, bool needs_dx,

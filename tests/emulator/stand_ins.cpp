@@ -246,6 +246,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(const Tensor& grad
   return {d.q, d.k, d.v, {}};
 }
 
+// A product of 16-bit factors, added in fp32.
+Tensor& addmm_wide(const Tensor& self, const Tensor& a, const Tensor& b, at::ScalarType,
+                   const at::Scalar& beta, const at::Scalar& alpha, Tensor& out) {
+  TORCH_CHECK(self.scalar_type() == at::kFloat && out.scalar_type() == at::kFloat, "addmm: sums in fp32");
+  run([=, self = on_host(self), a = on_host(a), b = on_host(b), to = on_host(out)] {
+    to.copy_(at::addmm(self, a.to(at::kFloat), b.to(at::kFloat), beta, alpha));
+  });
+  return out;
+}
+
 Tensor scaled_mm(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b,
                  const OptionalTensor&, const OptionalTensor&, std::optional<at::ScalarType> dtype, bool) {
   const Tensor product = at::mm(a.to(at::kFloat) * scale_a, b.to(at::kFloat) * scale_b);
@@ -260,6 +270,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_flash_attention_backward", &flash_kernel_backward);
   m.impl("_scaled_dot_product_efficient_attention", &efficient);
   m.impl("_scaled_dot_product_efficient_attention_backward", &efficient_backward);
+  m.impl("addmm.dtype_out", &addmm_wide);
   m.impl("_scaled_mm", &scaled_mm);
 }
 

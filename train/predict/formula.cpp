@@ -110,15 +110,17 @@ PeakFormula peak_formula(const Settings& s) {
   const bool summed = s.train.accumulation > 1 && !gathered;
   f.activations = stored_bytes(s, saved_bytes(s), Home::device);
   const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;
-  const auto logit_chunk = static_cast<double>(logit_chunk_bytes(s.run.device == DeviceChoice::cuda));
-  f.loss_head = 4 * head + b.tokens * b.width * b.element + std::min(logits, logit_chunk);
+  const auto logit_chunk = static_cast<double>(logit_chunk_bytes(
+      s.run.device == DeviceChoice::cuda, s.model.vocab * s.model.d_model * static_cast<int64_t>(b.element)));
+  const double gradients_of_head = 4 * head + b.tokens * b.width * b.element;
+  f.loss_head = gradients_of_head + std::min(logits, logit_chunk);
   const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
   f.working =
       repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;
   if (s.model.dense()) f.working = repeated + 3 * b.tokens * b.width * b.element;
   const double held = f.state.weights + f.state.masters + f.state.optimizer;
-  const double begins =
-      f.activations + std::max(f.loss_head, f.working) + f.loss_head / 2 + (summed ? f.state.gradients : 0);
+  const double begins = f.activations + std::max(f.loss_head, f.working) + gradients_of_head / 2 +
+                        (summed ? f.state.gradients : 0);
   const double ends = f.state.gradients + f.working + exchanged_gradients(s, b);
   f.peak = held + std::max(begins, ends);
   return f;

@@ -197,12 +197,12 @@ TEST(SimulatedCuda, AttentionIsPredictedOnAGpu) {
 
 TEST(SimulatedCuda, CrossEntropysChunksAreLargerAndBounded) {
   constexpr int64_t T = 4096, D = 768, V = 50304;
-  EXPECT_EQ(linear_cross_entropy_chunk(T, V, 2, true), 464);
+  EXPECT_EQ(linear_cross_entropy_chunk(T, V, 2, true, D), 688);
   const SimulatedDevice gpu(c10::kCUDA);
   const Tensor x = meta({T, D}).requires_grad_(), weight = meta({V, D}).requires_grad_(),
                targets = meta({T}, at::kLong);
   const int64_t peak = peak_of(kMetaDevice, [&] { linear_cross_entropy(x, weight, targets).backward(); });
-  EXPECT_LE(peak - (4 * V * D + 2 * T * D), 64 << 20);
+  EXPECT_LE(peak - (4 * V * D + 2 * T * D), 2 * V * D + (1 << 20));
 }
 
 // Up to 3072 ids: the terms and the sum in fp32. For more: sorted ids, their positions and partial sums.

@@ -2,6 +2,7 @@
 
 #include "kernels/loss/linear_cross_entropy.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/operator/op_handle.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/linear_cross_entropy.h"
 #include "tests/kernels/reference.h"
@@ -105,7 +106,7 @@ TEST(LinearCrossEntropy, AddsBf16WeightGradientsInFloat32) {
 // over the chunks times the incoming gradient.
 void expect_one_rounding(c10::Device device, at::ScalarType dtype) {
   constexpr int64_t V = 1 << 20, R = 16, kChunks = 2, D = 16;
-  ASSERT_EQ(linear_cross_entropy_chunk(R * kChunks, V, 2, device.is_cuda()), R);
+  ASSERT_EQ(linear_cross_entropy_chunk(R * kChunks, V, 2, device.is_cuda(), D), R);
   at::manual_seed(7);
   const int64_t bound = dtype == at::kHalf ? 2048 : 256;  // above it not every integer can be represented
   const Tensor of_chunk = at::randint(-bound, bound, {kChunks, D});  // the one counted token of each chunk
@@ -128,6 +129,25 @@ TEST(LinearCrossEntropy, RoundsTheWeightGradientOnce) {
 TEST(LinearCrossEntropyCuda, RoundsTheWeightGradientOnce) {
   MOELAB_NEEDS_CUDA();
   for (const auto dtype : {at::kBFloat16, at::kHalf}) expect_one_rounding(c10::Device(c10::kCUDA, 0), dtype);
+}
+
+// The sums of the last rows lie elsewhere; those of the others are rounded where they are, in pieces.
+TEST(LinearCrossEntropyCuda, RoundsSumsInTheirOwnMemory) {
+  MOELAB_NEEDS_CUDA();
+  using Scale = void(Tensor, const Tensor&, const Tensor&);
+  static const auto scale = operator_handle<Scale>("moelab::linear_cross_entropy_scale_");
+  const c10::Device device(c10::kCUDA, 0);
+  constexpr int64_t D = 100;
+  for (const int64_t V : {1, 2, 7, 4095}) {
+    const Tensor sums = at::randn({V, D}, device), factor = at::full({}, 0.7, sums.options());
+    const Tensor gradient = at::empty({V, D}, sums.options().dtype(at::kBFloat16));
+    gradient.view({-1})
+        .narrow(0, 0, V / 2 * 2 * D)
+        .view(at::kFloat)
+        .copy_(sums.narrow(0, 0, V / 2).flatten());
+    scale.call(gradient, sums.narrow(0, V / 2, V - V / 2).contiguous(), factor);
+    EXPECT_TRUE(bitwise_equal(gradient.cpu(), (sums * factor).to(at::kBFloat16).cpu())) << V;
+  }
 }
 
 TEST(LinearCrossEntropy, ScaledLossScalesGradients) {
