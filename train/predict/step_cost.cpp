@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::string_view kOfTheModel[] = {
     "products_fp32",  // FLOPs of matrix products outside of attention, by precision.compute
-    "products_bf16",   "products_fp16", "products_fp8",
+    "products_bf16",   "products_fp16",
+    "products_fp8",    // with the conversions of their factors
     "attention_fp32",  // FLOPs between queries, keys and values
     "attention_16bit",
     "score_bytes",     // of S x S scores, once per forward pass

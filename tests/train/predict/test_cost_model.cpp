@@ -72,6 +72,14 @@ TEST(CostModel, EveryDeviceOfTheProgramHasCosts) {
   for (const std::string& device : cost_devices()) EXPECT_GT(cost_model(device).nanoseconds[0], 0) << device;
   for (const char* ampere : {"rtx3090", "a100"}) EXPECT_FALSE(cost_model(ampere).fp8_products) << ampere;
   EXPECT_TRUE(cost_model("h100").fp8_products);
+  // on CUDA each product converts its factors first (compute_facts)
+  for (const std::string& device : cost_devices()) {
+    const CostModel& model = cost_model(device);
+    const auto cost = [&](const char* term) { return model.nanoseconds[index_of_term(term)]; };
+    if (model.runs_on == DeviceChoice::cuda) {
+      EXPECT_NEAR(cost("products_fp8") / cost("products_bf16"), 3, 0.02) << device;
+    }
+  }
   EXPECT_EQ(cost_model("cpu").runs_on, DeviceChoice::cpu);
   EXPECT_EQ(cost_model("h100").runs_on, DeviceChoice::cuda);
 }
