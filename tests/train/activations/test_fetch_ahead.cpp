@@ -290,21 +290,24 @@ TEST(FetchAheadCuda, AChainOfBlocksIsBitwiseTheSame) {
   expect_neutral(c10::Device(c10::kCUDA, 0));
 }
 
-// However late the copies come, four tensors at most wait for them on the device, and what comes back is what
-// left.
+// However late the copies come, four tensors at most wait for them on the device, nothing else keeps their
+// memory from being used again, and what comes back is what left.
 TEST(FetchAheadCuda, CopiesThatComeLateHoldFourTensors) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   const c10::Device device(c10::kCUDA, 0);
-  constexpr int64_t kFloats = 1 << 20, kTensors = 12;
+  constexpr int64_t kFloats = 4 << 20, kTensors = 12;  // a block of the allocator's each
   HostStore store(device, true);
-  const int64_t before = device_memory(device).allocated;
+  release_cached(device);
+  const DeviceMemory before = device_memory(device);
   reset_peaks(device);
   std::vector<std::unique_ptr<StoredTensor>> stored;
   for (int64_t i = 0; i < kTensors; ++i) {
     if (i % 2 == 0) store.begin_block(false);
     stored.push_back(store.store(at::full({kFloats}, i, at::TensorOptions(device).dtype(at::kFloat))));
   }
-  EXPECT_EQ(device_memory(device).peak - before, 5 * 4 * kFloats);  // and the one that is made
+  const DeviceMemory after = device_memory(device);
+  EXPECT_EQ(after.peak - before.allocated, 5 * 4 * kFloats);  // and the one that is made
+  EXPECT_EQ(after.reserved_peak - before.reserved, 5 * 4 * kFloats);
   for (int64_t i = kTensors - 1; i >= 0; --i) {
     EXPECT_EQ(squared_norm(stored.back()->fetched().view(at::kFloat)), static_cast<double>(i * i * kFloats));
     stored.pop_back();
