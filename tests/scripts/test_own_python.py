@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("script", ["plot_run.py", "claims.py"])
+@pytest.mark.parametrize("script", ["plot_run.py", "claims.py", "wandb_run.py"])
 def test_a_script_finds_its_python(script):
     base = pathlib.Path(sys.base_prefix) / "bin/python3"  # without .venv's packages
     done = subprocess.run([base, "-s", ROOT / "scripts" / script, "--help"], capture_output=True, text=True)
