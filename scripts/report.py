@@ -16,9 +16,11 @@ import sys
 
 from report import assemble, pages, records
 from report.claims.page import CLAIMS
+from report.working import working
 
 
 def make(arguments: argparse.Namespace) -> None:
+    working("report: reading the records")
     blocks, sweeps, notes = assemble.blocks_of(arguments.records, arguments.techniques, arguments.claims, arguments.out)
     pages.write(arguments.out, blocks)
     for note in notes:

@@ -15,6 +15,7 @@ from .plots.images import png
 from .records import WARM_UP
 from .rendering import to_html, to_markdown
 from .sidecars import Sidecars
+from .working import working
 
 TITLE = "What memory techniques cost"
 CLAIMS_PAGE = "claims.md"
@@ -199,8 +200,14 @@ def spoken(sweep: Sweep) -> str:
 
 def write(folder: pathlib.Path, blocks: list) -> None:
     """report.html, report.md and the PNGs. All of it is made before any of it is written."""
+    working("report: drawing the page")
     html, markdown = to_html(TITLE, blocks), to_markdown(blocks)
-    pictures = {block.file: png(block.drawing) for block in blocks if isinstance(block, Picture)}
+    drawn = [block for block in blocks if isinstance(block, Picture)]
+    pictures = {}
+    for number, block in enumerate(drawn, 1):
+        working(f"report: drawing picture {number} of {len(drawn)}, {block.file}")
+        pictures[block.file] = png(block.drawing)
+    working("")
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
         (folder / name).write_bytes(content)

@@ -73,7 +73,7 @@ def test_training_and_its_first_line(shards, tmp_path):
     run.kill()
     run.communicate()
     assert first.startswith("emulator: moelab's GPU kernels have never run on hardware"), first
-    assert device.startswith("device cuda:0") and step.startswith("step 1/1"), (device, step)
+    assert device.startswith("device cuda:0") and step.startswith("[Step 1/1]"), (device, step)
     # predicted for this GPU: Ada's two workspaces of 8.125 MiB
     peak = float(re.search(r"predicted peak (\S+) MiB", memory)[1])
     assert 16.25 < peak < 17, memory

@@ -11,6 +11,7 @@
 #include "train/generate/decode_step.h"
 #include "train/generate/sample_plan.h"
 #include "train/io/json_lines.h"
+#include "train/io/terminal.h"
 
 namespace moelab {
 namespace {
@@ -62,8 +63,8 @@ void RunSamples::go_on_after(int64_t step) const {
     throw UserError("cannot write " + file_.string());
 }
 
-void RunSamples::write(int64_t step, Transformer& model, BlockRunner& runner,
-                       const std::function<bool()>& stop) {
+std::vector<SampleText> RunSamples::write(int64_t step, Transformer& model, BlockRunner& runner,
+                                          const std::function<bool()>& stop) {
   GenerateOptions options;
   options.max_tokens = kTokens;
   options.captured = captures_decode(settings_.memory.cuda_graphs) && DecodeStep::fits(model);
@@ -71,17 +72,19 @@ void RunSamples::write(int64_t step, Transformer& model, BlockRunner& runner,
   options.sampling.seed = static_cast<uint64_t>(settings_.train.seed);
   options.sampling.stream = static_cast<uint64_t>(step) * ids_.size();
   const std::vector<Generated> texts = generate_batch(model, runner, ids_, options, limits_, stop);
-  if (!texts.empty()) show(step, texts);
+  return texts.empty() ? std::vector<SampleText>() : show(step, texts);
 }
 
-void RunSamples::show(int64_t step, const std::vector<Generated>& texts) const {
+std::vector<SampleText> RunSamples::show(int64_t step, const std::vector<Generated>& texts) const {
+  std::vector<SampleText> samples;
   int64_t tokens = 0;
   for (const Generated& text : texts) tokens += static_cast<int64_t>(text.tokens.size());
   const double rate = static_cast<double>(tokens) / texts[0].step_seconds;
   std::ofstream file(file_, std::ios::app | std::ios::binary);
-  std::cout << fmt::format("samples after step {}: {} tokens, {:.0f} tokens/s\n", step, tokens, rate);
+  print_line(fmt::format("[Step {}] samples: {} tokens, {:.0f} tokens/s", step, tokens, rate));
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string written = tokenizer_->decode(texts[i].tokens);
+    samples.push_back({prompts_[i], written});
     std::cout << "  " << quoted_json(prompts_[i]) << " -> " << quoted_json(written) << "\n";
     file << quoted_json({{"step", step},
                          {"prompt", prompts_[i]},
@@ -92,6 +95,7 @@ void RunSamples::show(int64_t step, const std::vector<Generated>& texts) const {
   }
   std::cout << std::flush;
   if (!file.flush()) throw UserError("cannot write " + file_.string() + ": is the disk full?");
+  return samples;
 }
 
 bool RunSamples::halve() {

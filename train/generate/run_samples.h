@@ -8,6 +8,7 @@
 #include "train/data/dataset.h"
 #include "train/data/tokenizer/tokenizer.h"
 #include "train/generate/batch.h"
+#include "train/generate/sample_text.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
@@ -26,16 +27,17 @@ class RunSamples {
   // Drops the lines of steps after `step`; 0 empties the file.
   void go_on_after(int64_t step) const;
 
-  // Throws c10::OutOfMemoryError before anything is printed, and UserError when the file cannot be written or
-  // the logits are not finite. Writes nothing once `stop` returns true.
-  void write(int64_t step, Transformer& model, BlockRunner& runner, const std::function<bool()>& stop);
+  // Returns the texts. Throws c10::OutOfMemoryError before anything is printed, and UserError when the file
+  // cannot be written or the logits are not finite. Writes nothing once `stop` returns true.
+  std::vector<SampleText> write(int64_t step, Transformer& model, BlockRunner& runner,
+                                const std::function<bool()>& stop);
 
   // Writes half as many texts at a time, with half the tokens per pass; false if it was one already.
   bool halve();
   int64_t texts_at_a_time() const { return limits_.sequences; }
 
  private:
-  void show(int64_t step, const std::vector<Generated>& texts) const;
+  std::vector<SampleText> show(int64_t step, const std::vector<Generated>& texts) const;
 
   Settings settings_;
   std::filesystem::path file_;

@@ -166,6 +166,10 @@ void TrainLoop::finish_step(const StepReport& report, double milliseconds) {
   memory_.inspector.after_step(done.memory);
   watch_memory(done.memory);
   sample_if_due();
+  if (unannounced_ >= 0 && !writer_->saving()) {
+    writer_->wait();  // throws the error of a save that failed
+    announce_saved();
+  }
   if (settings_.checkpoint.every > 0 && steps_ % settings_.checkpoint.every == 0) save();
 }
 
@@ -266,16 +270,26 @@ void TrainLoop::save() {
     CheckpointContent content = model_.content(steps_, tokens_, memory_.manager);
     content.state.evaluation_due = evaluation_due_;
     writer_->save(std::move(content));
+    announce_saved();  // the one before
+    unannounced_ = steps_;
     observer_.saving();
   }
   recovery_.has_checkpoint(std::filesystem::path(settings_.checkpoint.dir) / step_name(steps_));
   saved_step_ = steps_;
 }
 
+// Once writer_ has waited for the save, or it has ended.
+void TrainLoop::announce_saved() {
+  if (unannounced_ >= 0 && settings_.run.log_every > 0)
+    say("[Step " + std::to_string(unannounced_) + "] saved " + step_name(unannounced_));
+  unannounced_ = -1;
+}
+
 void TrainLoop::finish_saving(bool worth) {
   try {
     if (state_consistent_ && worth) save();
     if (writer_) writer_->wait();
+    announce_saved();
   } catch (...) {
     saved_step_ = -1;
     throw;

@@ -93,6 +93,7 @@ class TrainLoop {
   void sample_if_due();
   bool try_samples();
   void save();
+  void announce_saved();
   void say_refusal(const Reading& reading, const std::string& action);
   void say(const std::string& line);
 
@@ -106,6 +107,7 @@ class TrainLoop {
   HeldOut held_out_;
   std::optional<CheckpointWriter> writer_;
   int64_t first_step_ = 0, steps_ = 0, tokens_ = 0, saved_step_ = -1;
+  int64_t unannounced_ = -1;  // the step of a save that was not said to be on disk; -1: none
   bool state_consistent_ = false, evaluation_due_ = false;
   MemoryStatus last_status_ = MemoryStatus::normal;
 };

@@ -73,7 +73,7 @@ def test_every_prompt_is_continued_and_printed(data, tmp_path):
         # 64 positions hold a prompt, what is written, and not the last token
         assert sample["tokens"] <= 64 - len(sample["prompt"]) + 1
         assert f'  {json.dumps(sample["prompt"])} -> ' in done.stdout
-    assert done.stdout.count("samples after step") == 3
+    assert done.stdout.count("] samples: ") == 3
     assert len({text for _, _, text, _ in got}) > len(PROMPTS)
 
 

@@ -58,6 +58,19 @@ TEST_F(ScriptedRun, StepsInBackwardAreRepeatedAsTheyWereOnce) {
   EXPECT_EQ(loop().recovery().recoveries(), 2);
 }
 
+TEST_F(ScriptedRun, EachCheckpointIsSaidOnceToBeSaved) {
+  settings_.checkpoint.every = 2;
+  settings_.train.steps = 5;
+  loop().open_checkpoints();
+  loop().run();
+  loop().finish_saving(true);
+  std::vector<std::string> saved;
+  for (const std::string& line : heard_.lines)
+    if (line.find("saved") != std::string::npos) saved.push_back(line);
+  EXPECT_EQ(saved, (std::vector<std::string>{"[Step 2] saved step-2", "[Step 4] saved step-4",
+                                             "[Step 5] saved step-5"}));
+}
+
 TEST_F(ScriptedRun, AHalfWrittenUpdateGoesBackToTheLastCheckpoint) {
   settings_.checkpoint.every = 2;
   script_.faults = {{3, Fault::refused_half_written}};

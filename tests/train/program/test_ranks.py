@@ -174,7 +174,7 @@ def test_runs_go_on_with_other_stages(tmp_path, corpus, untied_alone, ranks, acc
 
 def test_rank_0_alone_speaks(tmp_path, corpus):
     done = run(2, tmp_path / "run", corpus, 2)
-    assert done.stdout.count("step 1/4") == 1 and "on 2 ranks" in done.stdout
+    assert done.stdout.count("[Step 1/4]") == 1 and "on 2 ranks" in done.stdout
     summary = json.loads((tmp_path / "run/ranks/1/summary.json").read_text())
     parameters, steps, micro_batches = summary["model"]["parameters"], 4, 2
     communication = summary["communication"]

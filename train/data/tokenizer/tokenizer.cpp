@@ -113,6 +113,8 @@ std::string Tokenizer::decode(std::span<const int64_t> ids) const {
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(model_->texts.size()); }
 
+bool Tokenizer::bytes_alone() const { return model_->bytes_alone; }
+
 std::optional<int64_t> end_of_text(const Tokenizer& tokenizer) {
   for (const char* name :
        {"<|endoftext|>", "<|end_of_text|>", "<|eot|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"}) {

@@ -34,6 +34,9 @@ class Tokenizer {
   // The largest id plus one.
   int64_t vocab_size() const;
 
+  // Whether it has exactly 256 ids, each for the byte of that value.
+  bool bytes_alone() const;
+
  private:
   friend class StreamingDecoder;
   explicit Tokenizer(std::shared_ptr<const BpeModel> model);

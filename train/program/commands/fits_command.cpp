@@ -11,6 +11,7 @@
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
+#include "train/io/terminal.h"
 #include "train/predict/estimate.h"
 #include "train/predict/largest.h"
 #include "train/predict/techniques/combinations.h"
@@ -215,8 +216,16 @@ int fits_command(const ModelCall& given) {
   use_threads(stacks[0].settings(model));
   const std::vector<std::string> models = models_by_size();
   std::vector<FitRow> rows;
-  for (const Gpu& card : cards())
-    for (Stack& stack : stacks) rows.push_back(fit(stack, model, models, card));
+  {
+    const WorkLine working;
+    for (const Gpu& card : cards()) {
+      for (Stack& stack : stacks) {
+        working.show(fmt::format("fits: {} of {}: {}, {}", rows.size() + 1, cards().size() * stacks.size(),
+                                 card.name, stack.name()));
+        rows.push_back(fit(stack, model, models, card));
+      }
+    }
+  }
   if (!call.json) {
     print_text(rows, model);
     return 0;

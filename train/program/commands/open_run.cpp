@@ -80,6 +80,14 @@ Dataset open_data(const Settings& settings) {
   return data;
 }
 
+bool tokens_are_bytes(const Dataset& data) {
+  try {
+    return data.tokenizer && Tokenizer::load(*data.tokenizer).bytes_alone();
+  } catch (const UserError&) {  // one that moelab cannot read; training does without
+    return false;
+  }
+}
+
 std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data,
                                            c10::Device device) {
   const TrainSettings& train = settings.train;

@@ -26,6 +26,9 @@ c10::Device limited_device(const Settings& settings);
 // data.path is not set, or when the shards and train.init have different tokenizers.
 Dataset open_data(const Settings& settings);
 
+// Whether a token of the data is known to be a byte.
+bool tokens_are_bytes(const Dataset& data);
+
 // The training rows: windows of train.sequence tokens, or documents packed to train.tokens_per_device. Throws
 // UserError when packing and no token is known to end a document.
 std::unique_ptr<const RowSource> open_rows(const Settings& settings, const Dataset& data, c10::Device device);

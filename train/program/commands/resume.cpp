@@ -1,12 +1,56 @@
 #include "train/program/commands/resume.h"
 
+#include <chrono>
+#include <filesystem>
+#include <future>
 #include <string>
 
 #include "moe/settings/error.h"
+#include "train/parallel/data_ranks.h"
 #include "train/settings/load.h"
 #include "train/settings/print.h"
 
 namespace moelab {
+namespace {
+
+// A run is not begun anew, unasked, because its checkpoints were damaged.
+void refuse_damaged(const std::filesystem::path& folder) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(".damaged") != std::string::npos)
+      throw UserError("--resume auto: " + folder.string() + " has no checkpoint left, and " + name +
+                      "; move that away to begin anew");
+  }
+}
+
+// On one rank.
+std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings) {
+  const std::filesystem::path folder = settings.checkpoint.dir;
+  if (resume == "auto" && list_checkpoints(folder).empty()) {
+    refuse_damaged(folder);
+    return std::nullopt;
+  }
+  return resume == "auto" || resume == "latest" ? load_latest(folder) : load_checkpoint_or_earlier(resume);
+}
+
+}  // namespace
+
+std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings,
+                                                Communicator& control) {
+  if (control.size() == 1) return find_checkpoint(resume, settings);
+  std::future<std::optional<LoadedCheckpoint>> search;
+  if (control.rank() == 0)
+    search = std::async(std::launch::async, [&] { return find_checkpoint(resume, settings); });
+  // verifying may take longer than parallel.timeout
+  while (!on_any_rank(control, search.valid() && search.wait_for(std::chrono::milliseconds(200)) ==
+                                                     std::future_status::ready)) {
+  }
+  std::optional<LoadedCheckpoint> found = search.valid() ? search.get() : std::nullopt;
+  const std::string path = of_first_rank(control, found ? found->path.string() : "");
+  if (!found && !path.empty()) found = load_checkpoint(path, true);
+  return found;
+}
 
 void check_same_model(const LoadedCheckpoint& checkpoint, const Settings& settings) {
   if (!checkpoint.files.contains("config.yaml")) return;

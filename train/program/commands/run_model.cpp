@@ -50,8 +50,10 @@ void RunModel::load_weights(const std::string& folder) {
 }
 
 void RunModel::write_samples(int64_t step) {
+  std::vector<SampleText> texts;
   trainer_->read_model(
-      [&](Transformer& model, BlockRunner& runner) { samples_.write(step, model, runner, stop_); });
+      [&](Transformer& model, BlockRunner& runner) { texts = samples_.write(step, model, runner, stop_); });
+  if (on_samples_) on_samples_(step, texts);
 }
 
 CheckpointContent RunModel::content(int64_t steps, int64_t tokens, const MemoryManager& manager) {

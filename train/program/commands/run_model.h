@@ -1,6 +1,8 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "train/data/token_stream.h"
 #include "train/generate/run_samples.h"
@@ -22,6 +24,10 @@ class RunModel : public ModelInTraining {
   bool is_open() const { return trainer_.has_value(); }
   // Starts from the weights in a model folder.
   void load_weights(const std::string& folder);
+  // Called with the texts of each step that writes some.
+  void on_samples(std::function<void(int64_t step, const std::vector<SampleText>&)> call) {
+    on_samples_ = std::move(call);
+  }
   // Drops the samples written after `step`.
   void drop_samples_after(int64_t step) const { samples_.go_on_after(step); }
   Trainer::StateBytes state_bytes() const { return trainer_->state_bytes(); }
@@ -45,6 +51,7 @@ class RunModel : public ModelInTraining {
   Dataset data_;
   c10::Device device_;
   std::function<bool()> stop_;
+  std::function<void(int64_t step, const std::vector<SampleText>&)> on_samples_;
   DataRanks ranks_;
   RunSamples samples_;
   TokenStream stream_;

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <future>
 #include <iostream>
 #include <optional>
 #include <span>
@@ -14,6 +13,8 @@
 #include "moe/name_hash.h"
 #include "moe/settings/error.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/data/tokenizer/tokenizer.h"
+#include "train/io/terminal.h"
 #include "train/loop/run_failure.h"
 #include "train/loop/train_loop.h"
 #include "train/parallel/ranks.h"
@@ -24,6 +25,7 @@
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
+#include "train/program/commands/resume.h"
 #include "train/program/commands/run_model.h"
 #include "train/program/commands/stop_signal.h"
 #include "train/program/record/progress.h"
@@ -96,44 +98,6 @@ Communicator* checkpoint_ranks(Ranks& ranks) {
   return dividing->size() > 1 || ranks.world().rank == 0 ? dividing : nullptr;
 }
 
-// A run is not begun anew, unasked, because its checkpoints were damaged.
-void refuse_damaged(const std::filesystem::path& folder) {
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find(".damaged") != std::string::npos)
-      throw UserError("--resume auto: " + folder.string() + " has no checkpoint left, and " + name +
-                      "; move that away to begin anew");
-  }
-}
-
-// What --resume asks for; none: auto, and there is no checkpoint yet.
-std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings) {
-  const std::filesystem::path folder = settings.checkpoint.dir;
-  if (resume == "auto" && list_checkpoints(folder).empty()) {
-    refuse_damaged(folder);
-    return std::nullopt;
-  }
-  return resume == "auto" || resume == "latest" ? load_latest(folder) : load_checkpoint_or_earlier(resume);
-}
-
-// The same on all ranks: the first chooses, verifies, and sets damaged ones aside.
-std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings,
-                                                Communicator& control) {
-  if (control.size() == 1) return find_checkpoint(resume, settings);
-  std::future<std::optional<LoadedCheckpoint>> search;
-  if (control.rank() == 0)
-    search = std::async(std::launch::async, [&] { return find_checkpoint(resume, settings); });
-  // verifying may take longer than parallel.timeout
-  while (!on_any_rank(control, search.valid() && search.wait_for(std::chrono::milliseconds(200)) ==
-                                                     std::future_status::ready)) {
-  }
-  std::optional<LoadedCheckpoint> found = search.valid() ? search.get() : std::nullopt;
-  const std::string path = of_first_rank(control, found ? found->path.string() : "");
-  if (!found && !path.empty()) found = load_checkpoint(path, true);
-  return found;
-}
-
 // What rank 0 finds in run.dir holds for all ranks.
 void refuse_used_folder(const Settings& settings, const TrainOptions& options, Communicator& control) {
   if (options.overwrite) return;
@@ -155,6 +119,7 @@ class TrainRun : LoopObserver {
         options_(options),
         command_line_(command_line),
         device_(open_device(settings, ranks.world())),
+        gemm_rate_(device_.is_cpu() ? gemm_rate_before_run() : 0),
         predict_held_([gpu = predicted_gpu(device_)](const Settings& s) { return dry_run(s, gpu).held(); }),
         data_(open_data(settings)),
         predicted_(predicted),
@@ -166,9 +131,11 @@ class TrainRun : LoopObserver {
             {[this] { return asked_to_stop(); }, predict_held_, options.before_step, checkpoint_ranks(ranks),
              ranks.data().control, [&ranks](bool asks) { return ranks.meet_again(asks); }},
             model_, *this),
-        progress_(settings) {
+        progress_(settings, tokens_are_bytes(data_), gemm_rate_) {
     ranks_.require_same("data in data.path", digest_of(data_));
     print_start(settings, device_, predicted);
+    model_.on_samples(
+        [this](int64_t step, const std::vector<SampleText>& texts) { record_->add(step, texts); });
     set_limit(device_, settings.memory.limit.count);
     try {
       open();
@@ -190,6 +157,14 @@ class TrainRun : LoopObserver {
   }
 
  private:
+  // Before the run, so that its lines can state a share of the rate; on a GPU after it, because products
+  // leave workspaces and cached segments behind, which the run's peaks would count.
+  double gemm_rate_before_run() const {
+    const double rate = measure_gemm_rate(compute_type(settings_.precision), device_);
+    cpu_ledger(Home::host).reset_peaks();
+    return rate;
+  }
+
   // All ranks ask together, and all stop when one of them was told to.
   bool asked_to_stop() {
     stop_ = stop_ || on_any_rank(*ranks_.data().control, stopped());
@@ -232,9 +207,10 @@ class TrainRun : LoopObserver {
     if (!first) take_folder();
   }
   void take_folder() {
-    folder_.emplace(settings_);
+    const bool first = ranks_.world().rank == 0;
+    folder_.emplace(settings_, first);
     loop_.open_checkpoints();
-    if (!goes_on_) folder_->clear(options_.overwrite && ranks_.world().rank == 0);
+    if (!goes_on_) folder_->clear(options_.overwrite && first);
   }
 
   void open_record() {
@@ -261,14 +237,16 @@ class TrainRun : LoopObserver {
     record_->add(step);
     progress_.step(step, *record_);
   }
-  void evaluated(int64_t step, double loss, int64_t batches) override { print_held_out(step, loss, batches); }
+  void evaluated(int64_t step, double loss, int64_t batches) override {
+    progress_.held_out(step, loss, batches);
+  }
   void evaluation_made_up(int64_t step, double loss) override { record_->add_held_out_loss(step, loss); }
   void saving() override { record_->save_timeline(); }
   void went_back(int64_t) override {
     record_->save_timeline();
     open_record();
   }
-  void say(const std::string& line) override { std::cout << line << std::endl; }
+  void say(const std::string& line) override { print_line(line); }
 
   // Tries each part of the end even if another failed. The exit code and the summary report the run's first
   // failure.
@@ -288,7 +266,7 @@ class TrainRun : LoopObserver {
       return 3;
     }
     failure_.rethrow();
-    print_end(settings_, loop_.steps(), ending_, record_->median_tokens_per_second());
+    print_end(settings_, loop_.steps(), ending_, *record_);
     return 0;
   }
 
@@ -326,7 +304,9 @@ class TrainRun : LoopObserver {
     ending_.exchange_seconds = ranks_.exchange_seconds();
     ending_.recoveries = loop_.recovery().recoveries();
     ending_.leaks = memory.leaks.found();
-    if (failure_.reason().empty() || failure_.out_of_memory())  // the device may have failed
+    ending_.gemm_rate = gemm_rate_;
+    if (device_.is_cuda() &&
+        (failure_.reason().empty() || failure_.out_of_memory()))  // else it may have failed
       ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
     ending_.savings = technique_savings(loop_.settings_now(), predict_held_);
   }
@@ -373,6 +353,7 @@ class TrainRun : LoopObserver {
   TrainOptions options_;
   std::string command_line_;
   c10::Device device_;
+  double gemm_rate_;  // 0: measured at the end
   PredictPeak predict_held_;
   Dataset data_;
   DryRun predicted_;

@@ -5,13 +5,25 @@
 
 #include <cmath>
 #include <iostream>
+#include <numbers>
 
 #include "kernels/memory/report.h"
+#include "train/io/terminal.h"
 #include "train/settings/convert.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/presets/parameter_count.h"
 
 namespace moelab {
+namespace {
+
+// ", 48% of the GEMM rate", with the given text before it; empty where that rate is not known.
+std::string share_of_gemm(const char* before, const RunRecord& record, double rate) {
+  const double share = record.median_flops_per_second() / rate;
+  return rate > 0 && std::isfinite(share) ? fmt::format("{}{:.0f}% of the GEMM rate", before, 100 * share)
+                                          : "";
+}
+
+}  // namespace
 
 std::string human_count(int64_t count) {
   const auto value = static_cast<double>(count);
@@ -28,24 +40,47 @@ std::string human_seconds(double seconds) {
   return fmt::format("{} h {:02} min", s / 3600, s % 3600 / 60);
 }
 
+Progress::Progress(const Settings& settings, bool bytes, double gemm_rate)
+    : steps_(settings.train.steps),
+      every_(settings.run.log_every),
+      packed_(settings.train.tokens_per_device > 0),
+      bytes_(bytes),
+      ranks_(settings.parallel.data),
+      gemm_rate_(gemm_rate),
+      start_(std::chrono::steady_clock::now()) {}
+
+std::string Progress::bits(const char* before, double loss) const {
+  return bytes_ ? fmt::format("{}{:.2f} bits a byte", before, loss / std::numbers::ln2) : "";
+}
+
+std::string Progress::line(const StepTaken& done, const RunRecord& record) const {
+  const StepReport& r = done.report;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
+  return fmt::format(
+      "[Step {:>{}}/{}] {:>3}%  loss {:.3f}{}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
+      "{:.0f} "
+      "tokens/s{}{}  {} tokens  peak {}  {}, {} left",
+      done.step, std::to_string(steps_).size(), steps_, 100 * done.step / steps_, r.loss, bits(", ", r.loss),
+      r.lr, r.gradient_norm, r.load_max_over_mean, 100 * r.dropped_fraction,
+      packed_ ? fmt::format("  fill {:.1f}%", 100 * r.fill()) : "", record.median_tokens_per_second(),
+      ranks_ > 1 ? fmt::format(" on {} ranks", ranks_) : "", share_of_gemm(", ", record, gemm_rate_),
+      human_count(done.tokens), human_bytes(done.memory.peak), human_seconds(elapsed.count()),
+      human_seconds(left));
+}
+
 void Progress::step(const StepTaken& done, const RunRecord& record) const {
   const StepReport& r = done.report;
-  if (r.skipped) {
-    std::cout << fmt::format("step {}: loss {} or gradient norm {} is not finite; step skipped\n", done.step,
-                             r.loss, r.gradient_norm)
-              << std::flush;
-  }
+  if (r.skipped)
+    print_line(fmt::format("[Step {}] loss {} or gradient norm {} is not finite; step skipped", done.step,
+                           r.loss, r.gradient_norm));
   if (every_ == 0 || (done.step % every_ != 0 && done.step != steps_ && done.step != 1)) return;
-  const std::string fill = packed_ ? fmt::format("  fill {:.1f}%", 100 * r.fill()) : "";
-  const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
-  std::cout << fmt::format(
-                   "step {:>{}}/{}  loss {:.3f}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
-                   "{:.0f} tokens/s{}  peak {}  {} left\n",
-                   done.step, std::to_string(steps_).size(), steps_, r.loss, r.lr, r.gradient_norm,
-                   r.load_max_over_mean, 100 * r.dropped_fraction, fill, record.median_tokens_per_second(),
-                   ranks_ > 1 ? fmt::format(" on {} ranks", ranks_) : "", human_bytes(done.memory.peak),
-                   human_seconds(left))
-            << std::flush;
+  print_line(line(done, record));
+}
+
+void Progress::held_out(int64_t step, double loss, int64_t batches) const {
+  print_line(fmt::format("[Step {}] held-out loss {:.4f} nats a token{} ({} batches)", step, loss,
+                         bits(", ", loss), batches));
 }
 
 void print_start(const Settings& settings, c10::Device device, const DryRun& predicted) {
@@ -80,32 +115,28 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
             << std::flush;
   const std::string_view slow = compute_facts(settings.precision.compute).slow_on_gpu;
   if (device.is_cuda() && !slow.empty())
-    std::cout << fmt::format("warning: precision.compute={} on a GPU: {}\n",
-                             value_text(settings.precision.compute), slow)
-              << std::flush;
-}
-
-void print_held_out(int64_t step, double loss, int64_t batches) {
-  std::cout << fmt::format("held-out loss after step {}: {:.4f} nats a token ({} batches)\n", step, loss,
-                           batches)
-            << std::flush;
+    print_line(fmt::format("warning: precision.compute={} on a GPU: {}",
+                           value_text(settings.precision.compute), slow));
 }
 
 void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending& ending,
-               double tokens_per_second) {
+               const RunRecord& record) {
   if (const SaveCosts& saves = ending.saves; saves.count > 0) {
-    std::cout << fmt::format(
-        "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s\n",
-        saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds);
+    print_line(fmt::format(
+        "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s",
+        saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds));
   }
-  const std::string speed =
-      std::isfinite(tokens_per_second) ? fmt::format(", {:.0f} tokens/s", tokens_per_second) : "";
-  std::cout << fmt::format(
-                   "{} steps{}; peak {} (predicted {}){}; files in {}\n", steps, speed,
-                   human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.held()),
-                   settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
-                   settings.run.dir)
-            << std::flush;
+  const double rate = record.median_tokens_per_second();
+  const std::string speed = std::isfinite(rate) ? fmt::format("; {:.0f} tokens/s{}", rate,
+                                                              share_of_gemm(", ", record, ending.gemm_rate))
+                                                : "";
+  const RunRecord::Totals totals = record.totals();
+  print_line(
+      fmt::format("{} steps, {} tokens in {}{}; peak {} (predicted {}){}; files in {}", steps,
+                  human_count(totals.tokens), human_seconds(totals.seconds), speed,
+                  human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.held()),
+                  settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
+                  settings.run.dir));
 }
 
 }  // namespace moelab

@@ -81,13 +81,14 @@ std::string run_in_the_way(const Settings& settings, const std::string& resume) 
          (steps == 1 ? " step; " : " steps; ") + ways_on(settings, resume, !saved.empty());
 }
 
-RunFolder::RunFolder(const Settings& settings)
+RunFolder::RunFolder(const Settings& settings, bool first_rank)
     : folder_(settings.run.dir), checkpoints_(settings.checkpoint.dir) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error)
     throw UserError("cannot create the folder of the run, " + folder_.string() + ": " + error.message());
-  if (same_folder(folder_, checkpoints_)) return;  // the writer of checkpoints locks it
+  if (!first_rank || same_folder(folder_, checkpoints_))
+    return;  // that one is locked by the writer of checkpoints
   lock_ = lock_folder(folder_);
   if (!lock_)
     throw UserError(folder_.string() + ": another run is writing there; wait until it has ended, or choose " +

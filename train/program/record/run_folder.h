@@ -19,8 +19,9 @@ std::string run_in_the_way(const Settings& settings, const std::string& resume);
 // A run's folder, while it writes there.
 class RunFolder {
  public:
-  // Creates run.dir and locks it. Throws UserError when that fails or another run holds it.
-  explicit RunFolder(const Settings& settings);
+  // Creates run.dir; the first rank, for all, locks it. Throws UserError when that fails or another run holds
+  // it.
+  RunFolder(const Settings& settings, bool first_rank);
 
   // Deletes what earlier runs left in run.dir, of all ranks, so that their records never mix with this run's;
   // `checkpoints`: those in checkpoint.dir too. All other files stay. Throws UserError.

@@ -98,6 +98,17 @@ std::vector<double> measured(const std::vector<double>& step_ms) {
   return {step_ms.begin() + warm_up_steps(static_cast<int64_t>(step_ms.size())), step_ms.end()};
 }
 
+// Of the lines of a metrics.jsonl.
+RunRecord::Totals totals_of(const std::string& lines) {
+  RunRecord::Totals totals;
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) {
+    const Json step = Json::parse(line);
+    totals = {step.value("tokens", int64_t{0}), totals.seconds + step.value("step_ms", 0.0) / 1000};
+  }
+  return totals;
+}
+
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   std::sort(values.begin(), values.end());
@@ -167,6 +178,7 @@ RunRecord::RunRecord(const Settings& settings, c10::Device device, const std::st
 void RunRecord::continue_metrics(const std::string& kept) {
   metrics_.close();
   write_whole(folder_ / "metrics.jsonl", kept);
+  totals_ = totals_of(kept);
   metrics_.open(folder_ / "metrics.jsonl", std::ios::app);
   if (!metrics_) throw UserError("cannot write " + (folder_ / "metrics.jsonl").string());
 }
@@ -208,6 +220,7 @@ void RunRecord::add(const StepTaken& s) {
   if (!(metrics_ << line.dump() << "\n" << std::flush))
     throw UserError("cannot write " + (folder_ / "metrics.jsonl").string() + ": is the disk full?");
   events_->add(s.step, metric_scalars(line));
+  totals_ = {s.tokens, totals_.seconds + s.milliseconds / 1000};
   timeline_.add(s.memory, r.micro_batch);
   last_ = s.memory;
   step_ms_.push_back(s.milliseconds);
@@ -220,6 +233,11 @@ void RunRecord::add(const StepTaken& s) {
 }
 
 void RunRecord::opened(const Reading& memory) { opened_ = memory; }
+
+void RunRecord::add(int64_t step, const std::vector<SampleText>& samples) {
+  for (size_t i = 0; i < samples.size(); ++i)
+    events_->add_text(step, "samples/" + std::to_string(i + 1), samples[i].prompt + samples[i].text);
+}
 
 Json RunRecord::timeline_json() const {
   return {
@@ -237,11 +255,15 @@ double RunRecord::median_step_ms() const { return quantile(measured(step_ms_), 0
 
 double RunRecord::median_tokens_per_second() const { return quantile(measured(rates_), 0.5); }
 
+double RunRecord::flops_per_token() const {
+  return model_flops_per_token(settings_.model, pairs_ / static_cast<double>(tokens_));
+}
+
+double RunRecord::median_flops_per_second() const { return flops_per_token() * median_tokens_per_second(); }
+
 Json RunRecord::summary(const Ending& e) const {
   const std::vector<double> ms = measured(step_ms_), rates = measured(rates_);
-  const double flops_per_token =
-      model_flops_per_token(settings_.model, pairs_ / static_cast<double>(tokens_));
-  const double flops = flops_per_token * quantile(rates, 0.5);
+  const double flops = median_flops_per_second();
   const bool cuda = device_.is_cuda();
   return {{"schema", 1},
           {"status", e.status},
@@ -287,7 +309,7 @@ Json RunRecord::summary(const Ending& e) const {
           {"memory_limit_bytes", settings_.memory.limit.count},
           {"final_loss", number(final_loss_)},
           {"held_out_loss", number(e.held_out_loss)},
-          {"model_flops_per_token", number(flops_per_token)},
+          {"model_flops_per_token", number(flops_per_token())},
           {"flops_per_second", number(flops)},
           {"fraction_of_gemm_peak", e.gemm_rate > 0 ? number(flops / e.gemm_rate) : Json(nullptr)}};
 }

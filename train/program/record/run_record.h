@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "train/checkpoint/checkpoint.h"
+#include "train/generate/sample_text.h"
 #include "train/io/unnamed_file.h"
 #include "train/loop/loop_observer.h"
 #include "train/memory/monitor.h"
@@ -29,9 +30,9 @@ namespace moelab {
 // that are not finite are written as null.
 class RunRecord {
  public:
-  // Writes config.yaml to the folder, which exists, and deletes the summary. With first_step > 0 the run resumes
-  // after that step: metrics.jsonl and memory.json are cut back to it and continued. Otherwise they start empty.
-  // Throws UserError when the folder can't be written.
+  // Writes config.yaml to the folder, which exists, and deletes the summary. With first_step > 0 the run
+  // resumes after that step: metrics.jsonl and memory.json are cut back to it and continued. Otherwise they
+  // start empty. Throws UserError when the folder can't be written.
   RunRecord(const Settings& settings, c10::Device device, const std::string& command_line,
             int64_t first_step);
 
@@ -68,12 +69,24 @@ class RunRecord {
   void write_memory(const Ending& ending) const;
   void write_summary(const Ending& ending);
 
+  // Texts written after `step`, for TensorBoard.
+  void add(int64_t step, const std::vector<SampleText>& samples);
+
   // Medians so far, warm-up left out.
   double median_step_ms() const;
   double median_tokens_per_second() const;
+  double median_flops_per_second() const;  // the model's operations, recomputation left out
+
+  // Of all steps so far, those before the run was resumed included.
+  struct Totals {
+    int64_t tokens = 0;
+    double seconds = 0;  // of steps
+  };
+  const Totals& totals() const { return totals_; }
 
  private:
   void continue_metrics(const std::string& kept);
+  double flops_per_token() const;
   nlohmann::ordered_json summary(const Ending& ending) const;
   nlohmann::ordered_json timeline_json() const;
 
@@ -90,6 +103,7 @@ class RunRecord {
   int64_t tokens_ = 0, places_ = 0;      // sums over the steps of StepReport's counts
   double pairs_ = 0;                     // query-key pairs, summed likewise
   int64_t steps_ = 0;
+  Totals totals_;
   double final_loss_;
 };
 

@@ -58,8 +58,11 @@ class Message {
 // Field numbers of the .proto files.
 constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // Event
 constexpr int kValue = 1;                                                                 // Summary
-constexpr int kTag = 1, kSimpleValue = 2;                                                 // Summary.Value
-constexpr int kStatus = 1, kStart = 1;                                                    // SessionLog
+constexpr int kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;                     // Summary.Value
+constexpr int kPluginData = 1, kPluginName = 1;                      // SummaryMetadata, its PluginData
+constexpr int kType = 1, kShape = 2, kStringValue = 8, kString = 7;  // TensorProto; its type DT_STRING
+constexpr int kDimension = 2, kSize = 1;                             // TensorShapeProto, its Dim
+constexpr int kStatus = 1, kStart = 1;                               // SessionLog
 
 Message event_now() {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
@@ -110,6 +113,18 @@ void EventFile::add(int64_t step, const std::vector<Scalar>& scalars) {
     summary.bytes(kValue, Message().bytes(kTag, scalar.tag).real(kSimpleValue, scalar.value).text());
   }
   write(event_now().integer(kStep, static_cast<uint64_t>(step)).bytes(kSummary, summary.text()).text());
+}
+
+void EventFile::add_text(int64_t step, const std::string& tag, std::string_view text) {
+  std::string markdown = "    ";  // an indented block of code
+  for (const char c : text) markdown += c == '\n' ? std::string("\n    ") : std::string(1, c);
+  const std::string shape = Message().bytes(kDimension, Message().integer(kSize, 1).text()).text();
+  const std::string tensor =
+      Message().integer(kType, kString).bytes(kShape, shape).bytes(kStringValue, markdown).text();
+  const std::string plugin = Message().bytes(kPluginData, Message().bytes(kPluginName, "text").text()).text();
+  const std::string value = Message().bytes(kTag, tag).bytes(kTensor, tensor).bytes(kMetadata, plugin).text();
+  const std::string summary = Message().bytes(kValue, value).text();
+  write(event_now().integer(kStep, static_cast<uint64_t>(step)).bytes(kSummary, summary).text());
 }
 
 void EventFile::write(const std::string& event) { out_ << tf_record(event) << std::flush; }

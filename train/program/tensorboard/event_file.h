@@ -13,7 +13,7 @@ struct Scalar {
   float value = 0;
 };
 
-// A file of scalars for TensorBoard: TFRecord framing around tensorflow.Event messages
+// A file of scalars and texts for TensorBoard: TFRecord framing around tensorflow.Event messages
 // (tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto, encoded by hand).
 //
 // A folder's files are events.out.tfevents.NNNNNN.moelab, numbered because TensorBoard reads them in order of
@@ -27,6 +27,8 @@ class EventFile {
   // Writes one record and flushes. After a failed write (disk full) later records are dropped without an
   // error: the file stays readable up to there.
   void add(int64_t step, const std::vector<Scalar>& scalars);
+  // As add(), for text, which TensorBoard shows as Markdown; here each line is shown as it is.
+  void add_text(int64_t step, const std::string& tag, std::string_view text);
 
  private:
   void write(const std::string& event);

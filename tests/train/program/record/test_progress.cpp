@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
+#include <vector>
 
+#include "tests/temporary_folder.h"
 #include "train/program/record/progress.h"
 #include "train/settings/load.h"
 
@@ -23,6 +26,63 @@ TEST(Progress, WarnsOfProductsThatAreSlowOnAGpu) {
   EXPECT_NE(slow.find("precision.compute=bf16"), std::string::npos) << slow;
   EXPECT_EQ(start_of("bf16", gpu).find("warning"), std::string::npos);
   EXPECT_EQ(start_of("fp8", c10::Device(c10::kCPU)).find("warning"), std::string::npos);
+}
+
+// Prints the line of one step of moe-pico: 1,000 tokens in 250 ms.
+std::string line_of(bool bytes, double gemm_share, const std::vector<std::string>& changes = {}) {
+  const TemporaryFolder folder;
+  std::vector<std::string> overrides = {"run.dir=" + folder.path().string(), "train.steps=50",
+                                        "run.log_every=5"};
+  overrides.insert(overrides.end(), changes.begin(), changes.end());
+  const Settings settings = load_settings({.config = "moe-pico", .overrides = overrides});
+  RunRecord record(settings, at::kCPU, "moelab train", 0);
+  StepTaken done;
+  done.step = 5;
+  done.tokens = 5000;
+  done.milliseconds = 250;
+  done.report.loss = 2;
+  done.report.tokens = done.report.places = 1000;
+  done.memory.peak = int64_t{3} << 20;
+  record.add(done);
+  const double rate = gemm_share > 0 ? record.median_flops_per_second() / gemm_share : 0;
+  ::testing::internal::CaptureStdout();
+  Progress(settings, bytes, rate).step(done, record);
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(Progress, AStepsLineSaysHowFarTheRunIs) {
+  // 2 nats are 2 / ln 2 bits; 45 steps of 250 ms are left
+  EXPECT_EQ(line_of(true, 0.48),
+            "[Step  5/50]  10%  loss 2.000, 2.89 bits a byte  lr 0.00e+00  norm 0.00  load 1.00  dropped "
+            "0.0%  4000 "
+            "tokens/s, 48% of the GEMM rate  5k tokens  peak 3.0 MiB  0 s, 11 s left\n");
+  EXPECT_EQ(line_of(false, 0),
+            "[Step  5/50]  10%  loss 2.000  lr 0.00e+00  norm 0.00  load 1.00  dropped 0.0%  4000 "
+            "tokens/s  5k tokens  peak 3.0 MiB  0 s, 11 s left\n");
+  EXPECT_EQ(line_of(true, 0.48, {"run.log_every=7"}), "");
+}
+
+TEST(Progress, TheEndCountsTheStepsBeforeTheRunWasResumed) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "metrics.jsonl") << R"({"step": 1, "tokens": 1000, "step_ms": 60000})"
+                                          << "\n"
+                                          << R"({"step": 2, "tokens": 2000, "step_ms": 30000})"
+                                          << "\n"
+                                          << R"({"step": 3, "tokens": 3000, "step_ms": 30000})"
+                                          << "\n";
+  const Settings settings =
+      load_settings({.config = "moe-pico", .overrides = {"run.dir=" + folder.path().string()}});
+  RunRecord record(settings, at::kCPU, "moelab train", 2);
+  StepTaken done;
+  done.step = 3;
+  done.tokens = 3500;
+  done.milliseconds = 400;
+  done.report.tokens = done.report.places = 1500;
+  record.add(done);
+  ::testing::internal::CaptureStdout();
+  print_end(settings, 3, {}, record);
+  const std::string end = ::testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(end.starts_with("3 steps, 3.5k tokens in 1 min 30 s; 3750 tokens/s; peak 0 B")) << end;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """A run's event files, read by TensorBoard's own package, hold what metrics.jsonl holds."""
 
+import json
 import pathlib
 import struct
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from programs import limited_files, metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.util import tensor_util
 
 TAGS = {
     "loss/train": ["loss"],
@@ -80,6 +82,23 @@ def test_every_scalar_is_there_and_nothing_else(shards, tmp_path):
     assert len(series.keys() & {"memory/peak_by_kind/parameters", "memory/peak_by_kind/optimizer"}) == 2
 
 
+def test_samples_are_there_as_text(tmp_path):
+    """As the lines of samples.jsonl, each in a block of code."""
+    text = programs.prepare_bytes(tmp_path, "some text\n" * 3000)
+    done = train(text, tmp_path / "run", "train.steps=4", "sample.every=2", "sample.prompt=some")
+    assert done.returncode == 0, done.stderr
+    accumulator = EventAccumulator(str(tmp_path / "run"), size_guidance={"tensors": 0})
+    accumulator.Reload()
+    assert accumulator.SummaryMetadata("samples/1").plugin_data.plugin_name == "text"
+    shown = [(event.step, tensor_util.make_ndarray(event.tensor_proto)[0].decode()) for event in accumulator.Tensors("samples/1")]
+    lines = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
+    assert [step for step, _ in shown] == [2, 4]
+    for (_, block), line in zip(shown, lines):
+        assert all(row.startswith("    ") for row in block.split("\n"))
+        assert "\n".join(row[4:] for row in block.split("\n")) == line["prompt"] + line["text"]
+    assert read_back(tmp_path / "run") == expected(tmp_path / "run")
+
+
 def test_wall_times_rise_and_are_now(shards, tmp_path):
     assert train(shards, tmp_path, "train.steps=3").returncode == 0
     accumulator = EventAccumulator(str(tmp_path))
@@ -128,7 +147,7 @@ def test_a_full_disk_costs_the_event_file_and_not_the_steps(shards, tmp_path):
     """What cannot be written is left out; what is there stays readable."""
     limit = 23500  # bytes a file; of those written step by step the event file alone passes it
     done = train(shards, tmp_path, "train.steps=30", "checkpoint.keep=0", "eval.every=0", **limited_files(limit))
-    assert "step 30/30" in done.stdout, done
+    assert "[Step 30/30]" in done.stdout, done
     series = read_back(tmp_path)
     steps = [step for step, _ in series["loss/train"]]
     assert steps == list(range(1, len(steps) + 1)) and 2 < len(steps) < 30

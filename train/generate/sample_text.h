@@ -1,0 +1,10 @@
+#pragma once
+#include <string>
+
+namespace moelab {
+
+struct SampleText {
+  std::string prompt, text;
+};
+
+}  // namespace moelab
