@@ -80,7 +80,7 @@ class Parser {
     sources_.overrides = settings_in_order(sub);
     for (const CommandText& text : command_texts())
       if (sub.get_name() == text.name) result_.command = text.command;
-    if (result_.command == Command::generate) {
+    if (result_.command == Command::generate || result_.command == Command::chat) {
       result_.generate.overrides = sources_.overrides;  // the other settings are in the checkpoint
     } else if (result_.command == Command::plan) {
       take_plan();
@@ -132,7 +132,8 @@ class Parser {
           ->type_name("bash|zsh");
       return;
     }
-    if (text.command == Command::generate) return add_generate(sub);
+    if (text.command == Command::generate || text.command == Command::chat)
+      return add_generate(sub, text.command == Command::chat);
     if (text.command == Command::plan) return add_plan(sub);
     if (text.command == Command::import_model || text.command == Command::export_model) {
       return add_folders(sub, text);
@@ -199,15 +200,17 @@ class Parser {
                                                                             : text;
   }
 
-  void add_generate(CLI::App& sub) {
+  void add_generate(CLI::App& sub, bool chat) {
     GenerateCall& call = result_.generate;
     sub.add_option("--from", call.from, "checkpoint, or the folder of a run (its newest one)")
         ->type_name("FOLDER")
         ->required();
-    CLI::Option* prompt = sub.add_option("--prompt", call.prompt, "text to continue")->type_name("TEXT");
-    sub.add_option("--prompt-file", call.prompt_file, "file with the text to continue")
-        ->type_name("FILE")
-        ->excludes(prompt);
+    if (!chat) {
+      CLI::Option* prompt = sub.add_option("--prompt", call.prompt, "text to continue")->type_name("TEXT");
+      sub.add_option("--prompt-file", call.prompt_file, "file with the text to continue")
+          ->type_name("FILE")
+          ->excludes(prompt);
+    }
     const auto add = [&](const char* name, auto& value, const char* about) {
       return sub.add_option(name, value, about)->capture_default_str();
     };
@@ -218,8 +221,9 @@ class Parser {
     add("--top-p", call.sampling.top_p,
         "choose among the likeliest tokens that together have this probability; 1: all");
     add("--seed", call.sampling.seed, "the same seed writes the same text");
-    add("--samples", call.samples, "number of texts, each with random numbers of its own")
-        ->check(CLI::Range(1, 1 << 30));
+    if (!chat)
+      add("--samples", call.samples, "number of texts, each with random numbers of its own")
+          ->check(CLI::Range(1, 1 << 30));
     sub.add_option("settings", sources_.overrides, "changes to the checkpoint's settings, e.g. run.threads=1")
         ->type_name("KEY=VALUE");
   }

@@ -18,7 +18,7 @@ constexpr UsedSettings kGenerated =
     "attention. precision. train.sequence memory.limit memory.cuda_graphs run.device run.threads "
     "run.deterministic";
 
-constexpr std::array<CommandText, 10> kTexts = {
+constexpr std::array<CommandText, 11> kTexts = {
     {{Command::train, "train", "Train a model under a memory budget",
       "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100", kAllSettings},
      {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
@@ -38,6 +38,8 @@ constexpr std::array<CommandText, 10> kTexts = {
      {Command::generate, "generate", "Write text with a checkpoint's model",
       "moelab generate --from runs/moe-nano --prompt 'def main(' --max-tokens 100 --temperature 0.7",
       kGenerated},
+     {Command::chat, "chat", "Talk with a checkpoint's model: it answers each line",
+      "moelab chat --from runs/moe-nano --max-tokens 100", kGenerated},
      {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
       "moelab techniques --json", kEstimated},
      {Command::import_model, "import",

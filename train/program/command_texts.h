@@ -15,6 +15,7 @@ enum class Command {
   import_model,
   export_model,
   generate,
+  chat,
   completion
 };
 

@@ -51,6 +51,8 @@ int run(const Arguments& arguments, const std::string& command) {
       return eval_command(arguments.settings, arguments.checkpoint, command);
     case Command::generate:
       return generate_command(arguments.generate);
+    case Command::chat:
+      return chat_command(arguments.generate);
     case Command::techniques:
       if (arguments.pairs) return pairs_command(arguments.model);
       std::cout << (arguments.json ? techniques_json() : techniques_text());

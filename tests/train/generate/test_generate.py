@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -187,3 +188,31 @@ def test_help():
     for text in ["Example: moelab generate --from", "--prompt-file", "--max-tokens", "--temperature", "--top-k",
                  "--top-p", "--seed", "--samples", "train.sequence="]:
         assert text in done.stdout.decode(), text
+
+
+def chat(run, said: str, *arguments) -> str:
+    done = subprocess.run([PROGRAM, "chat", "--from", run, *map(str, arguments)], input=said.encode(), capture_output=True,
+                          timeout=300)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b""), done
+    return done.stdout.decode()
+
+
+def test_an_answer_is_what_the_model_writes_after_all_that_was_said(bytes_run):
+    """As `generate` writes after the same text; what no longer fits is forgotten from the beginning."""
+    how = ["--temperature", 0, "--max-tokens", 12]
+    lines, said, expected = ["the fox", "jumps over", "x" * 100, "quick and"], "", ""
+    for line in lines:
+        said = (said + line + "\n")[-(128 - 12):]
+        answer = write("--from", bytes_run, "--prompt", said, *how).removeprefix(said)
+        expected += answer
+        said += answer
+    assert chat(bytes_run, "".join(line + "\n" for line in lines), *how) == expected and len(expected) > 30
+    assert chat(bytes_run, "", *how) == ""
+
+
+def test_a_dialogue_on_a_terminal_asks_for_each_line(bytes_run):
+    command = [PROGRAM, "chat", "--from", str(bytes_run), "--temperature", "0", "--max-tokens", "5"]
+    done = subprocess.run(["script", "-qec", shlex.join(command), "/dev/null"], input=b"the fox\n\x04", capture_output=True,
+                          timeout=300)  # fmt: skip
+    shown = done.stdout.decode()
+    assert done.returncode == 0 and "each line is answered; Ctrl-D ends" in shown and shown.count("> ") == 2, shown

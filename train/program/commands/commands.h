@@ -83,4 +83,9 @@ struct GenerateCall {
 // no limit, but the model has learned no position past that.
 int generate_command(const GenerateCall& call);
 
+// Answers each line of standard input with a text of at most max_tokens, until it ends. The prompt of an
+// answer is all that was said so far, cut at its beginning where train.sequence does not hold it with the
+// answer. `prompt`, `prompt_file` and `samples` are not read.
+int chat_command(const GenerateCall& call);
+
 }  // namespace moelab
