@@ -13,7 +13,7 @@ constexpr std::string_view kBold = "\033[1m", kRed = "\033[31m", kGreen = "\033[
                            kPlain = "\033[0m", kClear = "\r\033[K";
 constexpr std::string_view kStep = "[Step ", kStatus = "Status: ", kWarning = "warning:";
 
-std::string in(std::string_view colour, std::string_view text) {
+std::string in_colour(std::string_view colour, std::string_view text) {
   return std::string(colour) + std::string(text) + std::string(kPlain);
 }
 
@@ -33,17 +33,17 @@ bool has_colours(int file) {
 std::string coloured(std::string_view line) {
   std::string text;
   if (line.starts_with(kWarning)) {
-    text = in(kYellow, kWarning);
+    text = in_colour(kYellow, kWarning);
     line.remove_prefix(kWarning.size());
   } else if (const size_t end = line.find(']'); line.starts_with(kStep) && end != line.npos) {
-    text = in(kBold, line.substr(0, end + 1));
+    text = in_colour(kBold, line.substr(0, end + 1));
     line.remove_prefix(end + 1);
   }
   const size_t status = line.find(kStatus);
   if (status == line.npos) return text + std::string(line);
   const size_t begin = status + kStatus.size(), end = std::min(line.find(" - ", begin), line.size());
   const std::string_view word = line.substr(begin, end - begin);
-  return text + std::string(line.substr(0, begin)) + in(colour_of(word), word) +
+  return text + std::string(line.substr(0, begin)) + in_colour(colour_of(word), word) +
          std::string(line.substr(end));
 }
 

@@ -24,12 +24,6 @@ std::string function(const std::string& name, const std::string& branches) {
   return name + "() {\n  case $1 in\n" + branches + "    *) return 1 ;;\n  esac\n}\n";
 }
 
-Words preset_names(const std::vector<Preset>& presets) {
-  Words names;
-  for (const Preset& preset : presets) names.emplace_back(preset.name);
-  return names;
-}
-
 // The alternatives of a type such as latest|auto|PATH that are to be written as they are.
 Words names_in_type(const std::string& type) {
   Words names;
@@ -39,10 +33,10 @@ Words names_in_type(const std::string& type) {
   return names;
 }
 
-Words names_of(const CLI::Option& option) {
+Words names_for(const CLI::Option& option) {
   const std::string name = option.get_name();
-  if (name == "--config" || name == "--model") return preset_names(model_presets());
-  if (name == "--preset") return preset_names(run_presets());
+  if (name == "--config" || name == "--model") return names_of(model_presets());
+  if (name == "--preset") return names_of(run_presets());
   return names_in_type(option.get_type_name());
 }
 
@@ -56,13 +50,13 @@ void add_command(Branches& all, const CLI::App& command, UsedSettings used) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_name() == "--help") continue;
     if (option->get_positional()) {  // the first word behind the command
-      const Words words = names_of(*option);
+      const Words words = names_for(*option);
       if (!words.empty()) all.names += branch(name + " " + name, words);
       continue;
     }
     for (const std::string& one : option->get_lnames()) {
       options.push_back("--" + one);
-      if (option->get_type_size() != 0) all.names += branch(name + " --" + one, names_of(*option));
+      if (option->get_type_size() != 0) all.names += branch(name + " --" + one, names_for(*option));
     }
   }
   all.options += branch(name, options);

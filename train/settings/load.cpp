@@ -15,12 +15,6 @@
 namespace moelab {
 namespace {
 
-std::vector<std::string> names_of(const std::vector<Preset>& presets) {
-  std::vector<std::string> names;
-  for (const Preset& preset : presets) names.emplace_back(preset.name);
-  return names;
-}
-
 const Preset& preset_named(const std::vector<Preset>& presets, const std::string& name,
                            const std::string& where, const char* what) {
   if (const Preset* preset = find_preset(presets, name)) return *preset;

@@ -24,12 +24,6 @@ std::string preset_lines(const std::vector<Preset>& presets) {
   return text;
 }
 
-std::vector<std::string> names_of(const std::vector<Preset>& presets) {
-  std::vector<std::string> names;
-  for (const Preset& preset : presets) names.emplace_back(preset.name);
-  return names;
-}
-
 template <class T>
 std::vector<std::string> names_taken(const Field& field, const T&) {
   if constexpr (std::is_same_v<T, bool>) return {"true", "false"};

@@ -175,6 +175,12 @@ const std::vector<Preset>& model_presets() {
   return models;
 }
 
+std::vector<std::string> names_of(const std::vector<Preset>& presets) {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets) names.emplace_back(preset.name);
+  return names;
+}
+
 const Preset* find_preset(const std::vector<Preset>& presets, std::string_view name) {
   for (const Preset& preset : presets)
     if (preset.name == name) return &preset;

@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ const std::vector<Preset>& run_presets();
 
 // The card of a GPU size; null for other presets.
 const Card* find_card(std::string_view preset);
+
+std::vector<std::string> names_of(const std::vector<Preset>& presets);
 
 // The preset with that name, or null.
 const Preset* find_preset(const std::vector<Preset>& presets, std::string_view name);
