@@ -28,12 +28,11 @@ std::shared_ptr<StageInput> end_here(Hidden& h, bool losses) {
   return node;
 }
 
-torch::autograd::edge_list edges_of(const Hidden& h) {
-  torch::autograd::edge_list edges;
-  for (const at::Tensor* part : {&h.x_BSD, &h.balance_loss, &h.z_loss}) {
-    if (part->requires_grad()) edges.push_back(torch::autograd::impl::gradient_edge(*part));
-  }
-  return edges;
+// Where the gradients of what is handed on go.
+torch::autograd::edge_list edges_of(const Hidden& h, bool losses) {
+  const auto edge = [](const at::Tensor& part) { return torch::autograd::impl::gradient_edge(part); };
+  if (!losses) return {edge(h.x_BSD)};
+  return {edge(h.x_BSD), edge(h.balance_loss), edge(h.z_loss)};
 }
 
 }  // namespace
@@ -78,7 +77,7 @@ void Trainer::StagePasses::forward(StepForm& form, const PipelineAction& action)
   }
   forward_ += Clock::now() - start;
   if (!last(action.chunk)) {
-    pass.outputs = edges_of(h);
+    pass.outputs = edges_of(h, !trainer_.settings_.model.dense());
     links_.send(h);
   }
   if (action.chunk + 1 == stage_.chunks) batches_.erase(action.micro_batch);

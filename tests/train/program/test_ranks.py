@@ -297,20 +297,20 @@ def test_when_a_rank_dies_all_end(tmp_path, corpus):
     assert summary["status"] == "error" and "rank 0 of 2" in summary["reason"]
 
 
-def with_little_memory_on_rank_1(tmp_path, corpus, share, *more):
-    """Runs as two ranks with micro-batches of 4 rows and of 2; the first with a memory.limit on rank 1 alone, at that share of
+def with_little_memory_on_one_rank(tmp_path, corpus, share, *more, rank=1, layout="parallel.data=2"):
+    """Runs as two ranks with micro-batches of 4 rows and of 2; the first with a memory.limit on one rank alone, at that share of
     the way from the peak of 2 rows to that of 4. Returns what they printed, and their folders."""
     def given(folder, micro_batch):
         return settings(folder, corpus, 8 // micro_batch, f"train.micro_batch={micro_batch}", "train.sequence=256", "precision.compute=bf16",
-                        "eval.batches=0", "eval.every=0", *more)
+                        "eval.batches=0", "eval.every=0", layout, *more)
 
     def peak(micro_batch):
-        command = [moelab(), "estimate", "--json", *given(tmp_path, micro_batch)[2:], "parallel.data=2"]
+        command = [moelab(), "estimate", "--json", *given(tmp_path, micro_batch)[2:]]
         return json.loads(subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout)["peak_bytes"]
 
     limit = round(peak(2) + share * (peak(4) - peak(2)))
     script = tmp_path / "rank.sh"
-    script.write_text(f'#!/bin/sh\n[ "$RANK" = 0 ] || set -- "$@" memory.limit={limit}B\nexec "$@"\n')
+    script.write_text(f'#!/bin/sh\n[ "$RANK" != {rank} ] || set -- "$@" memory.limit={limit}B\nexec "$@"\n')
     script.chmod(0o755)
     folders = tmp_path / "reduced", tmp_path / "small"
     printed = []
@@ -326,13 +326,22 @@ def with_little_memory_on_rank_1(tmp_path, corpus, share, *more):
 
 @pytest.mark.parametrize("zero", range(4))
 def test_when_one_rank_has_too_little_memory_all_repeat_the_step_in_smaller_micro_batches(tmp_path, corpus, zero):
-    printed, reduced, small = with_little_memory_on_rank_1(tmp_path, corpus, 0.5, f"parallel.zero={zero}", "memory.critical=0.99",
+    printed, reduced, small = with_little_memory_on_one_rank(tmp_path, corpus, 0.5, f"parallel.zero={zero}", "memory.critical=0.99",
                                                            "memory.emergency=1")
     assert "reducing batch size (4 x 2 to 2 x 4)" in printed, printed
     assert numbers(reduced) == numbers(small)
     assert checkpoint(reduced) == checkpoint(small)
     for folder in (reduced, reduced / "ranks/1"):
         assert json.loads((folder / "memory.json").read_text())["monitor"]["recoveries"] == 1
+
+
+def test_when_one_stage_has_too_little_memory_all_repeat_the_step_in_smaller_micro_batches(tmp_path, corpus):
+    """The first stage, which keeps the most passes, fails within the schedule, while the other waits for it."""
+    printed, reduced, small = with_little_memory_on_one_rank(tmp_path, corpus, 0.5, "memory.critical=0.99", "memory.emergency=1", UNTIED,
+                                                             rank=0, layout="parallel.pipeline=2")
+    assert "reducing batch size (4 x 2 to 2 x 4)" in printed, printed
+    assert numbers(reduced) == numbers(small) == numbers(reduced / "ranks/1")
+    assert checkpoint(reduced) == checkpoint(small)
 
 
 def test_when_no_micro_batch_is_small_enough_the_rank_says_so_and_all_end(tmp_path, corpus):
@@ -350,7 +359,7 @@ def test_when_no_micro_batch_is_small_enough_the_rank_says_so_and_all_end(tmp_pa
 
 
 def test_when_one_rank_is_nearly_full_all_take_smaller_micro_batches(tmp_path, corpus):
-    printed, reduced, _ = with_little_memory_on_rank_1(tmp_path, corpus, 1.1, "parallel.zero=2")
+    printed, reduced, _ = with_little_memory_on_one_rank(tmp_path, corpus, 1.1, "parallel.zero=2")
     assert "reducing batch size (4 x 2 to 2 x 4)" in printed, printed
     assert [step["micro_batch"] for step in numbers(reduced)] == [4, 2, 2, 2]
 
@@ -425,9 +434,9 @@ def test_commands_take_the_checkpoint_of_several_ranks_as_it_is(tmp_path, corpus
     assert exports[0] == exports[1]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_signal_to_one_rank_stops_and_saves_all(tmp_path, corpus, name):
-    started, rank_1 = start(tmp_path, corpus)
+@pytest.mark.parametrize("name, more", [("SIGTERM", []), ("SIGINT", ["parallel.pipeline=2"])])
+def test_a_signal_to_one_rank_stops_and_saves_all(tmp_path, corpus, name, more):
+    started, rank_1 = start(tmp_path, corpus, *more)
     os.kill(rank_1, getattr(signal, name))
     assert started.wait(timeout=30) == 0
     steps = len(metrics(tmp_path / "run"))
