@@ -8,7 +8,8 @@ source scripts/lib.sh
 
 readonly DATA=data/python-stdlib RUN=runs/quickstart TRADEOFF=runs/quickstart-tradeoff
 readonly PROBE=runs/quickstart-probe
-readonly CASES=(flash_attention capacity bf16 recompute_full recommended)  # beside the baseline
+readonly CASES=(flash_attention capacity bf16 recompute_full recommended)  # beside the baseline; the last: the guides' stack
+readonly BUDGET_GIB=4
 
 case ${1-} in
   -h | --help) sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 0 ;;
@@ -36,14 +37,15 @@ else
   .venv/bin/python scripts/prepare_data.py --bytes --python-stdlib --out "$DATA"
 fi
 
-# The GPU, if the program can use it; 16-bit products pay there, and on CPUs that have instructions for them.
+# The GPU, if the program can use it; bf16, unless the program finds its products slow on this CPU.
 device=$("$MOELAB" train --config moe-micro --print-config | sed -n 's/^  device: //p')
 compute=bf16
-if [[ $device == cpu ]] && ! grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo; then
+warning=$("$MOELAB" estimate --config moe-micro --device "$device" precision.compute=bf16 2>&1 >/dev/null)
+if [[ $warning == *"precision.compute=bf16 is slow here"* ]]; then
   compute=fp32
 fi
 readonly TRAIN=("$MOELAB" train --config moe-micro --device "$device" "data.path=$DATA")
-readonly OURS=("precision.compute=$compute" memory.limit=4GiB train.micro_batch=8 run.name=quickstart)
+readonly OURS=("precision.compute=$compute" "memory.limit=${BUDGET_GIB}GiB" train.micro_batch=8 run.name=quickstart)
 
 say "Timing a few steps on this machine"
 rm -rf "$PROBE"
@@ -57,7 +59,7 @@ plan=$(.venv/bin/python scripts/quickstart_plan.py "$PROBE/training" "$PROBE/bas
 # steps, model, rounds and case_steps
 declare $plan
 
-say "Training moe-micro on the $device, in $compute, under a budget of 4 GiB"
+say "Training moe-micro on the $device, in $compute, under a budget of $BUDGET_GIB GiB"
 # Of a setting given twice the later wins: the caller's.
 "${TRAIN[@]}" --overwrite "${OURS[@]}" "train.steps=$steps" "$@" "run.dir=$RUN"
 
@@ -74,6 +76,7 @@ say "What they cost"
 "$MOELAB" techniques --json >"$TRADEOFF/techniques.json"
 .venv/bin/python scripts/report.py "$TRADEOFF/records.jsonl" --techniques "$TRADEOFF/techniques.json" \
   --out "$TRADEOFF"
+.venv/bin/python scripts/quickstart_best.py "$TRADEOFF/records.jsonl" --budget-gib "$BUDGET_GIB"
 
 say "Done"
 .venv/bin/python scripts/describe_run.py "$RUN" --unit byte

@@ -121,6 +121,11 @@ def test_a_card_is_answered_with_the_run_to_start(tmp_path):
     assert moelab("estimate", "--json", *words[1:3], *words[3:], "--config", found[3]).returncode == 0
 
 
+def test_the_readme_quotes_what_a_plan_prints():
+    quoted = re.search(r"^\$ \S+moelab (plan .+)\n((?:.+\n)+?)```", (ROOT / "README.md").read_text(), re.M)
+    assert moelab(*quoted[1].split()).stdout.startswith(quoted[2])
+
+
 @pytest.mark.parametrize("words, memory", [
     (["--device", "rtx4090"], "24.0 GiB"), (["--memory", "8GB"], "8.0 GiB"), (["--memory", "900MB"], "858.3 MiB"),
     (["--preset", "gpu-16gb", "--memory", "1GiB"], "1.0 GiB")])

@@ -229,7 +229,7 @@ std::vector<Technique> make_techniques() {
              {"ava.all_defaults_combined"},
              {"flash_attention", "capacity", "recompute_full", "adamw_compact", "step_in_backward"}}));
   rows.push_back(together(rows, {"recommended",
-                                 "all of them together",
+                                 "the guides' stack: what their defaults switch on together",
                                  {},
                                  "What its parts trade.",
                                  "What its parts say.",

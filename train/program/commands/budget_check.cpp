@@ -87,8 +87,10 @@ class Check {
     return fmt::format("train.micro_batch={} train.accumulation={}", split.micro_batch, split.accumulation);
   }
 
-  // The fastest combination that fits, by the costs of a device like the run's.
+  // The fastest combination that fits, by the costs of a device like the run's. What sharing experts or
+  // layers costs no plan knows.
   PlanResult combinations() {
+    if (settings_.parallel.expert > 1 || settings_.parallel.pipeline > 1) return {};
     const bool cuda = settings_.run.device == DeviceChoice::cuda;
     const Card* const card = find_card(settings_.run.preset);
     const CostModel& costs = !cuda             ? cost_model("cpu")
@@ -108,11 +110,11 @@ class Check {
   std::string what_fits() {
     const PlanResult found = combinations();
     if (!found.fits.empty()) return combination_text(found.fits.front());
-    std::string text = "no combination of techniques fits";
+    std::string text;
     if (found.smallest)
-      text += fmt::format("; the smallest takes {}, with {}", human_bytes(found.smallest->peak),
-                          names_of(*found.smallest));
-    return text + "\n" + advice_lines(advise(settings_, predict_));
+      text = fmt::format("no combination of techniques fits; the smallest takes {}, with {}\n",
+                         human_bytes(found.smallest->peak), names_of(*found.smallest));
+    return text + advice_lines(advise(settings_, predict_));
   }
 
   int64_t room() const {

@@ -40,12 +40,12 @@ struct ModelCall {
 // or peak, activations (at the peak), host, nvme in bytes.
 int pairs_command(const ModelCall& call);
 
-// For each card of the GPU presets, and for both the baseline and the recommended techniques: the largest
-// named model that fits, and for one model the most layers and the largest micro-batch. Dry runs for CUDA
-// on that card. A run fits when its tensors and cuBLAS's workspaces take at most memory.critical of the card,
-// and what CUDA's caching allocator reserves with CUDA's context at most the whole card. The reserve is
-// computed without a limit, so it is at least what the allocator would reserve on the card. JSON of schema 1:
-// rows.
+// For each card of the GPU presets, and for both the baseline and the guides' stack (the row recommended):
+// the largest named model that fits, and for one model the most layers and the largest micro-batch. Dry runs
+// for CUDA on that card. A run fits when its tensors and cuBLAS's workspaces take at most memory.critical of
+// the card, and what CUDA's caching allocator reserves with CUDA's context at most the whole card. The
+// reserve is computed without a limit, so it is at least what the allocator would reserve on the card. JSON
+// of schema 1: rows.
 int fits_command(const ModelCall& call);
 
 struct PlanCall {
