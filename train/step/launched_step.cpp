@@ -69,14 +69,13 @@ void Trainer::LaunchedStep::take_routing() {
     for (const MicroBatchReport& own : of_last_stage(trainer_.ranks_, std::move(reports_)))
       for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
   }
-  if (losses_.empty()) return trainer_.report_routing(report_);
-  if (trainer_.stage_passes_) read_losses(std::move(reports_), at::stack(losses_), {});
+  if (losses_.empty()) trainer_.report_routing(report_);
 }
 
 // And, on a GPU, all that the report needs.
 double Trainer::LaunchedStep::read_squares() {
   const bool stepped = trainer_.settings_.optim.in_backward;
-  if (!losses_.empty() && !trainer_.stage_passes_) {
+  if (!losses_.empty()) {
     const at::Tensor there = stepped ? at::Tensor() : trainer_.gradients_.squares_there();
     const at::Tensor read = read_losses(std::move(reports_), at::stack(losses_), there);
     if (there.defined()) return trainer_.gradients_.sum_of(read);

@@ -56,10 +56,8 @@ void expect_among(const std::vector<TensorEntry>& got, const std::vector<TensorE
   }
 }
 
-void expect_bits_of_one_rank(const Settings& s, const std::string& where) {
-  const Settings one = alone(s);
-  const BatchSource batches = test::random_batches(one);
-  const Outcome want = test::outcome_of(one, batches, {});
+void expect_outcome(const Settings& s, const BatchSource& batches, const Outcome& want,
+                    const std::string& where) {
   for (const double number : want.numbers) ASSERT_TRUE(std::isfinite(number)) << where;
   std::vector<Outcome> got(layout(s).ranks());
   try {
@@ -81,6 +79,11 @@ void expect_bits_of_one_rank(const Settings& s, const std::string& where) {
     expect_among(got[r].state, want.state, left, rank);
   }
   EXPECT_TRUE(left.empty()) << where << ": no rank has " << *left.begin();
+}
+
+void expect_bits_of_one_rank(const Settings& s, const std::string& where) {
+  const BatchSource batches = test::random_batches(alone(s));
+  expect_outcome(s, batches, test::outcome_of(alone(s), batches, {}), where);
 }
 
 void expect_bits_of_one_rank(const std::vector<Overrides>& cases, const std::vector<Overrides>& layouts) {
@@ -135,6 +138,21 @@ TEST(PipelineRanks, HaveTheBitsOfOneRankBesideDataAndExperts) {
        {"parallel.expert=2", "precision.compute=bf16", "model.dispatch=dropless", "activations.pieces=[moe]"},
        {"parallel.zero=1", "parallel.schedule=interleaved", "parallel.chunks=2"}},
       {stages});
+}
+
+// Sums of a rank's own micro-batches have other bits than one rank's, and the bits of data-parallel ranks.
+TEST(PipelineRanks, AddGradientsOnceAStepAsDataParallelRanksDo) {
+  const Settings s = settings_of({"parallel.pipeline=2", "parallel.data=2", "train.accumulation=2",
+                                  "parallel.reduce=step", "precision.compute=bf16"});
+  Settings data = s;
+  data.parallel.pipeline = 1;
+  const BatchSource batches = test::random_batches(alone(s));
+  Outcome want;
+  test::run_ranks(layout(data), [&](DataRanks ranks) {
+    const Outcome one = test::outcome_of(data, batches, ranks);
+    if (ranks.rank() == 0) want = one;
+  });
+  expect_outcome(s, batches, want, "parallel.reduce=step");
 }
 
 // Each end of the pipeline has a copy of the embedding and a part of its gradient. These are added in another
