@@ -178,6 +178,7 @@ def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
     (["--memory", "8GB", "--ranks", "0", "--link", "10Gbit"], "--ranks"),
     (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.data=2"], "--ranks counts"),
     (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.expert=2"], "set it to 1"),
+    (["--memory", "8GB", "parallel.pipeline=2"], "moelab plan does not know how long the stages of a pipeline take"),
 ])
 def test_mistakes_are_named(words, expected):
     done = moelab("plan", *words)

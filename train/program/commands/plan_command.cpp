@@ -180,6 +180,11 @@ int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& 
 }  // namespace
 
 int plan_command(const Settings& base, const PlanCall& call) {
+  if (base.parallel.pipeline > 1) {
+    throw UserError("parallel.pipeline=" + std::to_string(base.parallel.pipeline) +
+                    ": moelab plan does not know how long the stages of a pipeline take; set "
+                    "parallel.pipeline=1, or ask moelab estimate for their memory");
+  }
   use_threads(base);
   const CostModel& known = cost_model(call.device);
   if (const std::string slow = slow_products(base); !slow.empty()) std::cerr << "warning: " << slow << "\n";
