@@ -41,7 +41,7 @@ struct BlockContext {
   // appended to its cache. With places.position_B all texts share one cache. Excludes places.documents.
   std::span<const CachedRows> texts = {};
   SelectiveRecompute* pieces = nullptr;  // recomputes parts of the block in backward; null: keep all
-  // Of ranks that have a slice of the weights each. `model` is then rank_model's (moe/tensor_slice.h).
+  // Of ranks that have a slice of the weights each. `model` is then rank_model's (moe/settings/rank_model.h).
   Reducer reducer = {};
   const TokenExchange* exchange = nullptr;  // as MoeContext's
 };

@@ -19,9 +19,13 @@ struct Parameter {
   int64_t heads = 0;      // number of query and key heads in its first rows
   int64_t head_rows = 0;  // rows of each of those heads
   bool hidden = false;    // a block's matrix between hidden states: neither embedding, head nor router
-  // What `value` is of a weight that lies on several ranks, with the experts (TokenExchange); none: all of
-  // it.
+  // What `value` is of a weight that lies on several ranks; none: all of it.
   std::optional<TensorPart> part = {};
+  // Experts of which other data-parallel ranks have others: TokenExchange hands their gradients over.
+  bool exchanged = false;
+
+  // Whether ranks of the tensor axis have other slices of the weight.
+  bool sliced() const { return part && !part->slice.whole(); }
 
   // The gradient to step with; undefined when there is none.
   const at::Tensor& gradient() const { return accumulated.defined() ? accumulated : value.grad(); }

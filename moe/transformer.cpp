@@ -16,6 +16,9 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "moe/name_hash.h"
+#include "moe/settings/rank_model.h"
+#include "moe/tensor_slice.h"
+#include "moe/vocabulary_slice.h"
 
 // Axes: B sequences of S tokens, V vocabulary, D width, E experts, F expert width.
 namespace moelab {
@@ -48,7 +51,7 @@ void fill_part(const at::Tensor& fp32, const TensorPart& part, double deviation,
   const auto options = at::TensorOptions().device(fp32.is_meta() ? c10::kMeta : c10::kCPU);
   const at::Tensor whole = at::empty(part.shape, options.dtype(at::kFloat));
   fill_normal(whole, 0, deviation, seed);
-  fp32.view(-1).copy_(whole.view(-1).narrow(0, part.first, fp32.numel()));
+  fp32.view(-1).copy_(cut(whole, part, fp32.numel()));
 }
 
 }  // namespace
@@ -61,15 +64,23 @@ at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t>
 // A weight with a matrix for each expert.
 at::Tensor Transformer::add_experts(const std::string& name, std::vector<int64_t> shape, double deviation) {
   Parameter parameter{name, {}, {}, {}, true, true};
-  if (options_.exchange) {
-    const Communicator& ranks = options_.exchange->ranks();
-    parameter.part = TensorPart{shape, c10::multiply_integers(shape) / ranks.size() * ranks.rank()};
-    shape.front() /= ranks.size();
-  }
-  return add_matrix(std::move(parameter), shape, deviation);
+  parameter.exchanged = options_.exchange != nullptr;
+  return add_matrix(std::move(parameter), std::move(shape), deviation);
 }
 
-at::Tensor Transformer::add_matrix(Parameter parameter, const std::vector<int64_t>& shape, double deviation) {
+// `shape`: of the whole weight, of which this rank may have a part.
+at::Tensor Transformer::add_matrix(Parameter parameter, std::vector<int64_t> shape, double deviation) {
+  TensorPart part{.shape = shape};
+  if (options_.tensor) {
+    part.slice = tensor_slice(model_, parameter.name, options_.tensor->rank(), options_.tensor->size());
+    if (!part.slice.whole()) shape.at(part.slice.dim) = part.slice.count();
+  }
+  if (parameter.exchanged) {
+    const Communicator& ranks = options_.exchange->ranks();
+    shape.front() /= ranks.size();
+    part.first = c10::multiply_integers(shape) * ranks.rank();
+  }
+  if (shape != part.shape) parameter.part = part;
   const bool fp32 = options_.compute == at::kFloat;
   const auto device = at::TensorOptions().device(options_.device);
   const Kind own = parameter.expert ? Kind::parameter_experts : Kind::parameters;
@@ -130,11 +141,12 @@ void Transformer::add_feed_forward(const std::string& prefix, MoeWeights& w, dou
 
 void Transformer::add_block(int64_t layer) {
   const int64_t D = model_.d_model, d = model_.head(), heads = model_.heads, kv = model_.kv();
+  const int64_t own_heads = blocks_model_.heads + blocks_model_.kv();
   const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(model_.layers));
   const std::string prefix = "blocks." + std::to_string(layer) + ".";
   BlockWeights w;
   w.attention_norm_D = add_fp32(prefix + "attention_norm", {D}, 0, 1);
-  w.qkv_WD = add_matrix(prefix + "qkv", {(heads + 2 * kv) * d, D}, kDeviation, false, heads + kv, d);
+  w.qkv_WD = add_matrix(prefix + "qkv", {(heads + 2 * kv) * d, D}, kDeviation, false, own_heads, d);
   if (model_.qk_norm != QkNorm::none) {
     const bool by_head = model_.qk_norm == QkNorm::head;
     w.q_norm = add_fp32(prefix + "q_norm", {by_head ? d : heads * d}, 0, 1);
@@ -149,7 +161,11 @@ void Transformer::add_block(int64_t layer) {
 
 Transformer::Transformer(const ModelSettings& model, const AttentionSettings& attention,
                          const TransformerOptions& options)
-    : model_(model), attention_(attention), options_(options) {
+    : model_(model),
+      blocks_model_(options.tensor ? rank_model(model, options.tensor->size()) : model),
+      attention_(attention),
+      options_(options),
+      reducer_(options.tensor ? Reducer(*options.tensor) : Reducer()) {
   Stage& stage = options_.stage;
   TORCH_CHECK(stage.first >= 0 && stage.first <= model.layers && stage.count >= 0, "a stage of ", stage.count,
               " blocks from block ", stage.first, " of ", model.layers);
@@ -208,12 +224,16 @@ TokenPositions Transformer::places_of(int64_t sequence, const Documents& documen
   return places;
 }
 
+at::Tensor Transformer::embedded(const at::Tensor& tokens_BS) const {
+  if (!options_.tensor) return moelab::embedding(embedding_VD_, tokens_BS);
+  return reducer_.leave(sliced_embedding(embedding_VD_, tokens_BS, *options_.tensor));
+}
+
 Hidden Transformer::embed(const at::Tensor& tokens_BS, BlockRunner& runner) {
   TORCH_CHECK(options_.stage.embedding, "this stage has no embedding");
   KindScope kind(Kind::activations);
   Hidden h;
-  runner.use(OuterWeight::embedding,
-             [&] { h.x_BSD = moelab::embedding(embedding_VD_, on_device(tokens_BS)); });
+  runner.use(OuterWeight::embedding, [&] { h.x_BSD = embedded(on_device(tokens_BS)); });
   h.balance_loss = at::zeros({}, h.x_BSD.options().dtype(at::kFloat));
   h.z_loss = at::zeros_like(h.balance_loss);
   return h;
@@ -224,13 +244,14 @@ BlockFunction Transformer::block(int64_t index, bool training, const TokenPositi
   return [this, index, training, places, rows = std::move(rows), pieces](const at::Tensor& x,
                                                                          RoutingState& routing) {
     return block_forward(x, blocks_[index],
-                         {.model = model_,
+                         {.model = blocks_model_,
                           .attention = attention_,
                           .places = places,
                           .training = training,
                           .stats = training ? &stats_[index] : nullptr,
                           .texts = rows,
                           .pieces = pieces,
+                          .reducer = reducer_,
                           .exchange = options_.exchange},
                          routing);
   };
@@ -274,7 +295,10 @@ LossParts Transformer::losses(Hidden h, const at::Tensor& targets_BS, BlockRunne
   parts.balance_loss = h.balance_loss;
   parts.z_loss = h.z_loss;
   runner.use(OuterWeight::head, [&] {
-    if (context.reference) {
+    if (options_.tensor) {
+      parts.cross_entropy = parts.head = sliced_cross_entropy(reducer_.enter(x_TD), head_VD_, targets_T,
+                                                              *options_.tensor, context.loss_scale);
+    } else if (context.reference) {
       const ComparedLoss loss =
           compared_cross_entropy(x_TD, head_VD_, targets_T, *context.reference, context.loss_scale);
       parts.cross_entropy = loss.cross_entropy;
@@ -308,7 +332,7 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_BS, BlockRunner& runner,
 at::Tensor Transformer::logits_of(const at::Tensor& x_TD, BlockRunner& runner) const {
   at::Tensor logits;
   runner.use(OuterWeight::head, [&] { logits = moelab::linear(x_TD, head_VD_); });
-  return logits;
+  return options_.tensor ? whole_logits(logits, *options_.tensor) : logits;
 }
 
 at::Tensor Transformer::logits(const at::Tensor& tokens_BS, BlockRunner& runner) {

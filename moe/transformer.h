@@ -30,6 +30,9 @@ struct TransformerOptions {
   // Of ranks that have some of the experts each, in rank order; null: all experts are here. Must outlive the
   // model.
   const TokenExchange* exchange = nullptr;
+  // Of ranks that have a slice of each weight (moe/tensor_slice.h); null: weights are whole. Must outlive the
+  // model, and all ranks make the same calls. The model's settings must fit rank_model.
+  Communicator* tensor = nullptr;
   // Called with each parameter once it has its values, before the next one is made; it may free their memory.
   std::function<void(Parameter&)> made = {};
 };
@@ -132,6 +135,8 @@ class Transformer {
   void set_router_biases(const std::vector<at::Tensor>& biases);
 
   const ModelSettings& settings() const { return model_; }  // the whole model's
+  // What this rank's blocks have: of a slice of the weights, its part of the heads and of d_expert.
+  const ModelSettings& block_settings() const { return blocks_model_; }
   const Stage& stage() const { return options_.stage; }
   c10::Device device() const { return options_.device; }
   c10::ScalarType compute() const { return options_.compute; }
@@ -148,7 +153,7 @@ class Transformer {
   at::Tensor add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
   at::Tensor add_experts(const std::string& name, std::vector<int64_t> shape, double deviation);
-  at::Tensor add_matrix(Parameter parameter, const std::vector<int64_t>& shape, double deviation);
+  at::Tensor add_matrix(Parameter parameter, std::vector<int64_t> shape, double deviation);
   at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);
   void add_block(int64_t layer);
   void add_feed_forward(const std::string& prefix, MoeWeights& weights, double residual);
@@ -157,15 +162,17 @@ class Transformer {
   at::Tensor rope_in(const at::Tensor& documents_BS);  // on the device
   TokenPositions places_of(int64_t sequence, const Documents& documents = {});
   at::Tensor on_device(const at::Tensor& batch) const;
+  at::Tensor embedded(const at::Tensor& tokens_BS) const;
   at::Tensor final_norm(const at::Tensor& x_BSD) const;
   at::Tensor logits_of(const at::Tensor& x_TD, BlockRunner& runner) const;
 
-  ModelSettings model_;
+  ModelSettings model_, blocks_model_;  // the whole model's; block_settings()
   AttentionSettings attention_;
   TransformerOptions options_;
+  Reducer reducer_;
   std::vector<Parameter> parameters_;
   std::vector<Buffer> buffers_;
-  at::Tensor embedding_VD_, head_VD_;  // (V, D) compute; the same tensor when tied
+  at::Tensor embedding_VD_, head_VD_;  // (V, D) compute, of this rank's ids; the same tensor when tied
   at::Tensor final_norm_D_;            // (D) fp32
   std::vector<BlockWeights> blocks_;   // the stage's
   std::vector<RoutingStats> stats_;    // of each of blocks_

@@ -8,6 +8,7 @@
 #include "kernels/attention/rope.h"
 #include "kernels/meta/aten_meta.h"
 #include "moe/block.h"
+#include "moe/settings/rank_model.h"
 #include "moe/tensor_slice.h"
 #include "moe/transformer.h"
 #include "tests/kernels/reference.h"
@@ -30,6 +31,7 @@ struct TensorCase {
 ModelSettings settings_of(const TensorCase& c, int64_t width) {
   ModelSettings m = test::small_model();
   m.layers = 1;
+  m.vocab = 66;
   m.d_model = m.d_expert = width;
   m.kv_heads = 2;
   c.change(m);

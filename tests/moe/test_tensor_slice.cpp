@@ -1,3 +1,4 @@
+#include "moe/settings/rank_model.h"
 #include "moe/tensor_slice.h"
 
 #include <ATen/ATen.h>
@@ -12,6 +13,7 @@ namespace {
 
 ModelSettings model_with_all_weights() {
   ModelSettings m = test::small_model();
+  m.vocab = 72;
   m.heads = 12;
   m.kv_heads = 6;
   m.head_dim = 4;
@@ -36,7 +38,9 @@ TEST(TensorSlice, IsByHeadAndByHiddenWidth) {
   EXPECT_EQ(shared.ranges, (std::vector<Range>{{12, 12}, {36 + 12, 12}}));
   EXPECT_EQ(down.dim, 2);
   EXPECT_EQ(down.ranges, (std::vector<Range>{{6, 6}}));
-  for (const char* name : {"embedding", "head", "blocks.0.router", "blocks.0.q_norm", "blocks.0.moe_norm"}) {
+  EXPECT_EQ(second_of_three("embedding"), (TensorSlice{0, {{24, 24}}}));
+  EXPECT_EQ(second_of_three("head"), (TensorSlice{0, {{24, 24}}}));
+  for (const char* name : {"blocks.0.router", "blocks.0.q_norm", "blocks.0.moe_norm"}) {
     EXPECT_TRUE(second_of_three(name).ranges.empty()) << name;
   }
 }
@@ -65,6 +69,30 @@ TEST(TensorSlice, RanksTogetherHaveEveryElementOnce) {
   }
 }
 
+// Parts of slices of a tensor whose elements are their own places.
+TEST(TensorPart, LiesInTheWholeInRuns) {
+  const at::Tensor place = at::arange(3 * 8 * 5).view({3, 8, 5});
+  for (const TensorSlice& slice :
+       {TensorSlice{}, TensorSlice{0, {{1, 2}}}, TensorSlice{1, {{1, 2}, {5, 3}}}, TensorSlice{1, {{0, 8}}},
+        TensorSlice{1, {{2, 2}, {4, 1}}}, TensorSlice{2, {{0, 1}, {3, 2}}}}) {
+    const int64_t all = cut(place, slice).numel();
+    for (const auto& [first, end] :
+         {std::pair(int64_t{0}, all), std::pair(int64_t{0}, int64_t{7}), std::pair(all / 3, all),
+          std::pair(int64_t{4}, all / 2), std::pair(all / 2, all / 2)}) {
+      const TensorPart part{{3, 8, 5}, first, slice};
+      std::vector<int64_t> places;
+      int64_t last = -1;
+      for_each_run(part, end - first, [&](int64_t from, int64_t count) {
+        EXPECT_NE(from, last) << "two runs that are one";
+        last = from + count;
+        for (int64_t i = 0; i < count; ++i) places.push_back(from + i);
+      });
+      EXPECT_TRUE(at::equal(at::tensor(places, at::kLong), cut(place, part, end - first)))
+          << slice.dim << " from " << first << " to " << end;
+    }
+  }
+}
+
 TEST(TensorSlice, RefusesWhatDoesNotDivide) {
   ModelSettings m = model_with_all_weights();
   EXPECT_THROW(rank_model(m, 4), UserError);  // 6 key/value heads
@@ -73,6 +101,9 @@ TEST(TensorSlice, RefusesWhatDoesNotDivide) {
   m.d_expert = 20;
   EXPECT_THROW(rank_model(m, 6), UserError);
   m.d_expert = 18;
+  m.vocab = 70;
+  EXPECT_THROW(rank_model(m, 6), UserError);
+  m.vocab = 72;
   m.qk_norm = QkNorm::full;
   EXPECT_NO_THROW(rank_model(m, 1));
   EXPECT_THROW(rank_model(m, 2), UserError);
