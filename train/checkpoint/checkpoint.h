@@ -39,7 +39,7 @@ struct TrainingState {
 
 struct CheckpointContent {
   TrainingState state;
-  std::vector<TensorEntry> model, optimizer;  // of several ranks each has its parts, and rank 0 what is whole
+  std::vector<TensorEntry> model, optimizer;  // of several ranks each has its own; together they have all
   std::map<std::string, std::string> files;   // name -> text: config.yaml, tokenizer.json
   std::string commit;                         // of the program that trains
 };

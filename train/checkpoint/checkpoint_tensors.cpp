@@ -62,6 +62,22 @@ void check_shapes(const CheckpointTensors& saved, const std::vector<TensorEntry>
   }
 }
 
+// A slice must lie in its tensor, and hold the part.
+void check_slice(const TensorPart& part, int64_t elements, const std::string& name,
+                 const std::string& where) {
+  if (part.slice.whole()) return;
+  const int64_t dims = static_cast<int64_t>(part.shape.size()), dim = part.slice.dim;
+  bool fits = dim >= 0 && dim < dims && part.first >= 0;
+  for (const Range& range : part.slice.ranges)
+    fits = fits && range.first >= 0 && range.count > 0 && range.first <= part.shape[dim] - range.count;
+  if (fits) {
+    std::vector<int64_t> sliced = part.shape;
+    sliced[dim] = part.slice.count();
+    fits = part.first <= elements_of(sliced, where) - elements;
+  }
+  if (!fits) throw UserError(where + ": damaged: a slice of tensor " + in_quotes(name) + " is none of it");
+}
+
 }  // namespace
 
 CheckpointTensors::CheckpointTensors(SafetensorsFile file) : where_(file.path().string()) {
@@ -83,7 +99,13 @@ CheckpointTensors::CheckpointTensors(std::vector<SafetensorsFile> files,
         throw UserError(where_ + ": damaged: the parts of tensor " + in_quotes(name) +
                         " are of two shapes or types");
       const int64_t count = elements_of(entry.shape, where_);
-      if (count > 0) saved.pieces.push_back({f, part.first, count});
+      if (count == 0) continue;
+      check_slice(part, count, name, where_);
+      int64_t place = 0;  // in the file's tensor
+      for_each_run(part, count, [&](int64_t first, int64_t run) {
+        saved.pieces.push_back({f, first, run, place});
+        place += run;
+      });
     }
   }
   for (auto& [name, saved] : tensors_) {
@@ -117,18 +139,36 @@ at::Tensor CheckpointTensors::tensor(const std::string& name) const {
     return at::from_blob(data, saved.shape, options);
   }
   const at::Tensor whole = at::empty(saved.shape, options);
-  copy_to(name, 0, whole);
+  copy_to(name, {.shape = saved.shape}, whole);
   return whole;
 }
 
-void CheckpointTensors::copy_to(const std::string& name, int64_t first, const at::Tensor& into) const {
+// Many small pieces go to another device together.
+void CheckpointTensors::copy_to(const std::string& name, const TensorPart& part,
+                                const at::Tensor& into) const {
+  const bool at_once = into.is_cpu() || tensors_.at(name).pieces.size() == 1;
+  const at::Tensor there = at_once ? into : at::empty(into.sizes(), at::TensorOptions(into.scalar_type()));
+  int64_t done = 0;
+  for_each_run(part, into.numel(), [&](int64_t first, int64_t count) {
+    copy_run(name, first, count == into.numel() ? there : there.view(-1).narrow(0, done, count));
+    done += count;
+  });
+  if (!at_once) into.copy_(there);
+}
+
+// Copies elements from `first` on, as many as `into` has.
+void CheckpointTensors::copy_run(const std::string& name, int64_t first, const at::Tensor& into) const {
+  const std::vector<Piece>& pieces = tensors_.at(name).pieces;
   const int64_t end = first + into.numel();
-  for (const Piece& piece : tensors_.at(name).pieces) {
-    const int64_t from = std::max(first, piece.first), to = std::min(end, piece.first + piece.count);
-    if (from >= to) continue;
+  const auto ends_before = [](const Piece& piece, int64_t element) {
+    return piece.first + piece.count <= element;
+  };
+  auto piece = std::lower_bound(pieces.begin(), pieces.end(), first, ends_before);
+  for (; piece != pieces.end() && piece->first < end; ++piece) {
+    const int64_t from = std::max(first, piece->first), to = std::min(end, piece->first + piece->count);
     const bool all = from == first && to == end;
-    files_[piece.file].copy_elements(info(name, piece), from - piece.first,
-                                     all ? into : into.view(-1).narrow(0, from - first, to - from));
+    files_[piece->file].copy_elements(info(name, *piece), piece->at + from - piece->first,
+                                      all ? into : into.view(-1).narrow(0, from - first, to - from));
   }
 }
 
@@ -137,7 +177,8 @@ void restore(const CheckpointTensors& saved, const std::vector<TensorEntry>& int
   check_names(saved, into, elsewhere);
   check_shapes(saved, into);
   for (const TensorEntry& entry : into)
-    saved.copy_to(entry.name, entry.part ? entry.part->first : 0, entry.tensor);
+    saved.copy_to(entry.name, entry.part.value_or(TensorPart{.shape = entry.tensor.sizes().vec()}),
+                  entry.tensor);
 }
 
 }  // namespace moelab

@@ -18,6 +18,7 @@ class CheckpointTensors {
   struct Piece {
     size_t file;
     int64_t first, count;  // elements, in row-major order
+    int64_t at = 0;        // the first of them in the file's tensor
   };
   struct Saved {
     SafetensorsType type;
@@ -37,12 +38,13 @@ class CheckpointTensors {
   // The whole tensor on the CPU, row-major: of the file's mapping, valid and unchanged as long as this, if it
   // is whole there; else a copy. Throws UserError if no tensor has that name.
   at::Tensor tensor(const std::string& name) const;
-  // Copies elements from `first` on, as many as `into` has. `into` has the saved type, and any device; if it
-  // is not contiguous, the tensor must be whole in one file.
-  void copy_to(const std::string& name, int64_t first, const at::Tensor& into) const;
+  // Copies that part, as many elements as `into` has. `into` has the saved type, and any device; if it is not
+  // contiguous, the tensor must be whole in one file.
+  void copy_to(const std::string& name, const TensorPart& part, const at::Tensor& into) const;
 
  private:
   const SafetensorsInfo& info(const std::string& name, const Piece& piece) const;
+  void copy_run(const std::string& name, int64_t first, const at::Tensor& into) const;
 
   std::vector<SafetensorsFile> files_;
   std::string where_;

@@ -35,7 +35,7 @@ std::vector<TensorEntry> snapshot(const std::vector<TensorEntry>& entries) {
   copies.reserve(entries.size());
   for (const TensorEntry& entry : entries) {
     const at::Tensor copy = at::empty(entry.tensor.sizes(), at::TensorOptions(entry.tensor.scalar_type()));
-    copies.push_back({entry.name, copy.copy_(entry.tensor), entry.part});
+    copies.push_back({entry.name, copy.copy_(entry.tensor), entry.part, entry.elsewhere});
   }
   return copies;
 }
@@ -59,10 +59,10 @@ ManifestFile write_tensors(const fs::path& path, const std::vector<TensorEntry>&
   return file;
 }
 
-// What this rank has to write: its parts, and the first rank what all have whole.
-std::vector<TensorEntry> own(std::vector<TensorEntry> entries, const Communicator& ranks) {
-  std::erase_if(entries, [&](const TensorEntry& entry) {
-    return entry.part ? entry.tensor.numel() == 0 : ranks.rank() > 0;
+// What this rank has to write.
+std::vector<TensorEntry> own(std::vector<TensorEntry> entries) {
+  std::erase_if(entries, [](const TensorEntry& entry) {
+    return entry.elsewhere || (entry.part && entry.tensor.numel() == 0);
   });
   return entries;
 }
@@ -76,7 +76,7 @@ Manifest write_part(const fs::path& folder, const CheckpointContent& content, co
   Manifest manifest;
   manifest.commit = content.commit;
   const auto write = [&](std::string_view name, const std::vector<TensorEntry>& entries) {
-    manifest.files[named(name)] = write_tensors(folder / named(name), own(entries, ranks));
+    manifest.files[named(name)] = write_tensors(folder / named(name), own(entries));
   };
   write(kModelName, content.model);
   write(kOptimizerName, content.optimizer);
@@ -265,8 +265,8 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::save(const CheckpointContent& content) {
   const Clock::time_point start = Clock::now();
   wait();
-  CheckpointContent copy{content.state, snapshot(own(content.model, ranks_)),
-                         snapshot(own(content.optimizer, ranks_)), content.files, content.commit};
+  CheckpointContent copy{content.state, snapshot(own(content.model)), snapshot(own(content.optimizer)),
+                         content.files, content.commit};
   SaveCost cost;
   cost.step = content.state.step;
   cost.blocked_seconds = seconds_since(start);

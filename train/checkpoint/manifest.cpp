@@ -1,5 +1,6 @@
 #include "train/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -13,7 +14,7 @@ constexpr std::string_view kBeforeHash = "{\"xxh3_128\":\"";
 constexpr std::string_view kAfterHash = "\",\"body\":";
 constexpr std::string_view kAfterBody = "}\n";
 constexpr size_t kHashDigits = 32;
-constexpr int kVersion = 1, kVersionWithParts = 2;
+constexpr int kVersion = 1, kVersionWithParts = 2, kVersionWithSlices = 3;
 
 std::string hash_text(std::string_view text) { return xxh3_hex(std::as_bytes(std::span(text))); }
 
@@ -44,8 +45,12 @@ ManifestTensor read_tensor_entry(const nlohmann::json& json) {
   ManifestTensor tensor = {*type, json.at("shape").get<std::vector<int64_t>>(),
                            json.at("xxh3_128").get<std::string>()};
   if (!json.contains("part")) return tensor;
-  tensor.part = {json["part"].at("shape").get<std::vector<int64_t>>(),
-                 json["part"].at("first").get<int64_t>()};
+  const nlohmann::json& part = json["part"];
+  tensor.part = {part.at("shape").get<std::vector<int64_t>>(), part.at("first").get<int64_t>()};
+  if (!part.contains("ranges")) return tensor;
+  tensor.part->slice.dim = part.at("dim").get<int64_t>();
+  for (const nlohmann::json& range : part["ranges"])
+    tensor.part->slice.ranges.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
   return tensor;
 }
 
@@ -60,8 +65,8 @@ ManifestFile read_file_entry(const nlohmann::json& json) {
 
 Manifest read_body(const nlohmann::json& body) {
   const int version = body.at("format") == "moelab-checkpoint" ? body.at("version").get<int>() : 0;
-  if (version != kVersion && version != kVersionWithParts)
-    throw UserError("another format, or a version later than " + std::to_string(kVersionWithParts));
+  if (version < kVersion || version > kVersionWithSlices)
+    throw UserError("another format, or a version later than " + std::to_string(kVersionWithSlices));
   Manifest manifest;
   manifest.commit = body.at("commit").get<std::string>();
   for (const auto& [name, file] : body.at("files").items()) {
@@ -70,6 +75,14 @@ Manifest read_body(const nlohmann::json& body) {
     manifest.files[name] = read_file_entry(file);
   }
   return manifest;
+}
+
+nlohmann::json part_json(const TensorPart& part) {
+  nlohmann::json json = {{"shape", part.shape}, {"first", part.first}};
+  if (part.slice.whole()) return json;
+  json["dim"] = part.slice.dim;
+  for (const Range& range : part.slice.ranges) json["ranges"].push_back({range.first, range.count});
+  return json;
 }
 
 }  // namespace
@@ -83,8 +96,8 @@ std::string manifest_text(const Manifest& manifest) {
       entry["tensors"][tensor_name] = {
           {"dtype", type_name(tensor.type)}, {"shape", tensor.shape}, {"xxh3_128", tensor.hash}};
       if (!tensor.part) continue;
-      entry["tensors"][tensor_name]["part"] = {{"shape", tensor.part->shape}, {"first", tensor.part->first}};
-      version = kVersionWithParts;
+      entry["tensors"][tensor_name]["part"] = part_json(*tensor.part);
+      version = std::max(version, tensor.part->slice.whole() ? kVersionWithParts : kVersionWithSlices);
     }
     files[name] = std::move(entry);
   }

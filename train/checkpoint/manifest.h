@@ -18,8 +18,9 @@
 //           "files":{"NAME":{"size":…,"xxh3_128":"…","tensors":{"NAME":{"dtype","shape","xxh3_128"}}}}}
 //
 // In version 2 a file may hold a part of a tensor. Such a tensor has "part":{"shape":[…],"first":…} besides:
-// the shape of the whole, and the part's first element in row-major order. Manifests without parts are
-// written as version 1.
+// the shape of the whole, and the part's first element in row-major order. In version 3 a part may be one of
+// a slice, which has "dim":…,"ranges":[[FIRST,COUNT],…] there too; "first" then counts in the slice.
+// Manifests without parts are written as version 1, those without slices as version 2.
 //
 // The text around BODY is fixed, so no bit of the manifest itself can change unnoticed either.
 namespace moelab {

@@ -21,6 +21,7 @@ struct TensorEntry {
   std::string name;
   at::Tensor tensor;
   std::optional<TensorPart> part = {};  // none: the whole
+  bool elsewhere = false;               // another rank writes the same to a checkpoint
 };
 
 at::ScalarType to_scalar_type(SafetensorsType type);

@@ -25,6 +25,7 @@ struct NamedState {
   std::string name;
   at::Tensor tensor;
   std::optional<TensorPart> part = {};  // of the tensor that one rank would have; none: all of it
+  size_t index = 0;                     // of its parameter; set_state() goes by the name
 };
 
 // A gradient in the state file instead of in a tensor.
@@ -44,14 +45,14 @@ struct StoredGradient {
 // Ranks may divide it (ZeRO): then each keeps and steps its part of each parameter, with the bits that one
 // rank would give that part. parameters() are these parts, flat views of the model's values, and may be
 // empty. weights() and state() are of these parts too. Where the model has a part of a weight (this rank's
-// experts), the ranks that have the same part divide it.
+// experts, or its slice), the ranks that have the same part divide it.
 class Optimizer {
  public:
   // Takes the parameters as add() does, with state on the device.
   Optimizer(std::vector<Parameter> parameters, const OptimSettings& settings, bool masters = true);
   // Starts without parameters. `file` holds the state if `home` is nvme, and gradients that are stored there.
-  // `ranks`: those that divide the parameters among them; `expert_ranks`: those that divide the parameters of
-  // which the model has a part.
+  // `ranks`: those that divide the parameters among them; `expert_ranks`: those that divide the experts,
+  // where data-parallel ranks have different ones.
   Optimizer(const OptimSettings& settings, bool masters, Home home, c10::Device device,
             std::shared_ptr<StateFile> file = nullptr, Communicator& ranks = one_rank(),
             Communicator& expert_ranks = one_rank());
@@ -159,7 +160,9 @@ class Optimizer {
   void set_tensors_of(size_t index, const std::vector<at::Tensor>& given);
 
   // optimizer_ranks.cpp
-  Communicator& ranks_of(const Parameter& parameter) const { return parameter.part ? expert_ranks_ : ranks_; }
+  Communicator& ranks_of(const Parameter& parameter) const {
+    return parameter.exchanged ? expert_ranks_ : ranks_;
+  }
   Parameter own_part(Parameter whole, Held& held) const;
   std::vector<std::optional<TensorPart>> parts_of_tensors(size_t index) const;
 

@@ -26,7 +26,7 @@ Parameter Optimizer::own_part(Parameter whole, Held& held) const {
 
 std::optional<TensorPart> Optimizer::part(size_t index) const {
   const Held& held = held_.at(index);
-  if (held.whole.part) return TensorPart{held.whole.part->shape, held.first};
+  if (const auto& of = held.whole.part) return TensorPart{of->shape, held.first, of->slice};
   if (!divided()) return std::nullopt;
   return TensorPart{leaf(index).sizes().vec(), held.first};
 }
@@ -36,13 +36,18 @@ std::vector<std::optional<TensorPart>> Optimizer::parts_of_tensors(size_t index)
   const Held& held = held_[index];
   std::vector<std::optional<TensorPart>> parts = {part(index)};
   if (!parts.front()) return std::vector<std::optional<TensorPart>>(held.layout.size() + 1);
+  const Parameter& whole = held.whole;
   int64_t shares = 1, share = 0;  // of the experts
-  if (const auto& of = held.whole.part) {
-    shares = of->shape.front() / held.whole.value.size(0);
-    share = of->first / held.whole.value.numel();
+  if (whole.exchanged) {
+    shares = whole.part->shape.front() / whole.value.size(0);
+    share = whole.part->first / whole.value.numel();
   }
-  for (StateSlot& slot : rule_.layout(held.whole)) {
+  for (StateSlot& slot : rule_.layout(whole)) {
     const int64_t first = share * elements_of(slot);
+    if (whole.sliced()) {  // a rule of sliced weights keeps a number for each of their elements
+      parts.push_back(TensorPart{whole.part->shape, first, whole.part->slice});
+      continue;
+    }
     if (shares > 1) slot.shape.front() *= shares;
     parts.push_back(TensorPart{slot.shape, first});
   }
@@ -67,7 +72,7 @@ std::vector<NamedState> Optimizer::state(bool weights) const {
     const std::vector<std::optional<TensorPart>> parts = parts_of_tensors(i);
     for (size_t k = 0; k < tensors.size(); ++k) {
       const std::string suffix = k == 0 ? "master" : held_[i].layout[k - 1].suffix;
-      if (tensors[k].defined()) named.push_back({name + "." + suffix, tensors[k], parts[k]});
+      if (tensors[k].defined()) named.push_back({name + "." + suffix, tensors[k], parts[k], i});
     }
   }
   return named;

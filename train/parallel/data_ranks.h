@@ -45,11 +45,19 @@ struct DataRanks {
   // Among the data-parallel ranks.
   int64_t rank() const { return reports->rank(); }
   int64_t size() const { return reports->size(); }
-  // Whether what all ranks hold alike of this stage is this rank's to save and to count.
+  // Whether what all ranks of this stage hold alike is this rank's to save.
   bool first_of_stage() const { return rank() == 0 && tensor->rank() == 0; }
+  // All that have this rank's layers. Stages and slices together are refused.
+  Communicator& of_stage() const { return stages->size() == 1 ? *control : *reports; }
   // Those that hold `parameter`, for its gradients.
   Communicator& gradients_of(const Parameter& parameter) const {
-    return parameter.part ? *expert_gradients : *gradients;
+    return parameter.exchanged ? *expert_gradients : *gradients;
+  }
+  // Whether no lower rank holds the same of `parameter`: this one counts it in sums over all ranks, and saves
+  // it. `divided`: each data-parallel rank holds its part of the state.
+  bool first_to_hold(const Parameter& parameter, bool divided) const {
+    if (tensor->rank() > 0 && !parameter.sliced()) return false;
+    return divided || gradients_of(parameter).rank() == 0;
   }
 };
 

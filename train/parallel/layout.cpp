@@ -77,4 +77,10 @@ std::vector<int64_t> ranks_along(const RankLayout& layout, Axis axis, int64_t ra
   return ranks;
 }
 
+std::vector<int64_t> writers_of(const RankLayout& layout, bool divided) {
+  std::vector<int64_t> writers = ranks_along(layout, Axis::all, 0);
+  if (!divided) std::erase_if(writers, [&](int64_t r) { return place_of(layout, r).replicas > 0; });
+  return writers;
+}
+
 }  // namespace moelab

@@ -36,4 +36,8 @@ Place place_of(const RankLayout& layout, int64_t rank);
 // The ranks that differ from `rank` along `axis` alone, itself among them, in the axis's order.
 std::vector<int64_t> ranks_along(const RankLayout& layout, Axis axis, int64_t rank);
 
+// The ranks that write a checkpoint together: all if they divide the state (`divided`), otherwise the first
+// of those that hold the same.
+std::vector<int64_t> writers_of(const RankLayout& layout, bool divided);
+
 }  // namespace moelab

@@ -97,10 +97,8 @@ struct Ranks::Groups {
       if (check) checked[i].emplace(*uses[i], name);
     }
   }
-  // Ranks that divide the state write checkpoints together; otherwise the first of those that hold the same.
   void connect_writers(bool divided) {
-    std::vector<int64_t> writers = along(Axis::all);
-    if (!divided) std::erase_if(writers, [&](int64_t r) { return place_of(layout, r).replicas > 0; });
+    const std::vector<int64_t> writers = writers_of(layout, divided);
     const bool writes = std::find(writers.begin(), writers.end(), rank) != writers.end();
     if (writes && writers.size() > 1) checkpoint.emplace(meet("", "checkpoint", writers), "checkpoint");
   }

@@ -38,15 +38,16 @@ void round_as_stored(const Parameter& parameter, const PrecisionSettings& precis
 // Ranks may divide the weights (ZeRO-3): then each holds its part of each weight, and gather() brings the
 // other parts from the other ranks. Embedding and head are divided too, and gathered as if they were two more
 // blocks; the final norm is not. Coded weights are divided without regard to the optimizer's parts. Weights
-// of which the model has a part (this rank's experts) are divided by the ranks that have the same part.
+// of which the model has a part (this rank's experts, or its slice) are divided by the ranks that have the
+// same part.
 //
 // Weights move between homes and ranks in the form in which they are held: coded weights stay coded. On CUDA
 // copies have their own stream, and the current stream waits for it when the weights are used. The layout is
 // FSDP's with one block per unit (Zhao 2023, arXiv 2304.11277).
 class GatheredWeights {
  public:
-  // `ranks`: those that divide the weights; `expert_ranks`: those that divide the weights of which the model
-  // has a part. Throws IoError when no file can be made in the nvme folder.
+  // `ranks`: those that divide the weights; `expert_ranks`: those that divide the experts, where
+  // data-parallel ranks have different ones. Throws IoError when no file can be made in the nvme folder.
   GatheredWeights(const Settings& settings, c10::Device device, Communicator& ranks = one_rank(),
                   Communicator& expert_ranks = one_rank());
   ~GatheredWeights();
@@ -127,7 +128,9 @@ class GatheredWeights {
   class Visit;
   std::optional<int64_t> layer_of(const std::string& name) const;
   void adopt(const Parameter& parameter, const at::Tensor& master, const Parts* parts);
-  Communicator& ranks_of(const Parameter& parameter) const { return parameter.part ? expert_ranks_ : ranks_; }
+  Communicator& ranks_of(const Parameter& parameter) const {
+    return parameter.exchanged ? expert_ranks_ : ranks_;
+  }
   std::unique_ptr<OffloadBuffer> make_home(Weight& weight, Communicator& ranks, const Parts* parts);
   void take_home(Weight& weight);
   void make_room(Weight& weight);

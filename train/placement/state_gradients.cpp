@@ -138,7 +138,7 @@ bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
 void GradientStore::prepare() {
   stored_.resize(optimizer_.parameters().size());
   for (size_t i = 0; i < stored_.size(); ++i) {
-    const int64_t versions = optimizer_.parameters()[i].part ? ranks_.experts->size() : 1;
+    const int64_t versions = optimizer_.parameters()[i].exchanged ? ranks_.experts->size() : 1;
     largest_ = std::max(largest_, versions * static_cast<int64_t>(optimizer_.leaf(i).nbytes()));
   }
 }
@@ -266,12 +266,13 @@ void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& rows
 }
 
 // Whether ranks hold different gradients, so that norms are sums over them.
-bool GradientStore::gradients_differ() const { return optimizer_.divided() || ranks_.experts->size() > 1; }
+bool GradientStore::gradients_differ() const {
+  return optimizer_.divided() || ranks_.experts->size() > 1 || ranks_.tensor->size() > 1;
+}
 
 // Whether this rank's gradient counts in such a sum: no lower rank holds the same.
 bool GradientStore::counts(size_t index) const {
-  if (optimizer_.divided() || !gradients_differ()) return true;
-  return ranks_.gradients_of(optimizer_.parameters()[index]).rank() == 0;
+  return !gradients_differ() || ranks_.first_to_hold(optimizer_.parameters()[index], optimizer_.divided());
 }
 
 double GradientStore::sum_of_squares() {
@@ -286,7 +287,7 @@ std::vector<double> GradientStore::squares_of_each() {
   copies_.finish();
   std::vector<ExactSum> each;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) each.push_back(own_squares(i));
-  if (gradients_differ()) add_over_ranks(*ranks_.reports, each);
+  if (gradients_differ()) add_over_ranks(ranks_.of_stage(), each);
   std::vector<double> values;
   for (const ExactSum& one : each) values.push_back(one.value());
   return values;
@@ -331,7 +332,7 @@ double GradientStore::sum_of(const at::Tensor& squares) const {
 double GradientStore::squares_of(size_t index) {
   finish_exchanges();
   std::vector<ExactSum> one{own_squares(index)};
-  if (gradients_differ()) add_over_ranks(*ranks_.control, one);
+  if (gradients_differ()) add_over_ranks(ranks_.of_stage(), one);
   return one.front().value();
 }
 

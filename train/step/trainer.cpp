@@ -29,6 +29,7 @@ TransformerOptions training_options(const Settings& settings, c10::Device device
   options.longest_document = settings.train.sequence;
   options.exchange = exchange ? &*exchange : nullptr;
   options.stage = stage_of(settings.parallel, settings.model.layers, ranks.stages->rank());
+  if (ranks.tensor->size() > 1) options.tensor = ranks.tensor;
   options.made = [&](Parameter& parameter) {
     const Parameter kept = optimizer.add(parameter);
     if (!optimizer.divided()) {
@@ -151,7 +152,7 @@ Trainer::~Trainer() = default;
 void Trainer::hook_gradients() {
   gradients_.accumulate(micro_batches());
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
-    if (optimizer_.parameters()[i].part) continue;  // take_of_experts
+    if (optimizer_.parameters()[i].exchanged) continue;  // take_of_experts
     const auto take = [this, i] { settings_.optim.in_backward ? consume_gradient(i) : gradients_.take(i); };
     torch::autograd::impl::set_post_acc_grad_hooks(optimizer_.leaf(i), std::make_unique<GradientHook>(take));
   }
@@ -215,7 +216,7 @@ void Trainer::consume_gradient(size_t index) {
 
 void Trainer::step_consumed(size_t index) {
   at::NoGradGuard no_grad;
-  const bool taken = optimizer_.parameters()[index].part.has_value();
+  const bool taken = optimizer_.parameters()[index].exchanged;
   if (ranks_.size() > 1 && !taken) gradients_.take(index);
   consumed_squares_[index] = gradients_.squares_of(index);
   const StepDecision decision = decide_step(consumed_squares_[index], 0, 1, settings_.optim.clip);

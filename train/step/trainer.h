@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/memory/ledger.h"
@@ -110,8 +111,6 @@ class Trainer {
   void restored(const std::vector<int64_t>& optimizer_steps);
   // Steps that each of the whole model's parameters has taken, in the model's order.
   std::vector<int64_t> optimizer_steps() const;
-  // Of weights() or optimizer_state(), what this rank saves.
-  std::vector<TensorEntry> to_save(std::vector<TensorEntry> entries) const;
   // Whether another stage of the pipeline has the checkpoint entry of this name, and this one has not.
   bool on_other_stage(const std::string& name) const;
   // Of a pipeline, this rank's stage so far; zeros without one.
@@ -137,6 +136,8 @@ class Trainer {
   void open_stage();
   double squares_of_gradients();
   void add_tied_gradients();
+  bool is_tied_copy(std::string_view name) const;  // of the embedding, on the last stage
+  bool saved_elsewhere(size_t index) const;
   // step_form.h
   class StepForm;
   class LaunchedStep;

@@ -62,8 +62,7 @@ double Trainer::squares_of_gradients() {
   const PlacesInModel places = places_in_model(model_);
   std::vector<double> all(places.all);
   for (size_t i = 0; i < own.size(); ++i) {
-    const bool copy = !model_.stage().embedding && of_embedding(model_.parameters()[i].name);
-    if (!copy) all[places.own[i]] = own[i];
+    if (!is_tied_copy(model_.parameters()[i].name)) all[places.own[i]] = own[i];
   }
   double sum = 0;
   for (const double one : sum_over_stages(ranks_, all)) sum += one;
@@ -104,16 +103,8 @@ void Trainer::restored(const std::vector<int64_t>& optimizer_steps) {
   optimizer_.restore_steps(std::move(own));
 }
 
-// What all ranks of a stage have whole, the first of them saves; a tied embedding, the first stage.
-std::vector<TensorEntry> Trainer::to_save(std::vector<TensorEntry> entries) const {
-  if (!stage_passes_) return entries;
-  std::erase_if(entries, [&](const TensorEntry& entry) {
-    return (of_embedding(entry.name) && !model_.stage().embedding) ||
-           (!entry.part && !ranks_.first_of_stage());
-  });
-  for (TensorEntry& entry : entries)
-    if (!entry.part) entry.part = TensorPart{entry.tensor.sizes().vec(), 0};
-  return entries;
+bool Trainer::is_tied_copy(std::string_view name) const {
+  return !model_.stage().embedding && of_embedding(name);
 }
 
 bool Trainer::on_other_stage(const std::string& name) const {

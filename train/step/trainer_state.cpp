@@ -7,10 +7,17 @@
 
 namespace moelab {
 
+// A tied embedding is the first stage's to save.
+bool Trainer::saved_elsewhere(size_t index) const {
+  const Parameter& parameter = optimizer_.parameters()[index];
+  return is_tied_copy(parameter.name) || !ranks_.first_to_hold(parameter, optimizer_.divided());
+}
+
 std::vector<TensorEntry> Trainer::optimizer_state() const {
   std::vector<TensorEntry> entries;
-  for (const NamedState& state : optimizer_.state(false))
-    entries.push_back({state.name, state.tensor, state.part});
+  for (const NamedState& state : optimizer_.state(false)) {
+    entries.push_back({state.name, state.tensor, state.part, saved_elsewhere(state.index)});
+  }
   return entries;
 }
 
@@ -25,9 +32,11 @@ std::vector<TensorEntry> Trainer::weights() const {
   std::vector<TensorEntry> entries;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     const auto weights = [&] { return optimizer_.weights(i); };
-    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, weights), optimizer_.part(i)});
+    entries.push_back({optimizer_.parameters()[i].name, gathered_.read(i, weights), optimizer_.part(i),
+                       saved_elsewhere(i)});
   }
-  for (const auto& buffer : model_.buffers()) entries.push_back({buffer.name, buffer.tensor});
+  for (const auto& buffer : model_.buffers())
+    entries.push_back({buffer.name, buffer.tensor, {}, !ranks_.first_of_stage()});
   return entries;
 }
 

@@ -38,7 +38,7 @@ at::Tensor bias(int64_t step) { return at::full({7}, step, at::kFloat); }
 CheckpointContent content_of(int64_t step, int64_t rank, int64_t ranks) {
   CheckpointContent content;
   content.state = {step, step * 10, "null"};
-  content.model = {part_of("w", weight(step), rank, ranks), {"bias", bias(step)}};
+  content.model = {part_of("w", weight(step), rank, ranks), {"bias", bias(step), {}, rank > 0}};
   content.optimizer = {part_of("w.m", moment(step), rank, ranks)};
   content.files = {{"config.yaml", "a: 1\n"}};
   return content;
@@ -174,6 +174,28 @@ TEST(CheckpointTensors, RefusesPartsThatDoNotMakeAWhole) {
             "here: damaged: the parts of tensor 'w' are of two shapes or types");
   const int64_t huge = int64_t{1} << 40;
   EXPECT_EQ(refused({{huge, huge}, 0}, {{huge, huge}, 6}), "here: damaged: a tensor of an impossible shape");
+}
+
+TEST(CheckpointTensors, RefusesSlicesThatAreNone) {
+  const auto columns = [](int64_t first, int64_t count) { return TensorSlice{1, {{first, count}}}; };
+  EXPECT_EQ(refused({{2, 5}, 0, columns(0, 3)}, {{2, 5}, 0, columns(3, 2)}), "");
+  EXPECT_EQ(refused({{2, 5}, 0, columns(0, 3)}, {{2, 5}, 0, columns(2, 2)}),
+            "here: damaged: the parts of tensor 'w' do not make it whole");
+  for (const TensorSlice& none : {columns(4, 2), columns(-1, 2), columns(0, 1), TensorSlice{2, {{0, 2}}},
+                                  TensorSlice{-1, {{0, 2}}}, TensorSlice{1, {{3, 2}, {0, 0}}}})
+    EXPECT_EQ(refused({{2, 5}, 0, columns(0, 3)}, {{2, 5}, 0, none}),
+              "here: damaged: a slice of tensor 'w' is none of it");
+  EXPECT_EQ(refused({{2, 5}, 0, columns(0, 3)}, {{2, 5}, 1, columns(3, 2)}),
+            "here: damaged: a slice of tensor 'w' is none of it");
+}
+
+TEST(CheckpointTensors, VersionThreeSaysWhichSlice) {
+  Manifest manifest;
+  const TensorPart part{{3, 4}, 2, {1, {{0, 1}, {2, 2}}}};
+  manifest.files["model.safetensors"] = {{8, "h"}, {{"w", {SafetensorsType::f32, {7}, "x", part}}}};
+  const std::string text = manifest_text(manifest);
+  EXPECT_NE(text.find("\"version\": 3"), std::string::npos);
+  EXPECT_EQ(parse_manifest(text, "m").files.at("model.safetensors").tensors.at("w").part, part);
 }
 
 TEST(CheckpointTensors, VersionTwoSaysWhichPartAndOneStaysAsItWas) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "moe/tensor_slice.h"
 #include "tests/kernels/reference.h"
 #include "train/step/trainer.h"
 
@@ -14,7 +15,7 @@ namespace moelab::test {
 inline at::Tensor own_part(const at::Tensor& whole, const TensorEntry& part) {
   if (!part.part) return whole;
   EXPECT_EQ(whole.sizes(), at::IntArrayRef(part.part->shape)) << part.name;
-  return whole.reshape(-1).narrow(0, part.part->first, part.tensor.numel()).view(part.tensor.sizes());
+  return cut(whole.contiguous(), *part.part, part.tensor.numel()).view(part.tensor.sizes());
 }
 
 // Expects the same names and bitwise the same tensors; of `a`, which may be a rank's parts.

@@ -1,6 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "tests/moe/thread_ranks.h"
 #include "train/parallel/data_ranks.h"
@@ -8,8 +11,10 @@
 
 namespace moelab::test {
 
-// Runs rank(ranks) in a thread for each rank of `layout`; then throws the first error, if there is one.
-inline void run_ranks(const RankLayout& layout, const std::function<void(DataRanks)>& rank) {
+// Runs rank(ranks) in a thread for each rank of `layout`; then throws the first error, if there is one. Of
+// ranks that do not divide the state (`divided`), those that write no checkpoint have none to write it with.
+inline void run_ranks(const RankLayout& layout, const std::function<void(DataRanks)>& rank,
+                      bool divided = true) {
   ThreadRanks threads(layout.ranks());
   const auto mailboxes = [&] { return Mailboxes(threads.failed()); };
   std::array<Mailboxes, 4> data = {mailboxes(), mailboxes(), mailboxes(), mailboxes()};
@@ -20,10 +25,12 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
     const auto along = [&](Axis axis, Mailboxes& boxes) {
       return ThreadRank(boxes, ranks_along(layout, axis, control.rank()), control.rank());
     };
+    std::vector<int64_t> saving = writers_of(layout, divided);
+    const bool saves = std::find(saving.begin(), saving.end(), control.rank()) != saving.end();
+    ThreadRank writers(writes, saves ? saving : std::vector<int64_t>{control.rank()}, control.rank());
     ThreadRank gradients = along(Axis::data, data[0]), weights = along(Axis::data, data[1]),
                updates = along(Axis::data, data[2]), reports = along(Axis::data, data[3]),
-               writers = along(Axis::all, writes), exchanged = along(Axis::expert, rows),
-               expert_gradients = along(Axis::replicas, replicas[0]),
+               exchanged = along(Axis::expert, rows), expert_gradients = along(Axis::replicas, replicas[0]),
                expert_weights = along(Axis::replicas, replicas[1]),
                expert_updates = along(Axis::replicas, replicas[2]), tensor = along(Axis::tensor, sums),
                stages = along(Axis::pipeline, handed_on),
@@ -33,7 +40,7 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
           .updates = &updates,
           .control = &control,
           .reports = &reports,
-          .checkpoint = &writers,
+          .checkpoint = saves ? &writers : nullptr,
           .experts = &exchanged,
           .expert_gradients = &expert_gradients,
           .expert_weights = &expert_weights,
@@ -45,8 +52,9 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
 }
 
 // As above, for `size` data-parallel ranks, of which `experts` neighbours each share the experts.
-inline void run_data_ranks(int64_t size, const std::function<void(DataRanks)>& rank, int64_t experts = 1) {
-  run_ranks({.data = size, .expert = experts}, rank);
+inline void run_data_ranks(int64_t size, const std::function<void(DataRanks)>& rank, int64_t experts = 1,
+                           bool divided = true) {
+  run_ranks({.data = size, .expert = experts}, rank, divided);
 }
 
 }  // namespace moelab::test

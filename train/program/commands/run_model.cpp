@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/memory/ledger.h"
+#include "moe/tensor_slice.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/commands/run_state.h"
@@ -43,8 +44,7 @@ void RunModel::load_weights(const std::string& folder) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights.size(); ++i) {
     const TensorEntry& own = weights[i];
-    if (own.part)
-      own.tensor.view(-1).copy_(whole[i].tensor.view(-1).narrow(0, own.part->first, own.tensor.numel()));
+    if (own.part) own.tensor.view(-1).copy_(cut(whole[i].tensor, *own.part, own.tensor.numel()));
   }
   trainer_->set_weights(weights);
 }

@@ -35,8 +35,8 @@ CheckpointContent run_state(Trainer& trainer, const MemoryManager& manager, cons
                                 {"loss_scale", {{"scale", scale.scale}, {"good_steps", scale.good_steps}}},
                                 {"memory", manager_json(manager.state())}};
   content.state = {step, tokens, state.dump()};
-  content.model = trainer.to_save(trainer.weights());
-  content.optimizer = trainer.to_save(trainer.optimizer_state());
+  content.model = trainer.weights();
+  content.optimizer = trainer.optimizer_state();
   content.files["config.yaml"] = print_settings(settings);
   if (data.tokenizer) content.files["tokenizer.json"] = read_text(*data.tokenizer);
   content.commit = build_commit();
