@@ -62,7 +62,7 @@ class Batch {
         options_(options),
         limits_(limits),
         scheduler_(limits.sequences, limits.batched_tokens),
-        cache_(model.settings(), limits.sequences, limits.positions, model.compute(), model.device()) {
+        cache_(model.block_settings(), limits.sequences, limits.positions, model.compute(), model.device()) {
     for (const auto& prompt : prompts) {
       check_prompt(prompt, limits.positions);
       texts_.emplace_back(prompt, options, scheduler_.add(static_cast<int64_t>(prompt.size())));

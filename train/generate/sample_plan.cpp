@@ -8,6 +8,7 @@
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
+#include "moe/settings/rank_model.h"
 #include "train/checkpoint/file_io.h"
 #include "train/settings/convert.h"
 #include "train/step/compute_type.h"
@@ -50,7 +51,8 @@ BatchLimits sample_limits(const Settings& s) {
   const auto prompts = static_cast<int64_t>(sample_prompts(s).size());
   int64_t texts = std::min({s.sample.max_sequences, s.sample.max_batched_tokens, prompts});
   if (s.memory.limit.count > 0) {
-    const int64_t one = KvCache::bytes(s.model, 1, s.train.sequence, compute_type(s.precision));
+    const int64_t one = KvCache::bytes(rank_model(s.model, s.parallel.tensor), 1, s.train.sequence,
+                                       compute_type(s.precision));
     const auto held = static_cast<int64_t>(s.sample.share * double(s.memory.limit.count));
     if (held < one) refuse_share(s, held, one);
     texts = std::min(texts, held / one);

@@ -41,7 +41,7 @@ std::vector<int64_t> owned_elements(const Optimizer& optimizer, const RankLayout
   std::vector<int64_t> owned(layout.data);
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const std::vector<int64_t> elements = optimizer.parts(i).elements();
-    const bool experts = optimizer.parameters()[i].part.has_value();
+    const bool experts = optimizer.parameters()[i].exchanged;
     for (int64_t r = 0; r < layout.data; ++r) owned[r] += elements[experts ? r / layout.expert : r];
   }
   return owned;
@@ -130,6 +130,7 @@ DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu) {
   result.sent_bytes = ranks.sent_bytes() / 2;
   result.sent_rows_bytes = ranks.experts.sent_bytes() / 2;
   result.sent_stage_bytes = (ranks.stages.sent_bytes() + ranks.stage_gradients.sent_bytes()) / 2;
+  result.sent_sums_bytes = ranks.tensor.sent_bytes() / 2;
   result.by_kind_in_forward = device.by_kind_at_phase_peak(Phase::forward);
   if (captures_step(settings.memory.cuda_graphs)) note_captured_graph();
   if (settings.eval.batches > 0) {

@@ -13,7 +13,7 @@ namespace moelab {
 
 // What a training run will hold at its peak in tensor bytes, without scratch inside library products.
 // Predicted by running its first steps on the meta device, which stands in for settings.run.device: the same
-// code, without data or arithmetic. With parallel.data, that of one of the ranks.
+// code, without data or arithmetic. Of several ranks, that of one of them.
 struct DryRun {
   int64_t rank = 0;
   int64_t peak = 0;
@@ -26,7 +26,8 @@ struct DryRun {
   std::vector<int64_t> owned_elements;  // of the weights, by each rank, if ranks divide the state
   int64_t sent_bytes = 0;               // to other ranks, by a step …
   int64_t sent_rows_bytes = 0;          // … of these by the exchanges between dispatch and experts, …
-  int64_t sent_stage_bytes = 0;         // … and to other stages of the pipeline
+  int64_t sent_stage_bytes = 0;         // … to other stages of the pipeline, …
+  int64_t sent_sums_bytes = 0;          // … and by the sums over ranks that share each matrix
   int64_t update_bytes = 0;             // peak of the optimizer's update beyond what is held when it begins
   Trainer::StateBytes state;
 
@@ -42,7 +43,7 @@ struct DryRun {
 // for the card of run.preset.
 DryRun dry_run(const Settings& settings);
 DryRun dry_run(const Settings& settings, const Gpu& gpu);
-// That of one of the ranks.
+// That of one of the ranks, by its number in the whole run.
 DryRun dry_run_of_rank(const Settings& settings, int64_t rank, const Gpu& gpu);
 
 // Where the peak is, and its three largest kinds: "backward, activations 3.1 GiB, optimizer 1.0 GiB".

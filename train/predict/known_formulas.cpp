@@ -51,7 +51,7 @@ std::string state_not_kept(const Settings& s) {
 
 std::vector<KnownFormula> known_formulas(const Settings& s) {
   if (s.parallel.data > 1 && (s.parallel.zero > 0 || s.parallel.expert > 1)) return {};
-  if (s.parallel.pipeline > 1) return {};
+  if (s.parallel.pipeline > 1 || s.parallel.tensor > 1) return {};
   const ModelSettings& m = s.model;
   const double P = approximate_parameter_count(m), L = static_cast<double>(m.layers),
                B = static_cast<double>(s.train.micro_batch), S = static_cast<double>(s.train.row()),

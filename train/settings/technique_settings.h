@@ -181,6 +181,9 @@ struct ParallelSettings {
   bool check = false;
   double timeout = 300;
 
+  // Of a run that says how many data-parallel ranks it has.
+  int64_t ranks() const { return (data > 1 ? data : 1) * tensor * pipeline; }
+
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
     v.field("data", self.data,
@@ -190,7 +193,11 @@ struct ParallelSettings {
             "what the data-parallel ranks divide among them (ZeRO): 0 nothing, 1 and 2 optimizer state, "
             "masters and gradients, 3 also weights",
             range(0, 3));
-    v.field("tensor", self.tensor, "ranks that share each weight matrix; only 1 so far", range(1, 1 << 20));
+    v.field(
+        "tensor", self.tensor,
+        "ranks that share each weight matrix and take the same rows: each has its part of the heads, of the "
+        "experts' width and of the vocabulary",
+        range(1, 1 << 20));
     v.field("pipeline", self.pipeline,
             "ranks that share the layers, as stages of a pipeline that a step's micro-batches pass",
             range(1, 1 << 20));

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "moe/settings/rank_model.h"
 #include "train/settings/convert.h"
 #include "train/settings/facts/pipeline.h"
 #include "train/settings/facts/placement.h"
@@ -251,12 +252,35 @@ void check_expert_ranks(const Settings& s) {
   check_cut_of_experts(s);
 }
 
+// Ranks have slices of weights, and no rule may need more of a weight than a slice.
+void check_rule_of_slices(const Settings& s, const std::string& ranks) {
+  const UpdateRuleFacts& rule = update_rule_facts(s.optim);
+  const WeightShape weight{.shape = {1024, 1024}, .hidden = true, .heads = 8, .head_rows = 64};
+  const Cut cut = rule.cut(weight);
+  bool alone = cut.shape.size() == 1 && cut.align == 1;
+  for (const StateSlot& slot : rule.layout(weight)) alone = alone && slot.shape == weight.shape;
+  require(alone,
+          ranks + named("optim.name", s.optim.name) +
+              ": its state of a weight depends on rows, blocks or matrices of which a rank has a slice; set "
+              "optim.name=adamw, lion or sgd");
+}
+
+void check_tensor_ranks(const Settings& s) {
+  if (s.parallel.tensor == 1) return;
+  const std::string ranks = named("parallel.tensor", s.parallel.tensor) + " with ";
+  rank_model(s.model, s.parallel.tensor);  // throws
+  check_rule_of_slices(s, ranks);
+  require(s.reference.path.empty(),
+          ranks + named("reference.path", s.reference.path) +
+              ": ranks with a part of the vocabulary cannot compare two models; set parallel.tensor=1");
+  require(s.memory.cuda_graphs == CudaGraphs::none,
+          ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +
+              ": a graph cannot add over other ranks; set memory.cuda_graphs=none");
+}
+
 void check_parallel(const Settings& s) {
-  const auto one = [](const char* key, int64_t value) {
-    require(value == 1, named(key, value) + ": ranks that share matrices are not built; set it to 1");
-  };
-  one("parallel.tensor", s.parallel.tensor);
   check_pipeline(s);
+  check_tensor_ranks(s);
   check_expert_ranks(s);
   require(s.parallel.reduce == Reduction::micro_batch || s.parallel.zero < 2,
           "parallel.reduce=step with " + named("parallel.zero", s.parallel.zero) +
@@ -269,9 +293,10 @@ void check_parallel(const Settings& s) {
           "parallel.zero=3 with " + named("memory.cuda_graphs", s.memory.cuda_graphs) +
               ": a graph reads weights where they were when it was captured, and gathered ones move; set "
               "memory.cuda_graphs=none");
-  if (s.parallel.data < 2 && s.parallel.pipeline < 2) return;
-  const std::string ranks = (s.parallel.pipeline < 2 ? named("parallel.data", s.parallel.data)
-                                                     : named("parallel.pipeline", s.parallel.pipeline)) +
+  if (s.parallel.ranks() == 1) return;
+  const std::string ranks = (s.parallel.pipeline > 1 ? named("parallel.pipeline", s.parallel.pipeline)
+                             : s.parallel.tensor > 1 ? named("parallel.tensor", s.parallel.tensor)
+                                                     : named("parallel.data", s.parallel.data)) +
                             " with ";
   require(!captures_step(s.memory.cuda_graphs),
           ranks + named("memory.cuda_graphs", s.memory.cuda_graphs) +

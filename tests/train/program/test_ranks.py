@@ -172,6 +172,40 @@ def test_runs_go_on_with_other_stages(tmp_path, corpus, untied_alone, ranks, acc
     assert checkpoint(folder) == checkpoint(untied_alone)
 
 
+@pytest.mark.parametrize("ranks, more", [(2, ["train.accumulation=2", "model.kv_heads=2"]),
+                                         (4, ["train.accumulation=1", "parallel.zero=3", "placement.optimizer=host"])])
+def test_ranks_that_share_each_matrix_come_close_to_one(tmp_path, corpus, ranks, more):
+    one, several = tmp_path / "one", tmp_path / "several"
+    alone = [setting for setting in more if not setting.startswith(("parallel.", "train.accumulation"))]
+    assert run(1, one, corpus, 2, *alone).returncode == 0
+    done = run(ranks, several, corpus, 2, "parallel.tensor=2", "parallel.check=true", *more)
+    assert done.returncode == 0, done.stderr
+    assert "2 tensor-parallel ranks have a slice of each matrix" in done.stdout
+    for step, want in zip(numbers(several), numbers(one), strict=True):
+        assert step.keys() == want.keys()
+        for key in ("loss", "grad_norm", "balance_loss", "held_out_loss"):
+            assert want[key] is None or step[key] == pytest.approx(want[key], rel=1e-4), key
+    for rank in range(1, ranks):  # all ranks know the same
+        assert numbers(several / f"ranks/{rank}") == numbers(several)
+    for folder in [several, *(several / f"ranks/{rank}" for rank in range(1, ranks))]:
+        summary = json.loads((folder / "summary.json").read_text())
+        assert 0 <= summary["peak_tensor_bytes"] - summary["estimated_peak_bytes"] <= 4, folder
+        assert summary["communication"]["sent_bytes"]["tensor/sums"] > 0
+    sizes = []
+    for folder in (one, several):
+        subprocess.run([moelab(), "export", folder / "checkpoints/step-4", folder / "hf"], capture_output=True, text=True, check=True)
+        subprocess.run([moelab(), "eval", "--config", folder / "config.yaml"], capture_output=True, text=True, check=True)
+        sizes.append((folder / "hf/model.safetensors").stat().st_size)
+    assert sizes[0] == sizes[1]
+    # one rank goes on from what several have written, and they from what it has
+    for steps, count, settings_of_them in [(5, 1, alone), (6, ranks, [*more, "parallel.tensor=2"])]:
+        command = settings(several, corpus, 2, *settings_of_them, f"train.steps={steps}")
+        done = subprocess.run([str(word) for word in ([RANKS, ranks] if count > 1 else []) + [*command, "--resume", "latest"]],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert f"after step {steps - 1}" in done.stdout
+
+
 def test_rank_0_alone_speaks(tmp_path, corpus):
     done = run(2, tmp_path / "run", corpus, 2)
     assert done.stdout.count("[Step 1/4]") == 1 and "on 2 ranks" in done.stdout
@@ -236,7 +270,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_stage(tmp_path, corpus, 
 
 @pytest.mark.parametrize("setting, said", [
     ("parallel.data=3", "parallel.data=3 times parallel.tensor=1 times parallel.pipeline=1 takes 3 ranks; this run has 2"),
-    ("parallel.tensor=2", "parallel.tensor=2: ranks that share matrices or layers are not built; set it to 1"),
+    ("parallel.tensor=4", "parallel.tensor=4 times parallel.pipeline=1 does not divide the 2 ranks of this run"),
     ("parallel.expert=4", "parallel.expert=4 does not divide the 2 data-parallel ranks"),
     ("placement.reshard_after_forward=false", "placement.reshard_after_forward=false with parallel.zero=0: only parallel.zero=3"),
 ])

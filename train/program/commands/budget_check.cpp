@@ -58,7 +58,7 @@ class Check {
   // A preset of a card is about how much of it a run takes.
   std::string card_note() {
     const Card* const card = find_card(settings_.run.preset);
-    if (card == nullptr || settings_.run.scale != 1 || settings_.parallel.data > 1) return "";
+    if (card == nullptr || settings_.run.scale != 1 || settings_.parallel.ranks() > 1) return "";
     const double share = static_cast<double>(predicted_.held()) / static_cast<double>(limit_);
     std::string note = fmt::format("{}: predicted to take {}, {:.0f} % of {}", settings_.run.preset,
                                    human_bytes(predicted_.held()), 100 * share, human_bytes(limit_));

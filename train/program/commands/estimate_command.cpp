@@ -76,10 +76,10 @@ void print_formulas(const Settings& settings, const DryRun& run) {
   }
 }
 
-// Null for the stages of a pipeline, whose work the cost model does not know.
+// Null for stages of a pipeline and for slices of matrices, whose work the cost model does not know.
 nlohmann::ordered_json work_json(const Settings& settings) {
   nlohmann::ordered_json work;
-  if (settings.parallel.pipeline > 1) return work;
+  if (settings.parallel.pipeline > 1 || settings.parallel.tensor > 1) return work;
   const StepCost cost = step_cost(settings);
   for (const std::string_view term : cost_terms()) work[std::string(term)] = cost.of(term);
   return work;
@@ -156,6 +156,7 @@ void print_json(const Settings& settings, const Estimate& estimate, const Gpu& g
       {"sent_rows_bytes", run.sent_rows_bytes},
       {"sent_stage_bytes", run.sent_stage_bytes},
       {"rank", run.rank},
+      {"sent_sums_bytes", run.sent_sums_bytes},
       {"owned_elements", run.owned_elements},
       {"state_bytes",
        {{"parameters", run.state.parameters},
@@ -206,6 +207,7 @@ void print_state(const Settings& settings, const DryRun& run) {
   const bool one_micro_batch = settings.train.accumulation * ranks == 1;
   std::cout << "\nstate, by formula"
             << (settings.parallel.pipeline > 1 ? "; P counts this stage's parameters" : "")
+            << (settings.parallel.tensor > 1 ? "; P counts this rank's slices of matrices" : "")
             << (settings.parallel.expert > 1 ? "; P that is not divided counts this rank's experts alone\n"
                                              : "\n");
   print("weights", run.state.parameters,
@@ -265,6 +267,38 @@ void print_verdict(const Settings& settings, const Estimate& estimate) {
               << "; moelab plan finds techniques that do\n";
 }
 
+// What a rank sends in a step, by what it is.
+void print_sent(const Settings& settings, const DryRun& run) {
+  const ParallelSettings& p = settings.parallel;
+  const auto print = [](const char* name, int64_t bytes, const std::string& formula) {
+    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
+  };
+  if (p.data > 1) {
+    std::cout << fmt::format("\none of {} data-parallel ranks\n", p.data);
+    print("sent in a step", run.sent_bytes - run.sent_rows_bytes - run.sent_stage_bytes - run.sent_sums_bytes,
+          sent_formula(settings));
+  }
+  if (p.expert > 1) {
+    print(
+        "rows of experts", run.sent_rows_bytes,
+        fmt::format("(M - 1) / M of 4 R D and 2 R weights, a layer and micro-batch: R rows of width D, M={}",
+                    p.expert));
+  }
+  if (!run.owned_elements.empty()) {
+    const auto [least, most] = std::minmax_element(run.owned_elements.begin(), run.owned_elements.end());
+    std::cout << fmt::format("  {:<24}{:>12}  at least, and {} at most: whole rows, blocks or matrices\n",
+                             "parameters stepped", human_count(*least), human_count(*most));
+  }
+  if (p.tensor == 1) return;
+  std::cout << fmt::format("\none of {} tensor-parallel ranks, which have a slice of each matrix\n",
+                           p.tensor);
+  print(
+      "sums sent in a step", run.sent_sums_bytes,
+      fmt::format("2 (N - 1) / N of: 4 T D a layer, 2 T D for embedding and head, a micro-batch: T tokens of "
+                  "width D, N={}; of recomputed blocks' forward once more",
+                  p.tensor));
+}
+
 void print_text(const Settings& settings, const Estimate& estimate, const Gpu& gpu, int64_t ranks) {
   const DryRun& run = estimate.run;
   const ModelSettings& m = settings.model;
@@ -289,22 +323,7 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
   }
   std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
                            human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
-  if (settings.parallel.data > 1) {
-    std::cout << fmt::format(
-        "\none of {} data-parallel ranks\n  {:<24}{:>12}  {}\n", settings.parallel.data, "sent in a step",
-        human_bytes(run.sent_bytes - run.sent_rows_bytes - run.sent_stage_bytes), sent_formula(settings));
-    if (settings.parallel.expert > 1) {
-      std::cout << fmt::format(
-          "  {:<24}{:>12}  (M - 1) / M of 4 R D and 2 R weights, a layer and micro-batch: R "
-          "rows of width D, M={}\n",
-          "rows of experts", human_bytes(run.sent_rows_bytes), settings.parallel.expert);
-    }
-    if (!run.owned_elements.empty()) {
-      const auto [least, most] = std::minmax_element(run.owned_elements.begin(), run.owned_elements.end());
-      std::cout << fmt::format("  {:<24}{:>12}  at least, and {} at most: whole rows, blocks or matrices\n",
-                               "parameters stepped", human_count(*least), human_count(*most));
-    }
-  }
+  print_sent(settings, run);
   if (settings.parallel.pipeline > 1) print_stages(settings, run);
   if (estimate.gpu) print_gpu(estimate);
   print_state(settings, run);

@@ -45,7 +45,7 @@ Progress::Progress(const Settings& settings, bool bytes, double gemm_rate)
       every_(settings.run.log_every),
       packed_(settings.train.tokens_per_device > 0),
       bytes_(bytes),
-      ranks_(settings.parallel.data),
+      ranks_(settings.parallel.ranks()),
       gemm_rate_(gemm_rate),
       start_(std::chrono::steady_clock::now()) {}
 
@@ -97,6 +97,10 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                            device.str(), at::get_num_threads(), value_text(settings.precision.compute),
                            value_text(settings.attention.kernel), value_text(m.dispatch),
                            value_text(settings.activations.checkpoint))
+            << (settings.parallel.tensor > 1
+                    ? fmt::format("{} tensor-parallel ranks have a slice of each matrix\n",
+                                  settings.parallel.tensor)
+                    : "")
             << (settings.parallel.data > 1
                     ? fmt::format("{} data-parallel ranks{}; a step takes {} micro-batches of {} rows\n",
                                   settings.parallel.data, shared_experts,

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <functional>
 
 #include "tests/temporary_folder.h"
 #include "tests/train/step/compared_runs.h"
@@ -21,17 +22,23 @@ constexpr int64_t kMicroBatches = 12;  // of a step, over all ranks
 
 using Overrides = std::vector<std::string>;
 
-// Ranks that divide the state by a stage of ZeRO, and the experts.
+// Data-parallel ranks that divide the state by a stage of ZeRO, and the experts; and how many share matrices.
 struct Layout {
-  int64_t ranks = 1, stage = 0, experts = 1;
+  int64_t ranks = 1, stage = 0, experts = 1, tensor = 1;
   std::string text() const {
     return std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", experts over " +
-           std::to_string(experts);
+           std::to_string(experts) + ", matrices over " + std::to_string(tensor);
   }
 };
 
+// Runs rank(ranks) on each.
+void run(const Layout& layout, const std::function<void(DataRanks)>& rank) {
+  test::run_ranks({.data = layout.ranks, .tensor = layout.tensor, .expert = layout.experts}, rank,
+                  layout.stage > 0);
+}
+
 Settings settings_of(const Layout& layout, const Overrides& more) {
-  Overrides all = {"model.vocab=61",
+  Overrides all = {"model.vocab=60",
                    "model.d_model=32",
                    "model.layers=2",
                    "model.heads=4",
@@ -45,6 +52,7 @@ Settings settings_of(const Layout& layout, const Overrides& more) {
                    "parallel.data=" + std::to_string(layout.ranks),
                    "parallel.zero=" + std::to_string(layout.ranks == 1 ? 0 : layout.stage),
                    "parallel.expert=" + std::to_string(layout.experts),
+                   "parallel.tensor=" + std::to_string(layout.tensor),
                    "train.accumulation=" + std::to_string(kMicroBatches / layout.ranks)};
   all.insert(all.end(), more.begin(), more.end());
   return load_settings({.config = "moe-pico", .overrides = all});
@@ -72,10 +80,8 @@ Outcome train(const Settings& s, DataRanks ranks, int64_t from, int64_t to,
   }
   Outcome outcome;
   for (int64_t step = from; step < to; ++step) outcome.losses.push_back(trainer.step(step).loss);
-  const bool divided = s.parallel.zero > 0, writes = divided || ranks.rank() < s.parallel.expert;
-  if (saves && writes)
-    write_checkpoint(folder, run_state(trainer, manager, s, {}, to, 0), 1,
-                     divided ? *ranks.checkpoint : *ranks.experts);
+  if (saves && ranks.checkpoint)
+    write_checkpoint(folder, run_state(trainer, manager, s, {}, to, 0), 1, *ranks.checkpoint);
   outcome.weights = copies(trainer.weights());
   outcome.state = copies(trainer.optimizer_state());
   return outcome;
@@ -87,17 +93,13 @@ void expect_resumed(const Outcome& want, const Layout& from, const Layout& to, c
   const std::string where = from.text() + " to " + to.text();
   const TemporaryFolder folder;
   const Settings before = settings_of(from, more), after = settings_of(to, more);
-  test::run_data_ranks(
-      from.ranks, [&](DataRanks ranks) { train(before, ranks, 0, 2, folder.path(), true); }, from.experts);
-  test::run_data_ranks(
-      to.ranks,
-      [&](DataRanks ranks) {
-        const Outcome got = train(after, ranks, 2, 4, folder.path(), false);
-        EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + 2, want.losses.end())) << where;
-        test::expect_equal(got.weights, want.weights, where);
-        test::expect_equal(got.state, want.state, where);
-      },
-      to.experts);
+  run(from, [&](DataRanks ranks) { train(before, ranks, 0, 2, folder.path(), true); });
+  run(to, [&](DataRanks ranks) {
+    const Outcome got = train(after, ranks, 2, 4, folder.path(), false);
+    EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + 2, want.losses.end())) << where;
+    test::expect_equal(got.weights, want.weights, where);
+    test::expect_equal(got.state, want.state, where);
+  });
 }
 
 // Over the 16 pairs, each stage is written and read by several numbers of ranks.
@@ -139,6 +141,33 @@ TEST(ResumeRanks, ExpertsGoToOtherRanks) {
     expect_resumed(want, {1, 0, 1}, {4, 3, 2}, more);
     expect_resumed(want, {4, 1, 2}, {4, 0, 4}, more);
     expect_resumed(want, {4, 2, 4}, {1, 0, 1}, more);
+  }
+}
+
+// Weights and state go from each layout to the next, which saves what it was given, and back to one rank.
+TEST(ResumeRanks, SlicesOfMatricesGoToOtherRanks) {
+  for (const Overrides& more :
+       {Overrides{"model.qk_norm=head"},
+        Overrides{"precision.compute=bf16", "optim.state=bf16", "model.shared_experts=1"},
+        Overrides{"optim.name=lion", "model.experts=0", "model.tie_embeddings=false",
+                  "precision.compute=bf16", "precision.master=none"}}) {
+    SCOPED_TRACE(more.front());
+    const bool dense = more.size() > 2 && more[1] == "model.experts=0";
+    const TemporaryFolder folder;
+    const Outcome want = train(settings_of({}, more), {}, 0, 2, folder.path(), true);
+    for (const Layout& layout :
+         {Layout{.tensor = 2}, Layout{.ranks = 2, .stage = 3, .tensor = 2},
+          Layout{.ranks = 2, .experts = dense ? 1 : 2, .tensor = 2}, Layout{.tensor = 4},
+          Layout{.ranks = 3, .stage = 1}, Layout{.ranks = 2, .stage = 0, .tensor = 2}, Layout{}}) {
+      SCOPED_TRACE(layout.text());
+      const Settings s = settings_of(layout, more);
+      run(layout, [&](DataRanks ranks) {
+        const Outcome got = train(s, ranks, 2, 2, folder.path(), true);
+        test::expect_equal(got.weights, want.weights, layout.text());
+        test::expect_equal(got.state, want.state, layout.text());
+      });
+      if (HasFailure()) return;
+    }
   }
 }
 
