@@ -179,6 +179,7 @@ def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
     (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.data=2"], "--ranks counts"),
     (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.expert=2"], "set it to 1"),
     (["--memory", "8GB", "parallel.pipeline=2"], "moelab plan does not know how long the stages of a pipeline take"),
+    (["--memory", "8GB", "parallel.tensor=2"], "moelab plan does not know how long slices of matrices"),
 ])
 def test_mistakes_are_named(words, expected):
     done = moelab("plan", *words)

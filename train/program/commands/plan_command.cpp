@@ -185,6 +185,11 @@ int plan_command(const Settings& base, const PlanCall& call) {
                     ": moelab plan does not know how long the stages of a pipeline take; set "
                     "parallel.pipeline=1, or ask moelab estimate for their memory");
   }
+  if (base.parallel.tensor > 1) {
+    throw UserError("parallel.tensor=" + std::to_string(base.parallel.tensor) +
+                    ": moelab plan does not know how long slices of matrices and their sums take; set "
+                    "parallel.tensor=1, or ask moelab estimate for their memory");
+  }
   use_threads(base);
   const CostModel& known = cost_model(call.device);
   if (const std::string slow = slow_products(base); !slow.empty()) std::cerr << "warning: " << slow << "\n";
