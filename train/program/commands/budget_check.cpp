@@ -87,10 +87,11 @@ class Check {
     return fmt::format("train.micro_batch={} train.accumulation={}", split.micro_batch, split.accumulation);
   }
 
-  // The fastest combination that fits, by the costs of a device like the run's. What sharing experts or
-  // layers costs no plan knows.
+  // The fastest combination that fits, by the costs of a device like the run's. What sharing experts, layers
+  // or matrices costs no plan knows.
   PlanResult combinations() {
-    if (settings_.parallel.expert > 1 || settings_.parallel.pipeline > 1) return {};
+    const ParallelSettings& parallel = settings_.parallel;
+    if (parallel.expert > 1 || parallel.pipeline > 1 || parallel.tensor > 1) return {};
     const bool cuda = settings_.run.device == DeviceChoice::cuda;
     const Card* const card = find_card(settings_.run.preset);
     const CostModel& costs = !cuda             ? cost_model("cpu")
