@@ -34,7 +34,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 SETTING = re.compile(rf"(?<![\w./-])((?:{'|'.join(GROUPS)})\.[a-z_0-9]+(?:\.[a-z_]+)?)\b(?!\.|/|\()")
 SOURCE_SUFFIX = re.compile(r"\.(py|sh|h|cpp|cu|md|json|jsonl|yaml|txt|bin|log)$")
 PATH = re.compile(rf"(?<![\w/.-])(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*\w)")
-PROGRAM = re.compile(r"(?:^|[\s/])moelab\s+(\w+)")
+PROGRAM = re.compile(r"(?:^|[\s/])moelab\s+(\w+)(?![\w/])")  # and no path behind it, which is an argument of its caller
 TRADEOFF = re.compile(r"(?:^|[\s/])bench_tradeoff\b")
 SCRIPT = re.compile(r"(?:^|[\s/])((?:scripts|bench)/[\w./-]+\.(?:py|sh))")
 
