@@ -168,4 +168,4 @@ def test_the_largest_model_fits_and_no_larger_one_does(fits, rows):
 
 def test_what_fits_as_text():
     text = moelab("fits", "--config", "moe-570m", "run.threads=1").stdout
-    assert text.startswith("What fits") and text.count("recommended") == 8 and "moe-570m" in text
+    assert text.startswith("What fits") and text.count("guides' stack ") == 8 and "moe-570m" in text

@@ -195,10 +195,10 @@ void print_text(const std::vector<FitRow>& rows, const std::string& model) {
   std::cout
       << "taken: reserved by CUDA's caching allocator, which may give some back where a card has less, and "
          "CUDA's context\n\n";
-  std::cout << fmt::format("{:<6}{:<12}{:<13}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", "", "card", "",
+  std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", "", "card", "",
                            "largest model", "layers", "rows", "peak", "taken", "status");
   for (const FitRow& row : rows) {
-    std::cout << fmt::format("{:<6}{:<12}{:<13}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", size_of(row.card),
+    std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", size_of(row.card),
                              row.card.name, row.stack == "recommended" ? "guides' stack" : row.stack,
                              row.largest_model.empty() ? "none" : row.largest_model, row.largest_layers,
                              row.largest_batch, human_bytes(row.needs.peak), human_bytes(row.needs.on_card),

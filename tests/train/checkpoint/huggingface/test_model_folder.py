@@ -76,7 +76,8 @@ def test_every_command_sees_the_shape(moelab, folders, kind):
         assert estimate["model"]["parameters"] == parameters
     for given in [["--model", folders[kind]], [f"train.init={folders[kind]}"]]:
         plan = succeed(moelab("plan", "--memory", "64MiB", *given, "train.sequence=32", "train.micro_batch=2"))
-        assert plan.stdout.startswith(f"qwen3-30b-a3b, {parameters / 1000:.1f}k parameters; 2 sequences of 32 tokens")
+        question = f"qwen3-30b-a3b, {parameters / 1000:.1f}k parameters, on this CPU with 64.0 MiB; 2 sequences of 32 tokens"
+        assert plan.stdout.startswith(question)
 
 
 def test_the_folder_gives_attention_and_sequence_too(moelab, tmp_path):
