@@ -43,12 +43,13 @@ Json read_ranks(const fs::path& run, int64_t ranks) {
   return all;
 }
 
-std::string last_line(const std::string& text) {
-  const size_t end = text.find_last_not_of(" \n\r\t");
-  if (end == text.npos) return "no output";
-  const size_t newline = text.find_last_of('\n', end);
-  return text.substr(newline == text.npos ? 0 : newline + 1,
-                     end - (newline == text.npos ? 0 : newline + 1) + 1);
+// The last line that begins as errors do, which advice may follow; without such a line, the last of all.
+std::string last_message(const std::string& output) {
+  const std::string text = "\n" + output.substr(0, output.find_last_not_of(" \n\r\t") + 1);
+  if (text.size() == 1) return "no output";
+  const size_t error = text.rfind("\nmoelab: ");
+  const size_t begin = (error == text.npos ? text.rfind('\n') : error) + 1;
+  return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 std::string status_of(const Exit& exit) {
@@ -71,10 +72,10 @@ std::string file_text(const fs::path& path) {
 std::string message_of(const Exit& exit, const fs::path& log) {
   if (exit.why == Exit::Why::timeout)
     return "killed after " + std::to_string(static_cast<int64_t>(exit.seconds)) + " s";
-  if (exit.why != Exit::Why::signalled) return last_line(file_text(log));
+  if (exit.why != Exit::Why::signalled) return last_message(file_text(log));
   const int signal = exit.code - 128;
   const std::string hint = signal == SIGKILL ? " (as the system does when it has no memory left)" : "";
-  return std::string("ended by ") + strsignal(signal) + hint + "; " + last_line(file_text(log));
+  return std::string("ended by ") + strsignal(signal) + hint + "; " + last_message(file_text(log));
 }
 
 Outcome read_outcome(const Exit& exit, const fs::path& run, const fs::path& log, int64_t ranks) {

@@ -11,7 +11,7 @@ namespace moelab::tradeoff {
 // The result of a run, from how its process ended and from the files that it left.
 struct Outcome {
   std::string status;        // ok, oom (exit code 3), error (another one), crash (a signal), timeout, skipped
-  std::string message = {};  // the last line of its output, why it was killed or skipped; empty when ok
+  std::string message = {};  // its last error, why it was killed or skipped; empty when ok
   Json summary = nullptr;    // its summary.json; null if missing
   Json steps = Json::array();           // [step, tokens, loss, step_ms] of each line of metrics.jsonl
   Json gradient_norms = Json::array();  // one for each of those lines
@@ -25,7 +25,7 @@ struct Outcome {
 Outcome read_outcome(const Exit& exit, const std::filesystem::path& run, const std::filesystem::path& log,
                      int64_t ranks = 1);
 
-// Why a process failed: the signal or timeout that ended it, or the last line of its output.
+// Why a process failed: the signal or timeout that ended it, or its last error.
 std::string message_of(const Exit& exit, const std::filesystem::path& log);
 
 // The text of a file; empty when it can't be read.

@@ -56,7 +56,7 @@ if does in ("works", "ends with 3"):
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "memory.json").write_text(json.dumps(dict(last_step_bytes_by_phase=dict(step=dict(optimizer=8)))))
 if does.startswith("ends with"):
-    print("first line\\nmoelab: the last line", file=sys.stderr)
+    print("first line\\nmoelab: the last error\\nand advice", file=sys.stderr)
     sys.exit(int(does.split()[-1]))
 """
 

@@ -40,7 +40,7 @@ def test_however_a_run_ends_it_is_recorded_and_the_sweep_goes_on(fake):
     assert record["baseline"]["message"] == "" and record["baseline"]["memory"] == {"step": {"optimizer": 8}}
     assert record["capacity"]["message"] == "ended by Segmentation fault; about to fail"
     assert record["capacity"]["summary"] is None and record["capacity"]["memory"] == {}
-    assert record["dropless"]["message"] == "moelab: the last line"
+    assert record["dropless"]["message"] == "moelab: the last error"
     assert record["dropless"]["summary"]["status"] == "oom"
     assert record["bf16"]["message"] == "killed after 1 s"
     assert record["bf16"]["steps"] == [[1, 64, 5.5, 3.25]]
