@@ -42,13 +42,13 @@ class Dialogue {
 void talk(const GenerateCall& call) {
   Dialogue dialogue(call);
   const bool terminal = ::isatty(STDIN_FILENO) == 1;
-  if (terminal) print_text(dialogue.name() + ": each line is answered; Ctrl-D ends\n");
+  if (terminal) print_at_once(dialogue.name() + ": each line is answered; Ctrl-D ends\n");
   for (std::string line;;) {
-    if (terminal) print_text("> ");
+    if (terminal) print_at_once("> ");
     if (!std::getline(std::cin, line)) break;
     dialogue.answer(line);
   }
-  if (terminal) print_text("\n");
+  if (terminal) print_at_once("\n");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class TextRun {
   void write_all() {
     for (int64_t sample = 0; sample < call_.samples; ++sample) {
       if (call_.samples > 1) std::cout << fmt::format("--- sample {} of {}\n", sample + 1, call_.samples);
-      print_text(prompt_);
+      print_at_once(prompt_);
       report(text_.write(ids_, static_cast<uint64_t>(sample)));
     }
   }

@@ -55,8 +55,8 @@ Generated TextModel::write(std::span<const int64_t> prompt, uint64_t stream) {
   options.sampling.stream += stream;
   options.captured = captures_decode(settings_.memory.cuda_graphs) && DecodeStep::fits(*model_);
   Generated generated =
-      generate(*model_, *cache_, prompt, options, [&](int64_t id) { print_text(decoder.push(id)); });
-  print_text(decoder.finish() + "\n");
+      generate(*model_, *cache_, prompt, options, [&](int64_t id) { print_at_once(decoder.push(id)); });
+  print_at_once(decoder.finish() + "\n");
   return generated;
 }
 
@@ -64,7 +64,7 @@ int64_t TextModel::cache_bytes() const {
   return KvCache::bytes(settings_.model, 1, positions_, compute_type(settings_.precision));
 }
 
-void print_text(const std::string& text) {
+void print_at_once(const std::string& text) {
   if (!(std::cout << text << std::flush)) throw UserError("cannot write to standard output");
 }
 

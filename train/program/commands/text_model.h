@@ -40,8 +40,8 @@ class TextModel {
   int64_t positions_ = 0;
 };
 
-// Throws UserError when standard output cannot take it.
-void print_text(const std::string& text);
+// Prints the text and flushes. Throws UserError when standard output cannot take it.
+void print_at_once(const std::string& text);
 
 // What to say, and the exit code, when a command that writes texts runs out of memory.
 int text_out_of_memory();
