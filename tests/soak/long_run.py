@@ -9,6 +9,7 @@ import subprocess
 import time
 
 ROUNDS = 10  # in which the long training's last steps and a fresh one take turns
+MARGIN = 1000  # steps that may pass while a process is looked at, over all turns
 SETTINGS = {"train.micro_batch": 2, "train.sequence": 32, "model.vocab": 256, "checkpoint.every": 500, "checkpoint.keep": 2,
             "eval.batches": 2, "eval.every": 500, "run.log_every": 100, "run.threads": 1}
 
@@ -83,10 +84,11 @@ def compare_costs(long: Watched, fresh: Watched, steps: int) -> list[float]:
 
 
 def run(program: str, data: pathlib.Path, work: pathlib.Path, steps: int) -> dict:
-    """What was measured. The first tenth is warm-up, and the last tenth takes turns with a fresh training."""
+    """What was measured. The first tenth is warm-up, and the last tenth takes turns with a fresh training. Both have more
+    steps before them than they take, and are stopped."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    long = Watched(program, data, work / "long", steps)
+    long = Watched(program, data, work / "long", 2 * steps + MARGIN)
     fresh = None
     try:
         long.until(steps // 10)
@@ -94,11 +96,12 @@ def run(program: str, data: pathlib.Path, work: pathlib.Path, steps: int) -> dic
         long.until(steps - steps // 10)
         end = long.state()
         long.process.send_signal(signal.SIGSTOP)
-        fresh = Watched(program, data, work / "fresh", steps)
+        fresh = Watched(program, data, work / "fresh", 2 * steps + MARGIN)
         fresh.until(steps // 50)
         fresh.process.send_signal(signal.SIGSTOP)
         ratios = compare_costs(long, fresh, max(steps // 10 // (ROUNDS + 1), 1))
         long.process.send_signal(signal.SIGCONT)
+        long.process.send_signal(signal.SIGTERM)
         ended = long.process.wait(timeout=600)
     finally:
         for watched in filter(None, (long, fresh)):

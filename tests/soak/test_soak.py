@@ -3,6 +3,7 @@ is among them; the long ones are scripts/soak.sh's."""
 import pathlib
 import subprocess
 import sys
+import time
 
 import kills
 import long_run
@@ -44,9 +45,11 @@ def test_a_training_that_fails_is_found(data, cells, tmp_path):
 
 
 def test_a_stop_that_takes_too_long_is_found(tmp_path):
-    chain = kills.Chain(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], tmp_path, 0.2, seed=0)
+    chain = kills.Chain(["sh", "-c", f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 0.1; done"], tmp_path, 0.2, seed=0)
     chain.patience = 1
     process = chain.start()
+    while not (tmp_path / "deaf").exists():
+        time.sleep(0.01)
     chain.stop(process)
     assert chain.failures == ["SIGTERM: still there after 1 s"] and process.wait() != 0
 
