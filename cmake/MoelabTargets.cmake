@@ -2,6 +2,10 @@
 # the emulated GPU (tests/emulator) its NAME_no_cuda.cpp files stand in for the NAME_cuda.cpp ones.
 # moelab_test(NAME [PCH] [FOLDERS folder…] DEPS target…): a GoogleTest program of this folder's .cpp files, one ctest
 # test.
+# moelab_pytest(NAME [FILE test_….py] [TIMEOUT seconds] [OPTIONS option…] [ENVIRONMENT variable=value…]): one ctest test
+# that runs pytest on the file, or on all of this folder. By default for 600 seconds at most, with MOELAB_PROGRAM and one
+# thread.
+# moelab_bench(NAME source DEPS target…): a program that measures, in bin/ of the build.
 #
 # Sources tell by their names which build they belong to, instead of by #ifdef: NAME.cu and NAME_cuda.cpp are compiled
 # when CUDA is built, NAME_no_cuda.cpp when it is not, all others always. A function that every build needs and only CUDA
@@ -116,4 +120,28 @@ function(moelab_embed name)
     file(READ ${file} ${variable})
   endforeach()
   configure_file(${name}.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp @ONLY)
+endfunction()
+
+function(moelab_pytest name)
+  cmake_parse_arguments(ARG "" "FILE;TIMEOUT" "OPTIONS;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  if(NOT ARG_ENVIRONMENT)
+    set(ARG_ENVIRONMENT MOELAB_PROGRAM=$<TARGET_FILE:moelab> OMP_NUM_THREADS=1)
+  endif()
+  cmake_path(APPEND CMAKE_CURRENT_SOURCE_DIR "${ARG_FILE}" OUTPUT_VARIABLE tests)
+  add_test(NAME ${name} COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python -m pytest -q -p no:cacheprovider ${ARG_OPTIONS} ${tests}
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()
+
+function(moelab_bench name source)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_executable(${name} ${source})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  moelab_compile_options(${name})
+  moelab_use_pch(${name})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 endfunction()
