@@ -74,6 +74,14 @@ def metrics(folder: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+TIMES_AND_MEMORY = ("step_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes", "peak_bytes_by_kind")
+
+
+def numbers(folder: pathlib.Path) -> list[dict]:
+    """Each step's metrics, but for what differs between two runs with the same bits."""
+    return [{key: value for key, value in step.items() if key not in TIMES_AND_MEMORY} for step in metrics(folder)]
+
+
 def losses(folder: pathlib.Path) -> list[float]:
     return [line["loss"] for line in metrics(folder)]
 

@@ -10,14 +10,16 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import ROOT, numbers  # noqa: E402
+
 STEPS = 24
 # What every cell has: a small model and a checkpoint every other step, so that many kills meet a save.
 SMALL = {"train.steps": STEPS, "train.sequence": 32, "model.vocab": 256, "checkpoint.every": 2, "eval.batches": 2, "eval.every": 6,
          "run.log_every": 1, "run.threads": 1, "parallel.timeout": 20}
-TIMES_AND_MEMORY = ("step_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes", "peak_bytes_by_kind")
 GRACE = 5.0  # seconds that a stop by SIGTERM may take beside a micro-batch
 
 
@@ -42,10 +44,8 @@ def training(program: str, data: pathlib.Path, folder: pathlib.Path, cell: dict)
 def result(folder: pathlib.Path) -> dict:
     """What must not depend on how often the training was interrupted: every step's numbers, and the last checkpoint's
     tensors."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [{key: value for key, value in line.items() if key not in TIMES_AND_MEMORY} for line in lines]
     files = sorted((folder / f"checkpoints/step-{STEPS}").glob("*.safetensors"))
-    return {"steps": steps, "tensors": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
+    return {"steps": numbers(folder), "tensors": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
 
 
 def alive(group: int) -> list[int]:

@@ -70,7 +70,10 @@ turns (the median of ten).
 def text(records: list[dict]) -> str:
     parts = {"kills": kills_text, "inputs": inputs_text, "long": long_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
-    machines = list(dict.fromkeys(f"{record['machine']['cpu']}, {record['machine']['cores']} cores" for record in records))
+    machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]
-    return (f"# Reliability\n\nMade by `scripts/soak.sh` from {len(records):,} records, {records[0]['at'][:10]} to {records[-1]['at'][:10]}; "
-            f"commits {', '.join(commits)}; {'; '.join(machines)}.\n\n" if records else "# Reliability\n\nNo records.\n") + "\n".join(sections)
+    if not records:
+        return "# Reliability\n\nNo records.\n"
+    first, last = (records[k]["date"][:10] for k in (0, -1))
+    return (f"# Reliability\n\nMade by `scripts/soak.sh` from {len(records):,} records, {first} to {last}; "
+            f"commits {', '.join(commits)}; {'; '.join(machines)}.\n\n" + "\n".join(sections))

@@ -6,7 +6,6 @@ import argparse
 import os
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import kills  # noqa: E402
 import long_run  # noqa: E402
 import page  # noqa: E402
 import store  # noqa: E402
+from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = ("kills", "inputs", "long")
@@ -39,9 +39,8 @@ def text_shards(folder: pathlib.Path) -> pathlib.Path:
 class Soak:
     def __init__(self, arguments: argparse.Namespace, work: pathlib.Path):
         self.program, self.seed, self.work = str(arguments.program.resolve()), arguments.seed, work
-        self.commit = store.commit_of(self.program)
-        self.path = arguments.store
-        self.store = store.Store(arguments.store, self.commit, shlex.join(["scripts/soak.sh", *sys.argv[1:]]))
+        self.commit = commit_of(self.program)
+        self.store = store.Store(arguments.store, self.commit)
         self.data = text_shards(work)
         self.long_steps = arguments.long_steps
         self.cells = kills.cells(self.program)
@@ -52,7 +51,7 @@ class Soak:
     def least(self, part: str, cells, count: str) -> str:
         """The cell that was counted least with this program's commit."""
         done = {cell: 0 for cell in cells}
-        for record in store.records(self.path):
+        for record in store.records(self.store.path):
             if record["part"] == part and record["commit"] == self.commit and record["cell"] in done:
                 done[record["cell"]] += max(record["counts"].get(count, 0), 1)
         return min(done, key=done.get)

@@ -11,6 +11,7 @@ import page
 import programs
 import pytest
 import store
+from peers import commit_of
 
 
 @pytest.fixture(scope="session")
@@ -72,10 +73,9 @@ def soak(folder: pathlib.Path, *arguments: str, code: int = 0) -> str:
 
 
 def test_the_cell_that_was_counted_least_comes_first_and_the_page_sums_up(tmp_path):
-    commit = store.commit_of(programs.moelab())
-    before = store.Store(tmp_path / "soak.jsonl", commit, "a command")
+    before = store.Store(tmp_path / "soak.jsonl", commit_of(programs.moelab()))
     before.add("kills", "lion", {"kills": 10, "in a save": 10, "chains": 1}, [])
-    store.Store(tmp_path / "soak.jsonl", "another", "a command").add("kills", "sgd", {"kills": 2000, "chains": 5}, ["lost a step"])
+    store.Store(tmp_path / "soak.jsonl", "another").add("kills", "sgd", {"kills": 2000, "chains": 5}, ["lost a step"])
     said = soak(tmp_path, "--minutes=0.01", "--part=kills", "--cell=lion", "--cell=sgd", "--seed=3")
     assert said.startswith("kills sgd: ")
     text = (tmp_path / "reliability.md").read_text()

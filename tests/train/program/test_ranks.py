@@ -14,7 +14,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
-from programs import ROOT, metrics, moelab, start_and_take_a_step  # noqa: E402
+from programs import ROOT, metrics, moelab, numbers, start_and_take_a_step  # noqa: E402
 
 RANKS = ROOT / "scripts/ranks.sh"
 MICRO_BATCHES = 6  # of a step, over all ranks
@@ -37,13 +37,6 @@ def run(ranks, *arguments):
     if ranks > 1:
         command = [RANKS, ranks, *command]
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
-
-
-TIMES_AND_MEMORY = ("step_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes", "peak_bytes_by_kind")
-
-
-def numbers(folder):
-    return [{key: value for key, value in step.items() if key not in TIMES_AND_MEMORY} for step in metrics(folder)]
 
 
 def checkpoint(folder):
