@@ -21,7 +21,7 @@ struct Parameter {
   bool hidden = false;    // a block's matrix between hidden states: neither embedding, head nor router
   // What `value` is of a weight that lies on several ranks; none: all of it.
   std::optional<TensorPart> part = {};
-  // Experts of which other data-parallel ranks have others: TokenExchange hands their gradients over.
+  // A weight of experts, where data-parallel ranks have different experts: TokenExchange brings its gradient.
   bool exchanged = false;
 
   // Whether ranks of the tensor axis have other slices of the weight.

@@ -68,7 +68,7 @@ at::Tensor Transformer::add_experts(const std::string& name, std::vector<int64_t
   return add_matrix(std::move(parameter), std::move(shape), deviation);
 }
 
-// `shape`: of the whole weight, of which this rank may have a part.
+// `shape` is the whole weight's; this rank may have a part of it.
 at::Tensor Transformer::add_matrix(Parameter parameter, std::vector<int64_t> shape, double deviation) {
   TensorPart part{.shape = shape};
   if (options_.tensor) {

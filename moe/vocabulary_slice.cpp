@@ -10,6 +10,7 @@
 #include "kernels/dense/embedding.h"
 #include "kernels/dense/product.h"
 #include "kernels/loss/linear_cross_entropy.h"
+#include "kernels/loss/product_slabs.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
@@ -21,8 +22,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr int64_t kSlabBytes = int64_t{4} << 20;  // of a chunk's share of the weight's gradient
 
 // Elsewhere the host does not see the ids.
 void check_ids(const Tensor& ids, int64_t vocabulary, const char* what) {
@@ -103,21 +102,16 @@ class Head {
     return sum.log_().add_(whole_top).sub_(target).masked_fill_(ignored, 0).sum();
   }
 
-  // In 16 bits a product is rounded before it is added, so it goes through a slab.
   void add_gradients(const Tensor& gradient_RV, const Tensor& x_RD, const Tensor& dx_RD) {
     product_out(dx_RD, gradient_RV, weight_);
     if (x_.scalar_type() == at::kFloat) {
       dw.addmm_(gradient_RV.t(), x_RD);
       return;
     }
-    const int64_t V = dw.size(0), D = dw.size(1);
-    const int64_t rows = std::clamp<int64_t>(kSlabBytes / (2 * std::max<int64_t>(D, 1)), 1, V);
-    const Tensor gradient_VR = gradient_RV.t().contiguous(), slab = at::empty({rows, D}, x_.options());
-    for (int64_t v = 0; v < V; v += rows) {
-      const int64_t count = std::min(rows, V - v);
-      product_out(slab.narrow(0, 0, count), gradient_VR.narrow(0, v, count), x_RD);
-      dw.narrow(0, v, count).add_(slab.narrow(0, 0, count));
-    }
+    const Tensor gradient_VR = gradient_RV.t().contiguous(),
+                 slab = product_slab(dw.size(0), dw.size(1), x_.options());
+    add_by_slabs(slab, gradient_VR, x_RD,
+                 [&](int64_t v, const Tensor& rows) { dw.narrow(0, v, rows.size(0)).add_(rows); });
   }
 
   const Tensor &x_, &weight_, &targets_;

@@ -15,8 +15,6 @@ from report.figures import Case, on_front, sweeps
 from report.records import ReportError, read_records
 
 OF_THE_HARNESS = ("train.steps", "eval.", "checkpoint.", "monitor.", "run.", "data.")  # settings of every case
-
-
 NAMES = {"recommended": "the guides' stack (recommended)"}  # where a record's name says what is not measured
 
 

@@ -236,7 +236,7 @@ class FlashAttention : public Differentiable<FlashAttention> {
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["block"] = span.block;
     context->saved_data["blocks"] = span.blocks;
-    context->saved_data["documents"] = documents;  // nor are these activations to compress or move
+    context->saved_data["documents"] = documents;  // no policy may compress or move these either
     context->saved_data["starts"] = places;
     context->saved_data["longest"] = starts.longest;
     return out;

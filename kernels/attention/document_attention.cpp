@@ -48,8 +48,9 @@ bool begins(const int32_t* row, int64_t s, int64_t longest) {
   return row[s - 1] >= 0 || s % longest == 0;
 }
 
-// Allocates what the library's backward does (LibTorch 2.11): sums of dq in fp32 and a number per head, with
-// 128 rows more for each sequence, and dk and dv of every query head before it sums those of a group.
+// Allocates what the library's backward pass does (LibTorch 2.11). In fp32: the sums of dq, and one number
+// for each row and head; both have 128 rows more for each sequence. Where query heads share keys: dk and dv
+// of every query head, before those of a group are added.
 std::tuple<Tensor, Tensor, Tensor> meta_backward(const Rows& in, int64_t sequences) {
   const int64_t H = in.q.size(1), hd = in.q.size(2), rows = in.q.size(0) + 128 * sequences,
                 width = flash_sum_width(hd);

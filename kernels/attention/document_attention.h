@@ -22,13 +22,15 @@ struct DocumentStarts {
   int64_t longest = std::numeric_limits<int64_t>::max();  // tokens of a document, at most
 };
 
-// An upper bound of the documents and stretches of padding in documents_BS (causal_attention's), whose
-// documents have at most `longest` tokens. It is a multiple of two for each row and one for every 128 tokens,
-// so that batches of most texts have the same: what flash attention allocates depends on it. documents_BS is
-// read on the host; on meta documents are taken to have 128 tokens or more in the mean.
+// At least the number of documents and stretches of padding in documents_BS, where no document has more than
+// `longest` tokens. It is rounded up to a multiple of two for each row and one for every 128 tokens: what
+// flash attention allocates depends on it, and so most texts' batches need the same. documents_BS, as
+// causal_attention takes it, is read on the host; on meta, documents are taken to have 128 tokens
+// or more in the mean.
 int64_t document_room(const at::Tensor& documents_BS, int64_t longest);
 
-// For documents_BS on CUDA or meta, of which there are at most `room`. The host does not wait.
+// Finds where they begin. documents_BS is on CUDA or meta, and `room` its document_room(). The host does not
+// wait.
 DocumentStarts document_starts(const at::Tensor& documents_BS, int64_t longest, int64_t room);
 
 // Whether LibTorch's flash attention takes q (…, hd): 16-bit types on CUDA from Ampere on, or on meta while

@@ -27,18 +27,6 @@ using namespace linear_cross_entropy_detail;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls add(row, slab) for each part of (gradient of the logits) x: the product is rounded to 16 bits before
-// it is added, and a whole (V, D) temporary would defeat the chunks.
-template <class Add>
-void add_by_slabs(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, const Add& add) {
-  for (int64_t v = 0; v < b.V; v += b.slab.size(0)) {
-    const int64_t rows = std::min(b.slab.size(0), b.V - v);
-    const Tensor slab = b.slab.narrow(0, 0, rows);
-    product_out(slab, gradient_VR.narrow(0, v, rows), x_RD);
-    add(v, slab);
-  }
-}
-
 struct CpuBackend {
   static void count_targets(const Buffers& b, const Tensor& targets) {
     const int64_t* t = targets.data_ptr<int64_t>();
@@ -54,9 +42,9 @@ struct CpuBackend {
   static void softmax(const CrossEntropyChunk& chunk) { cpu::cross_entropy_chunk(chunk); }
 
   static void add_to_sums(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool first) {
-    add_by_slabs(b, gradient_VR, x_RD, [&](int64_t v, const Tensor& slab) {
-      cpu::add_to_split(split_floats(b.dw, b.dw_rest).from(v * b.D), slab.data_ptr(), cuda::element_of(slab),
-                        slab.numel(), first);
+    add_by_slabs(b.slab, gradient_VR, x_RD, [&](int64_t v, const Tensor& rows) {
+      cpu::add_to_split(split_floats(b.dw, b.dw_rest).from(v * b.D), rows.data_ptr(), cuda::element_of(rows),
+                        rows.numel(), first);
     });
   }
 
@@ -71,7 +59,7 @@ struct CpuBackend {
 // Stands for the CPU: CUDA's products allocate nothing.
 struct MetaBackend {
   static void add_to_sums(const Buffers& b, const Tensor& gradient_VR, const Tensor& x_RD, bool) {
-    add_by_slabs(b, gradient_VR, x_RD, [](int64_t, const Tensor&) {});
+    add_by_slabs(b.slab, gradient_VR, x_RD, [](int64_t, const Tensor&) {});
   }
 };
 

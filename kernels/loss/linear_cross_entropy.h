@@ -50,9 +50,9 @@ ComparedLoss compared_cross_entropy(const at::Tensor& x_TD, const at::Tensor& we
                                     const std::optional<at::Tensor>& gradient_scale = {});
 
 // Bytes of logits that exist at a time, for a head of weight_bytes. A CPU's should stay in its cache. On a
-// GPU each chunk reads and writes the fp32 sums of the weight's gradient, 8 bytes an element beside 6
-// operations a token: a wide head has as many tokens in a chunk as it is wide. It does not follow
-// memory.limit, which changes no bit.
+// GPU each chunk reads and writes the fp32 sums of the weight's gradient, which must not take longer than its
+// products: so its logits take as many bytes as the weight, from 48 to 256 MiB. memory.limit has no part in
+// this: it may change no bit.
 constexpr int64_t logit_chunk_bytes(bool gpu, int64_t weight_bytes) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   return gpu ? std::clamp(weight_bytes, 48 * kMiB, 256 * kMiB) : 16 * kMiB;

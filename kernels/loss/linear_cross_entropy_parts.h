@@ -9,6 +9,7 @@
 #include "kernels/device/element_of.h"
 #include "kernels/loss/cross_entropy_chunk.h"
 #include "kernels/loss/linear_cross_entropy.h"
+#include "kernels/loss/product_slabs.h"
 #include "kernels/loss/split_floats.h"
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
@@ -20,9 +21,6 @@
 // vocabulary is contiguous, and softmax runs along the vocabulary with one token per vector lane.
 namespace moelab::linear_cross_entropy_detail {
 
-// A CPU's slab.
-inline constexpr int64_t kSlabBytes = int64_t{4} << 20;
-
 // What the operator returns: loss, dx, dw, dw_rest and divergence of the buffers.
 using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -32,9 +30,10 @@ struct Buffers {
   at::Tensor loss;         // () fp32
   at::Tensor dx;           // (T, D) as x; undefined when not wanted
   at::Tensor dw;           // (V, D) as the weight; undefined when not wanted
-  at::Tensor dw_rest;      // if defined, dw's memory and this one hold fp32 sums for dw. On the CPU (V, D) as
-                           // the weight: the lower halves of all, whose upper ones are in dw. On CUDA
-                           // (V - V / 2, D) fp32: those of the last rows; the others are in dw (first_sums)
+  at::Tensor dw_rest;      // if defined: dw and this hold fp32 sums until backward rounds them. On the CPU it
+                           // has dw's shape and type, and the lower 16 bits of each sum; dw has the upper. On
+                           // CUDA it is fp32, with the sums of the last V - V / 2 rows; dw's memory has the
+                           // sums of the rows before (first_sums)
   at::Tensor logits;       // (V * R) as x: the logits of a chunk, then their gradient
   at::Tensor slab;         // (rows, D) as x: a part of one chunk's dW; undefined where products go into sums
   at::Tensor partial_max;  // (P, R) fp32
@@ -66,8 +65,7 @@ struct Buffers {
     logits = at::empty({V * chunk}, x.options());
     if (needs_dw && !one_chunk && x.scalar_type() != at::kFloat) {
       dw_rest = on_cuda(x) ? at::empty({V - V / 2, D}, fp32) : at::empty({V, D}, x.options());
-      const int64_t rows = std::clamp<int64_t>(kSlabBytes / (2 * std::max<int64_t>(D, 1)), 1, V);
-      if (!on_cuda(x)) slab = at::empty({rows, D}, x.options());
+      if (!on_cuda(x)) slab = product_slab(V, D, x.options());
     }
     partial_max = at::empty({parts, chunk}, fp32);
     partial_sum = at::empty({parts, chunk}, fp32);

@@ -3,25 +3,21 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "kernels/formats/packed_blocks.h"
+#include "moe/layer_name.h"
 #include "train/placement/divided_buffer.h"
 #include "train/placement/tensor_storage.h"
 
 namespace moelab {
 namespace {
 
-// The layer number in "blocks.LAYER.…".
 std::optional<int64_t> block_of(std::string_view name) {
-  constexpr std::string_view prefix = "blocks.";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  int64_t layer = 0;
-  const auto end = std::from_chars(name.data(), name.data() + name.size(), layer).ptr;
-  TORCH_CHECK(end != name.data(), "a block's parameter without a number: ", std::string(name));
+  const std::optional<int64_t> layer = layer_in_name(name);
+  TORCH_CHECK(layer || !name.starts_with("blocks."),
+              "a block's parameter without a number: ", std::string(name));
   return layer;
 }
 

@@ -39,8 +39,7 @@ struct DryRun {
 // Nothing else may use the meta device meanwhile. Throws what the model's checks throw, and UserError when
 // sample.share is too small for one text, or the layout of the ranks is none. Of ranks that divide the state
 // (parallel.zero), that of the one with the largest part; of a pipeline's stages, the one with the highest
-// peak. With run.device=cuda it is for `gpu`, without one
-// for the card of run.preset.
+// peak. With run.device=cuda it is for `gpu`, without one for the card of run.preset.
 DryRun dry_run(const Settings& settings);
 DryRun dry_run(const Settings& settings, const Gpu& gpu);
 // That of one of the ranks, by its number in the whole run.

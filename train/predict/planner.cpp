@@ -8,6 +8,7 @@
 #include "train/predict/formula.h"
 #include "train/predict/options.h"
 #include "train/settings/facts/data_parallel.h"
+#include "train/settings/facts/require.h"
 #include "train/settings/print.h"
 #include "train/settings/resolve.h"
 #include "train/settings/validate.h"
@@ -172,6 +173,25 @@ class Search {
 };
 
 }  // namespace
+
+int64_t room_of(const MemorySettings& memory) {
+  return static_cast<int64_t>(static_cast<double>(memory.limit.count) * memory.critical);
+}
+
+std::string unknown_layout(const ParallelSettings& p) {
+  if (p.expert > 1)
+    return named("parallel.expert", p.expert) +
+           ": the planner does not know yet what sharing experts costs; set it to 1";
+  if (p.pipeline > 1)
+    return named("parallel.pipeline", p.pipeline) +
+           ": moelab plan does not know how long the stages of a pipeline take; set parallel.pipeline=1, or "
+           "ask moelab estimate for their memory";
+  if (p.tensor > 1)
+    return named("parallel.tensor", p.tensor) +
+           ": moelab plan does not know how long slices of matrices and their sums take; set "
+           "parallel.tensor=1, or ask moelab estimate for their memory";
+  return "";
+}
 
 int64_t finalists_for(const Settings& settings) {
   constexpr int64_t kDryBlocks = 4000;

@@ -55,6 +55,13 @@ struct PlanResult {
 PlanResult search_plans(const Settings& base, const CostModel& costs, const PlanSearch& search,
                         const PredictBytes& predict);
 
+// The bytes that a plan for these settings may need: memory.limit up to memory.critical.
+int64_t room_of(const MemorySettings& memory);
+
+// Why no plan knows how long a step of these ranks takes: a setting with its value, and what is not known;
+// empty: it does.
+std::string unknown_layout(const ParallelSettings& parallel);
+
 // Dry runs that keep a search of these settings within ten seconds: one takes one or two milliseconds a
 // block, and with several ranks two are run, the first's and the fullest's.
 int64_t finalists_for(const Settings& settings);

@@ -45,6 +45,8 @@ double gemm_rate(at::ScalarType type) {
   return 2.0 * n * n * n / shortest([&] { product_out(product, a, a); });
 }
 
+GemmRates gemm_rates() { return {gemm_rate(at::kFloat), gemm_rate(at::kBFloat16), gemm_rate(at::kHalf)}; }
+
 double step_seconds(const Settings& settings) {
   const TrainSettings& train = settings.train;
   const auto batches = [&](int64_t, int64_t, int64_t rows) {
@@ -74,7 +76,7 @@ Settings probed_run() {
 Probe probe_cpu() {
   const TimePoint start = now();
   Probe probe;
-  probe.gemm = {gemm_rate(at::kFloat), gemm_rate(at::kBFloat16), gemm_rate(at::kHalf)};
+  probe.gemm = gemm_rates();
   probe.step_seconds = step_seconds(probed_run());
   probe.seconds = seconds_since(start);
   return probe;
@@ -112,12 +114,12 @@ std::string slow_products(ComputePrecision compute, const GemmRates& rates) {
       fp16 && rates.bf16 > rates.fp32 ? ", or bf16, which is faster" : "");
 }
 
-std::string slow_products(const Settings& settings) {
+std::string slow_products(const Settings& settings, const GemmRates* rates) {
   const ComputePrecision compute = settings.precision.compute;
   if (settings.run.device != DeviceChoice::cpu || compute == ComputePrecision::fp32) return "";
   const at::ScalarType type = compute == ComputePrecision::fp16 ? at::kHalf : at::kBFloat16;
   if (!multiplies_as_fp32(at::empty({0}, type))) return "";
-  return slow_products(compute, {gemm_rate(at::kFloat), gemm_rate(at::kBFloat16), gemm_rate(at::kHalf)});
+  return slow_products(compute, rates != nullptr ? *rates : gemm_rates());
 }
 
 }  // namespace moelab

@@ -25,8 +25,8 @@ Settings probed_run();
 CostModel scaled_to(const CostModel& measured, const Probe& here);
 
 // What to know of 16-bit products that this CPU must make in fp32, a sentence: how much longer they take than
-// products in fp32, measured now, and what to set. Empty: they take no longer.
-std::string slow_products(const Settings& settings);
+// products in fp32, by `rates` or measured now, and what to set. Empty: they take no longer.
+std::string slow_products(const Settings& settings, const GemmRates* rates = nullptr);
 // The same for measured rates, in a run of this precision.
 std::string slow_products(ComputePrecision compute, const GemmRates& rates);
 

@@ -301,10 +301,6 @@ class Parser {
       sources_.overrides.insert(sources_.overrides.begin(),
                                 {"precision.compute=fp32", "activations.checkpoint=none"});
     result_.settings = load_settings(sources_, model_folder_settings);
-    const int64_t expert = result_.settings.parallel.expert;
-    if (expert > 1)
-      throw UserError("parallel.expert=" + std::to_string(expert) +
-                      ": the planner does not know yet what sharing experts costs; set it to 1");
   }
 
   // The training run that the user's words ask for.

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <vector>
 
+#include "train/settings/assign.h"
 #include "train/settings/options.h"
 #include "train/settings/presets/presets.h"
 
@@ -60,13 +61,9 @@ void add_command(Branches& all, const CLI::App& command, UsedSettings used) {
     }
   }
   all.options += branch(name, options);
-  Words keys, topics;
-  for (const SettingNames& setting : settings_with_names()) {
-    if (!uses(used, setting.key)) continue;
-    keys.push_back(setting.key + "=");
-    const std::string group = setting.key.substr(0, setting.key.find('.'));
-    if (topics.empty() || topics.back() != group) topics.push_back(group);
-  }
+  Words keys, topics = used_groups(used);
+  for (const std::string& key : setting_keys())
+    if (uses(used, key)) keys.push_back(key + "=");
   topics.emplace_back("all");
   all.names += branch(name + " --help", topics);
   if (!keys.empty()) all.settings += branch(name, keys);

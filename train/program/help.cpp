@@ -1,6 +1,7 @@
 #include "train/program/help.h"
 
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <sstream>
 #include <vector>
 
@@ -37,6 +38,8 @@ std::string names(const std::string& heading, const std::vector<Preset>& presets
   return wrapped(text, kWidth - 2, "  ") + "\n";
 }
 
+}  // namespace
+
 std::vector<std::string> used_groups(UsedSettings used) {
   std::vector<std::string> groups;
   for (const std::string& key : setting_keys()) {
@@ -45,8 +48,6 @@ std::vector<std::string> used_groups(UsedSettings used) {
   }
   return groups;
 }
-
-}  // namespace
 
 std::optional<HelpRequest> help_request(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
@@ -83,8 +84,7 @@ std::string settings_topic(UsedSettings used, const std::string& topic) {
   if (used.empty() && topic == "all") return "";
   std::vector<std::string> topics = used_groups(used);
   topics.emplace_back("all");
-  bool known = false;
-  for (const std::string& one : topics) known = known || one == topic;
+  const bool known = std::find(topics.begin(), topics.end(), topic) != topics.end();
   if (topics.size() == 1) throw UserError("--help " + topic + ": this command takes no settings");
   if (!known)
     throw UserError("--help " + topic + ": no group of settings that this command reads" +

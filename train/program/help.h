@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 // Help in layers: a command's own options in one screen, one group of settings, or everything.
 namespace moelab {
@@ -22,6 +23,8 @@ inline constexpr const char* kHelpHelp = "these lines; with the name of a group,
 using UsedSettings = std::string_view;
 inline constexpr UsedSettings kAllSettings = "*";
 bool uses(UsedSettings used, std::string_view key);
+// The groups that these are in, in order: "model", "train", …
+std::vector<std::string> used_groups(UsedSettings used);
 
 // The end of a command's first screen: named models and presets, and the groups of the settings used.
 std::string settings_overview(UsedSettings used);

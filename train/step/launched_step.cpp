@@ -20,6 +20,10 @@ at::Tensor Trainer::LaunchedStep::share(int64_t i) {
   return at::scalar_tensor(read_.at(i).share, at::kFloat);
 }
 
+void Trainer::StepForm::add_to_report(const MicroBatchReport& own) {
+  for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
+}
+
 at::Tensor Trainer::StepForm::losses_of(const LossParts& parts) const {
   const at::NoGradGuard no_grad;
   const at::Tensor kl = trainer_.reference_ ? parts.reference_kl : at::zeros_like(parts.cross_entropy);
@@ -39,7 +43,7 @@ at::Tensor Trainer::StepForm::read_losses(std::vector<MicroBatchReport> reports,
   const at::Tensor numbers = at::cat(there).to(at::kCPU, at::kDouble);
   for (size_t i = 0; i < reports.size(); ++i) {
     reports[i].take_losses(numbers.const_data_ptr<double>() + 4 * i);
-    for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, reports[i])) report_.add(one);
+    add_to_report(reports[i]);
   }
   const int64_t end = numbers.numel() - count;
   if (routed)
@@ -60,14 +64,14 @@ void Trainer::LaunchedStep::take_losses(int64_t i, const LossParts& parts) {
   own.z_loss = value_of(parts.z_loss);
   own.reference_kl = trainer_.reference_ ? value_of(parts.reference_kl) : 0;
   if (trainer_.stage_passes_) return reports_.push_back(own);  // asking other stages would hold the passes up
-  for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
+  add_to_report(own);
 }
 
 void Trainer::LaunchedStep::take_routing() {
   if (trainer_.stage_passes_) {
     reports_.resize(trainer_.settings_.train.accumulation);
     for (const MicroBatchReport& own : of_last_stage(trainer_.ranks_, std::move(reports_)))
-      for (const MicroBatchReport& one : of_all_ranks(*trainer_.ranks_.reports, own)) report_.add(one);
+      add_to_report(own);
   }
   if (losses_.empty()) trainer_.report_routing(report_);
 }

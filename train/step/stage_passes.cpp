@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/memory/ledger.h"
+#include "train/step/held_out_mean.h"
 
 namespace moelab {
 namespace {
@@ -135,7 +136,7 @@ double Trainer::StagePasses::evaluate(const ValidationBatches& batches, int64_t 
   const DataRanks& ranks = trainer_.ranks_;
   const int64_t stages = ranks.stages->size(), behind = stages * stage_.chunks - 1,
                 turns = (count + ranks.size() - 1) / ranks.size();
-  std::vector<Mean> own(turns);
+  std::vector<BatchLoss> own(turns);
   bool stopped = false;
   for (int64_t round = 0; round < turns + behind && !stopped; ++round) {
     stopped = stop && stop();
@@ -161,14 +162,9 @@ double Trainer::StagePasses::evaluate(const ValidationBatches& batches, int64_t 
     links_.settle(sent);
   }
   if (stopped) return std::nan("");
-  double sum = 0, tokens = 0;
-  for (const Mean& mean : of_last_stage(ranks, std::move(own))) {
-    for (const Mean& one : of_all_ranks(*ranks.reports, mean)) {
-      sum += one.tokens * one.loss;
-      tokens += one.tokens;
-    }
-  }
-  return tokens > 0 ? sum / tokens : std::nan("");
+  HeldOutMean mean(*ranks.reports);
+  for (const BatchLoss& one : of_last_stage(ranks, std::move(own))) mean.add(one);
+  return mean.value();
 }
 
 }  // namespace moelab

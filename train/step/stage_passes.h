@@ -37,10 +37,6 @@ class Trainer::StagePasses {
     torch::autograd::edge_list outputs;  // of what was handed on; empty: the last chunk, …
     at::Tensor objective;                // … which has this
   };
-  // One batch of an evaluation.
-  struct Mean {
-    double loss = 0, tokens = 0;
-  };
   bool first(int64_t chunk) const { return stage_.embedding && chunk == 0; }
   bool last(int64_t chunk) const { return stage_.head && chunk + 1 == stage_.chunks; }
   int64_t micro_batch(int64_t number) const;

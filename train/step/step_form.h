@@ -22,7 +22,7 @@ class Trainer::StepForm {
   virtual Batch batch(int64_t i) = 0;
   // Its share of the step, () fp32.
   virtual at::Tensor share(int64_t i) = 0;
-  // Takes its losses, after its backward pass.
+  // Takes its losses, before the update.
   virtual void take_losses(int64_t i, const LossParts& parts) = 0;
   // Takes the routing of all micro-batches, before the update, or leaves it to decide().
   virtual void take_routing() = 0;
@@ -35,6 +35,8 @@ class Trainer::StepForm {
 
  protected:
   bool stop_asked();
+  // Adds a micro-batch of each data-parallel rank to the report, in rank order; `own` is this rank's.
+  void add_to_report(const MicroBatchReport& own);
   // A micro-batch's losses, left on the device: (4) fp32, as MicroBatchReport::take_losses() takes them.
   at::Tensor losses_of(const LossParts& parts) const;
   // Adds micro-batches, whose losses are the rows of losses_A4, and the routing to the report. Returns

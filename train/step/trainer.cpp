@@ -13,6 +13,7 @@
 #include "kernels/update/capturable_step.h"
 #include "train/optim/schedule.h"
 #include "train/step/compute_type.h"
+#include "train/step/held_out_mean.h"
 #include "train/step/routing_report.h"
 #include "train/step/stage_passes.h"
 #include "train/step/step_form.h"
@@ -67,24 +68,18 @@ std::optional<TokenExchange> exchange_over(Communicator& experts, TokenExchange:
 double evaluate(Transformer& model, BlockRunner& runner, const ValidationBatches& batches, int64_t count,
                 const std::function<bool()>& stop, Communicator& ranks) {
   at::NoGradGuard no_grad;
-  struct Mean {
-    double loss = 0, weight = 0;
-  };
-  double sum = 0, tokens = 0;
+  HeldOutMean mean(ranks);
   for (int64_t first = 0; first < count; first += ranks.size()) {
     if (stop && stop()) return std::nan("");
     const int64_t b = first + ranks.rank();
     const Batch batch = batches(std::min(b, count - 1));
     const double loss = value_of(model.forward(batch.tokens, batch.targets, false, runner).cross_entropy);
-    Mean own;  // a rank for which no batch is left repeats one, because ranks that divide the weights read
-               // them together
+    BatchLoss own;  // a rank for which no batch is left repeats one, because ranks that divide the weights
+                    // read them together
     if (b < count) own = {loss, static_cast<double>(batch.tokens.numel())};
-    for (const Mean& one : of_all_ranks(ranks, own)) {
-      sum += one.weight * one.loss;
-      tokens += one.weight;
-    }
+    mean.add(own);
   }
-  return tokens > 0 ? sum / tokens : std::nan("");
+  return mean.value();
 }
 
 TransformerOptions compute_options(const PrecisionSettings& precision, c10::Device device) {

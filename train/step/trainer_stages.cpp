@@ -1,9 +1,10 @@
 // What a trainer does as one of the stages of a pipeline.
 #include <algorithm>
-#include <charconv>
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "moe/layer_name.h"
 #include "train/step/routing_report.h"
 #include "train/step/stage_passes.h"
 #include "train/step/trainer.h"
@@ -19,7 +20,7 @@ struct PlacesInModel {
 
 PlacesInModel places_in_model(const Transformer& model) {
   const std::vector<Parameter>& parameters = model.parameters();
-  const auto in_block = [](const Parameter& p) { return p.name.starts_with("blocks."); };
+  const auto in_block = [](const Parameter& p) { return layer_in_name(p.name).has_value(); };
   const int64_t each = std::count_if(parameters.begin(), parameters.end(), in_block) / model.stage().blocks();
   const int64_t norm = 1 + each * model.settings().layers;  // after the embedding and the blocks
   PlacesInModel places;
@@ -27,22 +28,10 @@ PlacesInModel places_in_model(const Transformer& model) {
   int64_t of_blocks = 0;
   for (const Parameter& p : parameters) {
     int64_t place = p.name == "embedding" ? 0 : p.name == "final_norm" ? norm : norm + 1;
-    if (in_block(p)) {
-      place = 1 + model.stage().layer(of_blocks / each) * each + of_blocks % each;
-      ++of_blocks;
-    }
+    if (const auto layer = layer_in_name(p.name)) place = 1 + *layer * each + of_blocks++ % each;
     places.own.push_back(static_cast<size_t>(place));
   }
   return places;
-}
-
-// The layer that a checkpoint's entry belongs to; -1: none.
-int64_t layer_of(std::string_view name) {
-  constexpr std::string_view kBlocks = "blocks.";
-  int64_t layer = -1;
-  if (name.starts_with(kBlocks))
-    std::from_chars(name.data() + kBlocks.size(), name.data() + name.size(), layer);
-  return layer;
 }
 
 bool of_embedding(std::string_view name) { return name == "embedding" || name.starts_with("embedding."); }
@@ -110,11 +99,11 @@ bool Trainer::is_tied_copy(std::string_view name) const {
 bool Trainer::on_other_stage(const std::string& name) const {
   const Stage& stage = model_.stage();
   if (of_embedding(name)) return !stage.embedding && !(stage.head && settings_.model.tie_embeddings);
-  const int64_t layer = layer_of(name);
-  if (layer < 0) return !stage.head;
+  const std::optional<int64_t> layer = layer_in_name(name);
+  if (!layer || *layer < 0) return !stage.head;
   for (int64_t i = 0; i < stage.blocks(); ++i)
-    if (stage.layer(i) == layer) return false;
-  return layer < settings_.model.layers;
+    if (stage.layer(i) == *layer) return false;
+  return *layer < settings_.model.layers;
 }
 
 StageSeconds Trainer::stage_seconds() const {

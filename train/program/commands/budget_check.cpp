@@ -63,7 +63,7 @@ class Check {
     std::string note = fmt::format("{}: predicted to take {}, {:.0f} % of {}", settings_.run.preset,
                                    human_bytes(predicted_.held()), 100 * share, human_bytes(limit_));
     if (share < settings_.memory.target && settings_.train.steps > 0) {
-      const std::string larger = larger_that_fits(settings_, room(), predict_).text();
+      const std::string larger = larger_that_fits(settings_, room_of(settings_.memory), predict_).text();
       if (!larger.empty()) note += "; what would fit too, one change at a time: " + larger;
     }
     return note + "\n";
@@ -87,17 +87,17 @@ class Check {
     return fmt::format("train.micro_batch={} train.accumulation={}", split.micro_batch, split.accumulation);
   }
 
-  // The fastest combination that fits, by the costs of a device like the run's. What sharing experts, layers
-  // or matrices costs no plan knows.
+  // The fastest combination that fits, by the costs of a device like the run's; none where no plan knows the
+  // layout of the ranks.
   PlanResult combinations() {
-    const ParallelSettings& parallel = settings_.parallel;
-    if (parallel.expert > 1 || parallel.pipeline > 1 || parallel.tensor > 1) return {};
+    if (!unknown_layout(settings_.parallel).empty()) return {};
     const bool cuda = settings_.run.device == DeviceChoice::cuda;
     const Card* const card = find_card(settings_.run.preset);
     const CostModel& costs = !cuda             ? cost_model("cpu")
                              : card == nullptr ? cost_model("h100")
                                                : cost_model_of_card(card->name);
-    const PlanSearch search{.room = room(), .best = 1, .finalists = finalists_for(settings_)};
+    const PlanSearch search{
+        .room = room_of(settings_.memory), .best = 1, .finalists = finalists_for(settings_)};
     return search_plans(settings_, costs, search, predict_);
   }
 
@@ -116,10 +116,6 @@ class Check {
       text = fmt::format("no combination of techniques fits; the smallest takes {}, with {}\n",
                          human_bytes(found.smallest->peak), names_of(*found.smallest));
     return text + advice_lines(advise(settings_, predict_));
-  }
-
-  int64_t room() const {
-    return static_cast<int64_t>(static_cast<double>(limit_) * settings_.memory.critical);
   }
 
   const Settings& settings_;

@@ -83,8 +83,7 @@ std::string source_of(const CostModel& costs, const std::optional<Probe>& probe)
   if (!probe) return fmt::format("of {}; {}", costs.about, error);
   return fmt::format(
       "of this machine, whose products run at {:.0f} GFLOP/s in fp32, {:.0f} in bf16 and {:.0f} in fp16, and "
-      "a "
-      "small step takes {:.0f} ms (a probe of {:.1f} s); scaled from {}; {}",
+      "a small step takes {:.0f} ms (a probe of {:.1f} s); scaled from {}; {}",
       1e-9 * probe->gemm.fp32, 1e-9 * probe->gemm.bf16, 1e-9 * probe->gemm.fp16, 1e3 * probe->step_seconds,
       probe->seconds, costs.about, error);
 }
@@ -94,8 +93,7 @@ void print_search(const Settings& base, const CostModel& costs, const std::optio
   std::cout << fmt::format("\nstep times: {}\n", source_of(costs, probe));
   std::cout << fmt::format(
       "memory: by dry run, up to {:.0f} % of the limit ({}); of {} combinations of techniques {} are too "
-      "large "
-      "by formula, {} were dry-run\n",
+      "large by formula, {} were dry-run\n",
       100 * base.memory.critical, human_bytes(room), result.admissible, result.pruned, result.dry_runs);
   if (data_ranks(base) == 1) return;
   std::cout << fmt::format("each of {} ranks has such a device and these sequences; between them {}: {}\n",
@@ -180,24 +178,16 @@ int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& 
 }  // namespace
 
 int plan_command(const Settings& base, const PlanCall& call) {
-  if (base.parallel.pipeline > 1) {
-    throw UserError("parallel.pipeline=" + std::to_string(base.parallel.pipeline) +
-                    ": moelab plan does not know how long the stages of a pipeline take; set "
-                    "parallel.pipeline=1, or ask moelab estimate for their memory");
-  }
-  if (base.parallel.tensor > 1) {
-    throw UserError("parallel.tensor=" + std::to_string(base.parallel.tensor) +
-                    ": moelab plan does not know how long slices of matrices and their sums take; set "
-                    "parallel.tensor=1, or ask moelab estimate for their memory");
-  }
+  if (const std::string unknown = unknown_layout(base.parallel); !unknown.empty()) throw UserError(unknown);
   use_threads(base);
   const CostModel& known = cost_model(call.device);
-  if (const std::string slow = slow_products(base); !slow.empty()) std::cerr << "warning: " << slow << "\n";
   std::optional<Probe> probe;
   if (call.device == "cpu" && known.gemm.known()) probe = probe_cpu();
+  if (const std::string slow = slow_products(base, probe ? &probe->gemm : nullptr); !slow.empty())
+    std::cerr << "warning: " << slow << "\n";
   const CostModel costs = probe ? scaled_to(known, *probe) : known;
   PlanSearch search{.pinned = call.pinned};
-  search.room = static_cast<int64_t>(static_cast<double>(base.memory.limit.count) * base.memory.critical);
+  search.room = room_of(base.memory);
   if (call.ranks > 1) search.link = find_link(call.link);
   search.finalists = finalists_for(base);
   const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;

@@ -59,8 +59,7 @@ std::string Progress::line(const StepTaken& done, const RunRecord& record) const
   const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
   return fmt::format(
       "[Step {:>{}}/{}] {:>3}%  loss {:.3f}{}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
-      "{:.0f} "
-      "tokens/s{}{}  {} tokens  peak {}  {}, {} left",
+      "{:.0f} tokens/s{}{}  {} tokens  peak {}  {}, {} left",
       done.step, std::to_string(steps_).size(), steps_, 100 * done.step / steps_, r.loss, bits(", ", r.loss),
       r.lr, r.gradient_norm, r.load_max_over_mean, 100 * r.dropped_fraction,
       packed_ ? fmt::format("  fill {:.1f}%", 100 * r.fill()) : "", record.median_tokens_per_second(),
