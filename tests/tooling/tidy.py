@@ -43,7 +43,7 @@ def flags_of_sources(build: pathlib.Path) -> dict[pathlib.Path, tuple[str, ...]]
     entries = json.loads((build / "compile_commands.json").read_text())
     sources = {pathlib.Path(entry["file"]): clang_flags(shlex.split(entry["command"])) for entry in entries}
     return {file: flags for file, flags in sources.items()
-            if file.suffix == ".cpp" and file.is_relative_to(ROOT) and not file.is_relative_to(build.resolve())}
+            if file.suffix == ".cpp" and file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "build")}
 
 
 class Unit:
@@ -98,7 +98,7 @@ def main() -> int:
     chosen = [file.resolve() for file in arguments.files] or list(sources)
     for file in chosen:
         if file not in sources:
-            print(f"{file}: left out, the build does not compile it")
+            print(f"{os.path.relpath(file, ROOT)}: left out, the build does not compile it")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         work = units({file: sources[file] for file in chosen if file in sources})
         checks = [pool.submit(check, *unit) for unit in work]
