@@ -27,6 +27,15 @@ void check_counts(std::span<const int64_t> counts, int64_t ranks, const at::Tens
               " elements for a contiguous tensor of ", whole.sizes());
 }
 
+// c10d's reason without the place in its source, on one line.
+std::string reason_of(const std::exception& error) {
+  const auto* const known = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = known ? known->what_without_backtrace() : error.what();
+  const size_t place = text.starts_with('[') ? text.find("] ") : std::string::npos;
+  const size_t first = place == std::string::npos ? 0 : place + 2;
+  return text.substr(first, text.find('\n') - first);
+}
+
 }  // namespace
 
 // A call's messages under way, and what is done with them when they have come. NCCL's group takes them all at
@@ -56,15 +65,19 @@ class C10dCommunicator::Pending : public Transfer {
     try {
       finish_messages();
     } catch (const std::exception& error) {
-      TORCH_CHECK(false, name_, ": ", error.what());
+      throw lost_rank(error);
     }
     if (afterwards_) std::exchange(afterwards_, {})();
   }
 
-  c10d::Backend& group() { return group_; }
-  // `message` is null while messages are collected.
-  void add(c10::intrusive_ptr<c10d::Work> message, const at::Tensor& memory) {
-    if (message) messages_.push_back(std::move(message));
+  // Has `post(group)` begin a message of `memory`, which it returns; null while messages are collected.
+  template <class Post>
+  void add(const at::Tensor& memory, const Post& post) {
+    try {
+      if (c10::intrusive_ptr<c10d::Work> message = post(group_)) messages_.push_back(std::move(message));
+    } catch (const std::exception& error) {
+      throw lost_rank(error);
+    }
     memory_.push_back(memory);
   }
   // Call it after the last message.
@@ -75,6 +88,9 @@ class C10dCommunicator::Pending : public Transfer {
   void then(std::function<void()> afterwards) { afterwards_ = std::move(afterwards); }
 
  private:
+  LostRank lost_rank(const std::exception& error) const {
+    return LostRank("another rank has died or hung: " + name_ + ": " + reason_of(error), nullptr);
+  }
   void finish_messages() {
     const auto clock = std::exchange(clock_, nullptr);
     if (!clock) return;
@@ -129,14 +145,17 @@ int C10dCommunicator::place_of(const at::Tensor& like, int64_t rank) const {
 void C10dCommunicator::post_send(Pending& pending, const at::Tensor& flat, int64_t to) {
   if (flat.numel() == 0) return;
   std::vector<at::Tensor> one{flat.view(at::kByte)};  // Gloo knows no fp8
-  pending.add(pending.group().send(one, place_of(flat, to), sent_to_[to]++), flat);
+  pending.add(flat,
+              [&](c10d::Backend& group) { return group.send(one, place_of(flat, to), sent_to_[to]++); });
   sent_bytes_ += static_cast<int64_t>(flat.nbytes());
 }
 
 void C10dCommunicator::post_receive(Pending& pending, const at::Tensor& flat, int64_t from) {
   if (flat.numel() == 0) return;
   std::vector<at::Tensor> one{flat.view(at::kByte)};
-  pending.add(pending.group().recv(one, place_of(flat, from), received_from_[from]++), flat);
+  pending.add(flat, [&](c10d::Backend& group) {
+    return group.recv(one, place_of(flat, from), received_from_[from]++);
+  });
 }
 
 std::unique_ptr<Transfer> C10dCommunicator::gather(const at::Tensor& part, const at::Tensor& whole,

@@ -1,4 +1,6 @@
 #pragma once
+#include <c10/util/Exception.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +12,11 @@
 #include "train/parallel/gloo_group.h"
 
 namespace moelab {
+
+// Another rank has died, or has not answered within the group's timeout.
+struct LostRank : c10::Error {
+  using c10::Error::Error;
+};
 
 // A Communicator of sends and receives alone. c10d's own collectives on the CPU copy their tensors out of
 // sight of the memory ledger, and add in an order that depends on where an element lies.

@@ -1,5 +1,5 @@
 // The program. Exit codes: 0 success, 2 a user's mistake, 3 the memory budget cannot be met, 1 a defect in
-// the program.
+// the program, a GPU that failed, or another rank that died.
 #include <c10/util/Exception.h>
 
 #include <csignal>
@@ -10,6 +10,7 @@
 
 #include "kernels/memory/ledger.h"
 #include "moe/settings/error.h"
+#include "train/parallel/c10d_communicator.h"
 #include "train/parallel/ranks.h"
 #include "train/predict/techniques/techniques.h"
 #include "train/program/arguments.h"
@@ -28,6 +29,13 @@ void print_mistake(const UserError& error) {
   const bool speaks =
       rank == nullptr || std::string_view(rank) == "0" || dynamic_cast<const RankError*>(&error);
   if (speaks) std::cerr << "moelab: " << error.what() << "\n";
+}
+
+void print_lost_rank(const LostRank& error) {
+  const char* const rank = std::getenv("RANK");
+  std::cerr
+      << "moelab: rank " << (rank != nullptr ? rank : "0") << ": " << error.what_without_backtrace()
+      << "; look for what that rank said last, and go on from the last checkpoint with --resume latest\n";
 }
 
 // The settings of a command with the device that it would have; what is to say of that goes to stderr.
@@ -94,6 +102,9 @@ int main(int argc, char** argv) {
   } catch (const moelab::UserError& error) {
     moelab::print_mistake(error);
     return 2;
+  } catch (const moelab::LostRank& error) {
+    moelab::print_lost_rank(error);
+    return 1;
   } catch (const c10::AcceleratorError& error) {
     std::cerr << "moelab: the GPU failed: " << error.what_without_backtrace()
               << "\nmoelab: scripts/gpu_check.sh finds the kernel that fails; run.device=cpu goes on without "
