@@ -4,9 +4,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
+mapfile -t TARGETS < <(printf '%s\n' tests/fuzz/fuzz_*.cpp | sed 's|.*/fuzz_||; s|\.cpp$||')
+readonly TARGETS
+
 usage() {
-  cat <<'TEXT'
-usage: scripts/fuzz.sh [SECONDS] [safetensors|shard|settings]…
+  cat <<TEXT
+usage: scripts/fuzz.sh [SECONDS] [TARGET]…      (TARGET: ${TARGETS[*]})
 
 Fuzzes each target (default: all) for so long (default: 60 seconds), on one core. What crashes is kept in
 build/fuzz/TARGET/, new inputs worth keeping in build/fuzz/TARGET/corpus/.
@@ -15,13 +18,19 @@ TEXT
 
 readonly FLAGS=(-std=c++20 -O1 -g -I. "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=all)
 
+readonly SETTINGS="train/settings/*.cpp train/settings/facts/*.cpp train/settings/presets/*.cpp moe/settings/*.cpp"
+
 # The sources that a target's program consists of, its own aside.
 sources_of() {
   case $1 in
+    config) echo train/checkpoint/huggingface/model_config.cpp train/checkpoint/{file_io,hash}.cpp train/io/{file_descriptor,json_text}.cpp $SETTINGS ;;
+    manifest) echo train/checkpoint/{manifest,safetensors,hash}.cpp train/io/json_text.cpp ;;
+    metrics) echo train/io/json_lines.cpp ;;
     safetensors) echo train/checkpoint/safetensors.cpp ;;
+    settings) echo $SETTINGS ;;
     shard) echo train/data/shard.cpp train/io/*.cpp ;;
-    settings) echo train/settings/*.cpp train/settings/facts/*.cpp train/settings/presets/*.cpp moe/settings/*.cpp ;;
-    *) fail "no fuzz target '$1'; there are safetensors, shard and settings" ;;
+    tokenizer) echo train/data/tokenizer/{bpe_model,tokenizer_json,utf8}.cpp train/io/json_text.cpp ;;
+    *) fail "no fuzz target '$1'; there are ${TARGETS[*]}" ;;
   esac
 }
 
@@ -31,9 +40,9 @@ fuzz() {
   mkdir -p "$folder/corpus"
   say "Building fuzz_$target"
   # shellcheck disable=SC2086  # several file names
-  "$CLANG" "${FLAGS[@]}" tests/fuzz/fuzz_"$target".cpp $sources -o "$folder/fuzz" -lyaml-cpp
+  "$CLANG" "${FLAGS[@]}" tests/fuzz/fuzz_"$target".cpp $sources -o "$folder/fuzz" -lyaml-cpp -lxxhash
   say "Fuzzing $target for $seconds s"
-  nice -n 19 "$folder/fuzz" -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+  nice -n 19 "$folder/fuzz" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -verbosity=0 -artifact_prefix="$folder/" "$folder/corpus" tests/fuzz/corpus/"$target"
 }
 
@@ -48,7 +57,7 @@ if [[ ${1:-} =~ ^[0-9]+$ ]]; then
 fi
 targets=("$@")
 if ((${#targets[@]} == 0)); then
-  targets=(safetensors shard settings)
+  targets=("${TARGETS[@]}")
 fi
 CLANG=$(command -v clang++ || command -v clang++-14) || fail "clang++ is not installed; apt-get install clang"
 readonly CLANG

@@ -24,6 +24,7 @@ readonly APT_PACKAGES=(g++ cmake ninja-build ccache git python3 python3-venv lib
 readonly ALLOCATORS=(libjemalloc2 libtcmalloc-minimal4)  # of memory.host_allocator; a run says what it lacks
 readonly FORMATTER=clang-format-14  # other versions format differently; the format check skips without it
 readonly BROWSER=chromium  # that a test looks at reports with; it skips without one
+readonly FUZZER=clang  # that scripts/fuzz.sh compiles with
 
 readonly TORCH=torch==2.11.0
 # PyTorch's wheel names these versions: those of CUDA 13.0.
@@ -82,7 +83,7 @@ install_system_packages() {
     "$prefix" apt-get update -qq
     apt_install "$prefix" "${missing[@]}"
   fi
-  [[ $1 == run ]] || optional+=("$FORMATTER" "$BROWSER")
+  [[ $1 == run ]] || optional+=("$FORMATTER" "$BROWSER" "$FUZZER")
   while read -r package; do
     if has_candidate "$package" && prefix=$(as_root) && apt_install "$prefix" "$package"; then continue; fi
     echo "note: $package cannot be installed here; what needs it says so and does without"

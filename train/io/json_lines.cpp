@@ -7,10 +7,11 @@
 namespace moelab {
 namespace {
 
-// None for a line that was cut.
+// None for a line that was cut, or is no step's.
 std::optional<int64_t> step_of(const std::string& line) {
   const auto object = nlohmann::json::parse(line, nullptr, false);
-  if (object.is_discarded() || !object.contains("step")) return std::nullopt;
+  if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer())
+    return std::nullopt;
   return object["step"].get<int64_t>();
 }
 

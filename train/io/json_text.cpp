@@ -16,6 +16,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, int m
     return nlohmann::json::parse(text, limit_depth);
   } catch (const nlohmann::json::parse_error& error) {
     throw UserError(where + ": no JSON at byte " + std::to_string(error.byte));
+  } catch (const nlohmann::json::out_of_range&) {
+    throw UserError(where + ": a number is too large for JSON's readers");
   }
 }
 

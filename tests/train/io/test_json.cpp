@@ -1,0 +1,43 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/temporary_folder.h"
+#include "tests/user_error.h"
+#include "train/io/json_lines.h"
+#include "train/io/json_text.h"
+
+namespace moelab {
+namespace {
+
+TEST(JsonText, RefusesWhatIsNoJsonAndWhatIsBeyondItsReaders) {
+  const auto refusal = [](const std::string& text) {
+    return user_error([&] { parse_json(text, "file", 2); });
+  };
+  EXPECT_EQ(parse_json("[[1e300]]", "file", 2)[0][0], 1e300);
+  EXPECT_EQ(refusal("[1,"), "file: no JSON at byte 4");
+  EXPECT_EQ(refusal("[[[1]]]"), "file: nested deeper than 2 levels");
+  EXPECT_EQ(refusal("[1e999]"), "file: a number is too large for JSON's readers");
+}
+
+// A run that was killed leaves half a line; other hands may leave anything.
+TEST(JsonLines, EndAtTheFirstThatIsNoStepUpToTheOneAskedFor) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / "metrics.jsonl";
+  const auto kept = [&](const std::string& text) {
+    std::ofstream(file, std::ios::trunc) << text;
+    return json_lines_up_to(file, 2);
+  };
+  const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n";
+  EXPECT_EQ(kept(one + two + "{\"step\":3}\n"), one + two);
+  for (const std::string other :
+       {"{\"step\":2", "{\"step\":\"2\"}\n", "{\"step\":2.5}\n", "[2]\n", "7\n", "{}\n"}) {
+    EXPECT_EQ(kept(one + other + two), one) << other;
+    EXPECT_EQ(kept(one + other), one) << other;
+    EXPECT_EQ(last_step(file), 1) << other;
+  }
+}
+
+}  // namespace
+}  // namespace moelab
