@@ -58,7 +58,7 @@ void fill_part(const at::Tensor& fp32, const TensorPart& part, double deviation,
 
 at::Tensor Transformer::add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation,
                                    bool expert, int64_t heads, int64_t head_rows) {
-  return add_matrix({name, {}, {}, {}, true, expert, heads, head_rows}, shape, deviation);
+  return add_matrix({name, {}, {}, {}, true, expert, heads, head_rows}, std::move(shape), deviation);
 }
 
 // A weight with a matrix for each expert.
@@ -107,7 +107,7 @@ at::Tensor Transformer::add_matrix(Parameter parameter, std::vector<int64_t> sha
   return value;
 }
 
-at::Tensor Transformer::add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation,
+at::Tensor Transformer::add_fp32(const std::string& name, at::IntArrayRef shape, double deviation,
                                  double mean) {
   KindScope kind(Kind::parameters);
   at::Tensor value = at::empty(shape, at::TensorOptions().device(options_.device).dtype(at::kFloat));

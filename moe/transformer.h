@@ -154,7 +154,7 @@ class Transformer {
                         bool expert = false, int64_t heads = 0, int64_t head_rows = 0);
   at::Tensor add_experts(const std::string& name, std::vector<int64_t> shape, double deviation);
   at::Tensor add_matrix(Parameter parameter, std::vector<int64_t> shape, double deviation);
-  at::Tensor add_fp32(const std::string& name, std::vector<int64_t> shape, double deviation, double mean);
+  at::Tensor add_fp32(const std::string& name, at::IntArrayRef shape, double deviation, double mean);
   void add_block(int64_t layer);
   void add_feed_forward(const std::string& prefix, MoeWeights& weights, double residual);
   const at::Tensor& rope(int64_t sequence);

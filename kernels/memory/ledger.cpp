@@ -30,7 +30,8 @@ std::string_view phase_name(Phase phase) { return kPhaseNames[at(phase)]; }
 bool Ledger::charge(size_t bytes, Kind kind) {
   const std::lock_guard lock(mutex_);
   const auto n = static_cast<int64_t>(bytes);
-  const bool injected = refuse_after_ >= 0 && refuse_after_-- == 0;
+  const bool injected = refuse_after_ == 0;
+  if (refuse_after_ >= 0) --refuse_after_;
   if (injected || (limit_ > 0 && (n > limit_ || allocated_ > limit_ - n))) {
     record_refusal(bytes);
     return false;

@@ -93,7 +93,7 @@ const Tensor& resize_(const Tensor& self, at::IntArrayRef sizes, std::optional<a
     storage->set_data_ptr_noswap(c10::GetAllocator(c10::kMeta)->allocate(bytes));
     storage->set_nbytes(bytes);
   }
-  return self;
+  return self;  // NOLINT(bugprone-return-const-ref-from-parameter): LibTorch's signature
 }
 
 bool owns_its_storage(const Tensor& t) {

@@ -3,8 +3,8 @@
 usage: tidy.py [--build FOLDER] [FILE.cpp …]     (FOLDER: build/ci; no files: all that the build compiles)
 
 .clang-tidy says what is checked. Most of a file's ten seconds go into LibTorch's headers, so files with the same flags are
-checked several in one translation unit, half as many where two define the same name. Files that the build does not compile
-are named and left out. Exit code 1: something was found.
+checked several in one translation unit, and in another those that define a name which one before them does. Files that the
+build does not compile are named and left out. Exit code 1: something was found.
 """
 import argparse
 import bisect
@@ -57,9 +57,12 @@ class Unit:
             lines += file.read_text().replace("#pragma once", "").splitlines()
         self.text = "\n".join(lines) + "\n"
 
+    def file(self, line: int) -> int:
+        """The index of the file that a line of the unit, counted from 1, came from."""
+        return bisect.bisect_right(self.firsts, line - 1) - 1
+
     def where(self, line: int) -> str:
-        """The file and line that a line of the unit, counted from 1, came from."""
-        k = bisect.bisect_right(self.firsts, line - 1) - 1
+        k = self.file(line)
         return f"{self.files[k].relative_to(ROOT)}:{line - self.firsts[k]}"
 
 
@@ -71,11 +74,13 @@ def check(files: list[pathlib.Path], flags: tuple[str, ...]) -> str:
         path.write_text(unit.text)
         command = [CLANG_TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", path, "--", *flags]
         done = subprocess.run(command, capture_output=True, text=True)
-    if len(files) > 1 and "[clang-diagnostic-error" in done.stdout:
-        half = len(files) // 2
-        return check(files[:half], flags) + check(files[half:], flags)
+    line_of = re.escape(str(path)) + r":(\d+)"
+    wrong = {unit.file(int(line)) for line in re.findall(line_of + r":\d+: error: .*\[clang-diagnostic-error", done.stdout)}
+    if 0 < len(wrong) < len(files):  # names that files before them define too
+        rest = [file for k, file in enumerate(files) if k not in wrong]
+        return check(rest, flags) + check([files[k] for k in sorted(wrong)], flags)
     found = done.stdout + (done.stderr if done.returncode and not done.stdout else "")
-    return re.sub(re.escape(str(path)) + r":(\d+)", lambda match: unit.where(int(match[1])), found)
+    return re.sub(line_of, lambda match: unit.where(int(match[1])), found)
 
 
 def units(sources: dict[pathlib.Path, tuple[str, ...]]) -> list[tuple[list[pathlib.Path], tuple[str, ...]]]:

@@ -269,7 +269,7 @@ void TrainLoop::save() {
   if (writer_) {
     CheckpointContent content = model_.content(steps_, tokens_, memory_.manager);
     content.state.evaluation_due = evaluation_due_;
-    writer_->save(std::move(content));
+    writer_->save(content);
     announce_saved();  // the one before
     unannounced_ = steps_;
     observer_.saving();

@@ -8,6 +8,7 @@
 namespace moelab {
 
 // The master of the part is a tensor of its own, so that the whole one's memory is freed.
+// NOLINTNEXTLINE(performance-unnecessary-value-param): `whole` is the last that holds it
 Parameter Optimizer::own_part(Parameter whole, Held& held) const {
   const Communicator& ranks = ranks_of(whole);
   const int64_t index = static_cast<int64_t>(held_.size()) - 1, rank = ranks.rank();

@@ -61,11 +61,13 @@ struct DataRanks {
   }
 };
 
+inline constexpr size_t kWord = sizeof(int64_t);  // ranks exchange values as these
+
 // Every rank's value, in rank order.
 template <class T>
 std::vector<T> of_all_ranks(Communicator& ranks, const T& mine) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
-  using Words = std::array<int64_t, sizeof(T) / sizeof(int64_t)>;
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWord == 0);
+  using Words = std::array<int64_t, sizeof(T) / kWord>;
   const std::vector<int64_t> all = ranks.agree(std::bit_cast<Words>(mine));
   std::vector<T> values;
   for (auto word = all.begin(); word != all.end(); word += std::tuple_size_v<Words>) {
@@ -107,7 +109,7 @@ std::vector<T> sum_over_stages(const DataRanks& ranks, const std::vector<T>& min
 template <class T>
 std::vector<T> of_last_stage(const DataRanks& ranks, std::vector<T> mine) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
-  std::vector<int64_t> words(mine.size() * sizeof(T) / sizeof(int64_t));
+  std::vector<int64_t> words(mine.size() * sizeof(T) / kWord);
   std::memcpy(words.data(), mine.data(), mine.size() * sizeof(T));
   const std::vector<int64_t> last = of_all_stages(ranks, words).back();
   std::memcpy(static_cast<void*>(mine.data()), last.data(), mine.size() * sizeof(T));

@@ -166,7 +166,7 @@ DryRun dry_run(const Settings& settings, const Gpu& gpu) {
     const auto fullest = std::max_element(owned.begin(), owned.end()) - owned.begin();
     if (fullest > 0) run(first + fullest * settings.parallel.tensor);
   }
-  return *most;
+  return most.value();
 }
 
 std::string peak_text(const DryRun& run) {

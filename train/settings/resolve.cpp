@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "train/settings/convert.h"
 #include "train/settings/presets/profiles.h"
@@ -18,7 +19,9 @@ int64_t scaled(int64_t value, double ratio) {
 
 Settings resolve(Settings s) {
   const Thresholds profile = profile_thresholds(s.memory.profile);
-  const auto fill = [](auto& value, auto derived) { value = value == decltype(derived){} ? derived : value; };
+  const auto fill = []<class T>(T& value, const std::type_identity_t<T>& derived) {
+    if (value == T{}) value = derived;
+  };
   s.model.kv_heads = s.model.kv();
   s.model.head_dim = s.model.head();
   fill(s.eval.micro_batch, s.train.micro_batch);
@@ -35,8 +38,8 @@ Settings resolve(Settings s) {
 
 Settings unresolve(Settings s) {
   const Thresholds profile = profile_thresholds(s.memory.profile);
-  const auto clear = [](auto& value, auto derived) {
-    value = value == derived ? decltype(derived){} : value;
+  const auto clear = []<class T>(T& value, const std::type_identity_t<T>& derived) {
+    if (value == derived) value = T{};
   };
   clear(s.model.kv_heads, s.model.heads);
   if (s.model.d_model % s.model.heads == 0) clear(s.model.head_dim, s.model.d_model / s.model.heads);

@@ -23,7 +23,7 @@ constexpr uint64_t kMaxIndexBytes = 1 << 28;
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   std::error_code error;
   for (const auto& file : fs::directory_iterator(folder, error)) {
-    const std::string name = file.path().filename().string(), kind = file.path().extension().string();
+    const std::string kind = file.path().extension().string();
     if (kind == ".bin" || kind == ".pt" || kind == ".pth") {
       throw UserError(file.path().string() +
                       ": pickled weights are not read, because loading them runs code; save " +

@@ -1,6 +1,7 @@
 #include "train/data/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
@@ -77,8 +78,9 @@ void require_no_normalizer(const json& root) {
 void require_plain_merging(const json& model) {
   for (const char* name : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                            "byte_fallback", "ignore_merges"}) {
+    static const std::array<json, 4> off = {nullptr, false, 0, ""};
     const json& value = member(model, name);
-    if (value.is_null() || value == false || value == 0 || value == "") continue;
+    if (std::find(off.begin(), off.end(), value) != off.end()) continue;
     refuse("the model's " + std::string(name) + " " + shown(value) +
            " is not supported; only tokenizers without it are");
   }
