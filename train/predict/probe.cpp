@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
+#include <optional>
+#include <string_view>
 
 #include "kernels/dense/product.h"
 #include "kernels/memory/ledger.h"
+#include "kernels/update/adamw.h"
 #include "train/settings/convert.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/load.h"
@@ -47,6 +49,14 @@ double gemm_rate(at::ScalarType type) {
 
 GemmRates gemm_rates() { return {gemm_rate(at::kFloat), gemm_rate(at::kBFloat16), gemm_rate(at::kHalf)}; }
 
+double update_nanoseconds() {
+  constexpr int64_t n = int64_t{8} << 20;
+  const HomeScope outside(Home::host);
+  const at::Tensor weights = at::ones({n}, at::kFloat), gradient = at::ones_like(weights),
+                   m = at::zeros_like(weights), v = at::zeros_like(weights);
+  return 1e9 / n * shortest([&] { adamw_(weights, gradient, m, v, std::nullopt, {.lr = 1e-3}); });
+}
+
 double step_seconds(const Settings& settings) {
   const TrainSettings& train = settings.train;
   const auto batches = [&](int64_t, int64_t, int64_t rows) {
@@ -65,6 +75,21 @@ const double* rate_of(std::string_view term, const GemmRates& rates) {
   return term == "products_fp16" ? &rates.fp16 : nullptr;
 }
 
+// Whether the term passes once over weights, gradients or optimizer state.
+bool passes_over_state(std::string_view term) {
+  return term.starts_with("update_") || term == "gradient_bytes" || term == "weight_elements" ||
+         term == "host_bytes";
+}
+
+// How many times as long a unit of the term takes here, as far as products and memory tell; none: they do
+// not.
+std::optional<double> measured_ratio(std::string_view term, const CostModel& there, const Probe& here) {
+  if (const double* rate = rate_of(term, there.gemm)) return *rate / *rate_of(term, here.gemm);
+  if (passes_over_state(term))
+    return here.update_nanoseconds / there.nanoseconds[index_of_term("update_adamw")];
+  return term == "nvme_bytes" ? std::optional(1.0) : std::nullopt;
+}
+
 }  // namespace
 
 Settings probed_run() {
@@ -77,28 +102,27 @@ Probe probe_cpu() {
   const TimePoint start = now();
   Probe probe;
   probe.gemm = gemm_rates();
+  probe.update_nanoseconds = update_nanoseconds();
   probe.step_seconds = step_seconds(probed_run());
   probe.seconds = seconds_since(start);
   return probe;
 }
 
+double Probe::memory_rate() const { return 7 * sizeof(float) / (1e-9 * update_nanoseconds); }
+
 CostModel scaled_to(const CostModel& measured, const Probe& here) {
-  constexpr double kLeast =
-      0.1;  // of the other machine's time; a step of little more than its products is noise
+  constexpr double kLeast = 0.1;  // of the other machine's time; a step of little more than the rest is noise
   CostModel scaled = measured;
-  double products = 0, rest = 0;
+  double known = 0, rest = 0;
   const StepCost probed = step_cost(probed_run());
   for (size_t i = 0; i < scaled.nanoseconds.size(); ++i) {
-    const std::string_view term = cost_terms()[i];
-    const double* const there = rate_of(term, measured.gemm);
-    if (there != nullptr) scaled.nanoseconds[i] *= *there / *rate_of(term, here.gemm);
-    (there != nullptr ? products : rest) += scaled.nanoseconds[i] * probed.amounts()[i] * 1e-9;
+    const std::optional<double> ratio = measured_ratio(cost_terms()[i], measured, here);
+    scaled.nanoseconds[i] *= ratio.value_or(1);
+    (ratio ? known : rest) += scaled.nanoseconds[i] * probed.amounts()[i] * 1e-9;
   }
-  const double slower = std::max((here.step_seconds - products) / rest, kLeast);
-  for (size_t i = 0; i < scaled.nanoseconds.size(); ++i) {
-    const std::string_view term = cost_terms()[i];
-    if (rate_of(term, measured.gemm) == nullptr && term != "nvme_bytes") scaled.nanoseconds[i] *= slower;
-  }
+  const double slower = std::max((here.step_seconds - known) / rest, kLeast);
+  for (size_t i = 0; i < scaled.nanoseconds.size(); ++i)
+    if (!measured_ratio(cost_terms()[i], measured, here)) scaled.nanoseconds[i] *= slower;
   return scaled;
 }
 

@@ -8,20 +8,25 @@ namespace moelab {
 
 // What a CPU does in a second or less of measuring it.
 struct Probe {
-  GemmRates gemm;           // operations per second of products as training has them
-  double step_seconds = 0;  // of a step of probed_run()
-  double seconds = 0;       // that the probe took
+  GemmRates gemm;                 // operations per second of products as training has them
+  double update_nanoseconds = 0;  // of AdamW's update of one parameter, of more than caches hold
+  double step_seconds = 0;        // of a step of probed_run()
+  double seconds = 0;             // that the probe took
+
+  // Bytes per second between memory and that update, which reads four fp32 tensors and writes three.
+  double memory_rate() const;
 };
 
-// Measures this CPU, with the threads that LibTorch uses: products of 1024 x 1024 in fp32, bf16 and fp16, and
-// a step of probed_run(). Its memory is outside the device budget.
+// Measures this CPU, with the threads that LibTorch uses: products of 1024 x 1024 in fp32, bf16 and fp16,
+// AdamW's update of 128 MiB, and a step of probed_run(). Its memory is outside the device budget.
 Probe probe_cpu();
 
-// The small fp32 run whose step is timed: what it does beside products passes over memory.
+// The small fp32 run whose step is timed.
 Settings probed_run();
 
-// The costs of another CPU, scaled to the probed one: each type's products by their rates, all else but the
-// drive by what the probed step takes beside its products. `measured` must have GEMM rates.
+// The costs of another CPU, scaled to the probed one: each type's products by their rates, passes over the
+// model's state by AdamW's update, all else but the drive by what the probed step takes beside those.
+// `measured` must have GEMM rates.
 CostModel scaled_to(const CostModel& measured, const Probe& here);
 
 // What to know of 16-bit products that this CPU must make in fp32, a sentence: how much longer they take than

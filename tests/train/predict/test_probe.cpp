@@ -22,7 +22,9 @@ double seconds(const CostModel& costs, const Settings& settings) {
 Probe slower(double times) {
   const CostModel& known = cost_model("cpu");
   const auto& [fp32, bf16, fp16] = known.gemm;
-  return {{fp32 / times, bf16 / times, fp16 / times}, times * seconds(known, probed_run())};
+  return {{fp32 / times, bf16 / times, fp16 / times},
+          times * known.nanoseconds[index_of_term("update_adamw")],
+          times * seconds(known, probed_run())};
 }
 
 TEST(Probe, AMachineThatIsSlowerInAllTakesAsMuchLonger) {
@@ -34,6 +36,25 @@ TEST(Probe, AMachineThatIsSlowerInAllTakesAsMuchLonger) {
           << compute;
     EXPECT_NEAR(seconds(here, probed_run()), slower(times).step_seconds, 1e-9);
   }
+}
+
+// Passes over the state follow the memory's rate, products do not, and the probed step is met all the same.
+TEST(Probe, WhereMemoryIsSlowUpdatesAre) {
+  const CostModel& known = cost_model("cpu");
+  Probe here = slower(1);
+  here.update_nanoseconds *= 10;
+  here.step_seconds = 10 * seconds(known, probed_run());
+  const CostModel slow = scaled_to(known, here);
+  for (const char* term : {"update_adamw", "update_lion", "gradient_bytes", "host_bytes"}) {
+    const size_t i = index_of_term(term);
+    EXPECT_DOUBLE_EQ(slow.nanoseconds[i], 10 * known.nanoseconds[i]) << term;
+  }
+  for (const char* term : {"products_fp32", "products_bf16", "nvme_bytes"}) {
+    const size_t i = index_of_term(term);
+    EXPECT_DOUBLE_EQ(slow.nanoseconds[i], known.nanoseconds[i]) << term;
+  }
+  EXPECT_NEAR(seconds(slow, probed_run()), here.step_seconds, 1e-9);
+  EXPECT_DOUBLE_EQ(here.memory_rate() * here.update_nanoseconds, 28e9);  // bytes of a parameter's update
 }
 
 // bf16 is more than twice as fast on the machine where costs were measured. Where its products are as slow as
@@ -57,6 +78,7 @@ TEST(Probe, MeasuresThisMachine) {
   install_allocators();
   const Probe here = probe_cpu();
   EXPECT_TRUE(here.gemm.known());
+  EXPECT_GT(here.update_nanoseconds, 0);
   EXPECT_GT(here.step_seconds, 0);
   EXPECT_GT(here.seconds, here.step_seconds);
 }
