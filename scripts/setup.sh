@@ -25,6 +25,7 @@ readonly ALLOCATORS=(libjemalloc2 libtcmalloc-minimal4)  # of memory.host_alloca
 readonly FORMATTER=clang-format-14  # other versions format differently; the format check skips without it
 readonly BROWSER=chromium  # that a test looks at reports with; it skips without one
 readonly FUZZER=clang  # that scripts/fuzz.sh compiles with
+readonly SHELL_TO_COMPLETE_IN=zsh  # that a test completes command lines in; it skips without
 
 readonly TORCH=torch==2.11.0
 # PyTorch's wheel names these versions: those of CUDA 13.0.
@@ -83,7 +84,7 @@ install_system_packages() {
     "$prefix" apt-get update -qq
     apt_install "$prefix" "${missing[@]}"
   fi
-  [[ $1 == run ]] || optional+=("$FORMATTER" "$BROWSER" "$FUZZER")
+  [[ $1 == run ]] || optional+=("$FORMATTER" "$BROWSER" "$FUZZER" "$SHELL_TO_COMPLETE_IN")
   while read -r package; do
     if has_candidate "$package" && prefix=$(as_root) && apt_install "$prefix" "$package"; then continue; fi
     echo "note: $package cannot be installed here; what needs it says so and does without"

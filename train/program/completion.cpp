@@ -114,7 +114,7 @@ _moelab() {
   else
     list=$(_moelab_settings "$command") && end=(-S '')
   fi
-  compadd $end -- ${=list} || _files
+  compadd "${end[@]}" -- ${=list} || _files
 }
 if [[ $funcstack[1] == _moelab ]]; then _moelab "$@"; else compdef _moelab moelab; fi
 )";

@@ -1,6 +1,8 @@
-"""The completion of command lines, in bash itself."""
+"""The completion of command lines, in bash and zsh themselves."""
 
 import pathlib
+import re
+import shutil
 import subprocess
 
 import programs
@@ -66,6 +68,46 @@ def test_all_settings_and_options_are_there(script):
         first = [line.split()[0] for line in told.splitlines() if line.startswith("  -")]
         listed = [word for words in first for word in words.split(",") if word.startswith("--")]
         assert sorted(complete(script, f"moelab {command} -")) == sorted(listed)
+
+
+# What stands on the command line of an interactive zsh after a line and a tab, for each line.
+ZSH = r"""zmodload zsh/zpty
+zpty shell zsh -f -i
+wait_for() {
+  local all more
+  repeat 600; do
+    zpty -r -t shell more && all+=$more
+    [[ $all == *"$1"* ]] && print -r -- "$all" && return
+    sleep 0.05
+  done
+  print -r -- "no $1 in: $all" >&2
+  exit 1
+}
+zpty -w shell "PS1=; unset zle_bracketed_paste; stty -echo; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D
+show() { print -r -- \"<\$BUFFER>shown\"; BUFFER= }; zle -N show; bindkey '^X' show; print rea''dy"
+wait_for ready >/dev/null
+shift
+for line; do
+  zpty -n -w shell "$line"$'\t\C-x'
+  wait_for '>shown'
+done
+"""
+
+
+def test_zsh_completes_as_bash_does(tmp_path):
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        pytest.skip("no zsh")
+    (tmp_path / "_moelab").write_text(programs.run([programs.moelab(), "completion", "zsh"], check=True).stdout)
+    completed = {"moelab tra": "moelab train ", "moelab train --conf": "moelab train --config ",
+                 "moelab train --resume l": "moelab train --resume latest ", "moelab train --help mod": "moelab train --help model ",
+                 "moelab train --preset=gpu-8": "moelab train --preset=gpu-8gb ",
+                 "moelab train model.dis": "moelab train model.dispatch=",
+                 "moelab train model.dispatch=d": "moelab train model.dispatch=dropless ",
+                 "moelab eval optim.in": "moelab eval optim.in"}  # fmt: skip
+    done = programs.run([zsh, "-f", "-c", ZSH, "zsh", tmp_path, *completed])
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"<(.*?)>shown", done.stdout) == list(completed.values())
 
 
 def test_install_puts_it_where_shells_look(script, tmp_path):
