@@ -10,9 +10,9 @@ constexpr UsedSettings kEstimated =
     "data.workers data.prefetch data.pin memory. sample. run.preset run.device run.scale run.threads "
     "run.deterministic";
 constexpr UsedSettings kEvaluated =
-    "model. attention. precision. train.sequence train.init eval.batches eval.micro_batch data.path "
-    "data.validation memory.limit memory.recover checkpoint.dir run.name run.dir run.preset run.device "
-    "run.scale run.threads run.deterministic";
+    "model. attention. precision. train.micro_batch train.sequence train.init eval.batches eval.micro_batch "
+    "data.path data.validation memory.limit memory.recover checkpoint.dir run.name run.dir run.preset "
+    "run.device run.scale run.threads run.deterministic";
 constexpr UsedSettings kGenerated =
     "attention. precision. train.sequence memory.limit memory.cuda_graphs run.device run.threads "
     "run.deterministic";
