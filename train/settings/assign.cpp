@@ -26,6 +26,17 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Edits that make the candidate of what was written; the beginning of a candidate is near it. A name without
+// a group is also compared with bare keys: steps is near train.steps.
+size_t distance_to(std::string_view candidate, std::string_view name) {
+  // Time grows with the square of the input's length; no name is longer than 64, so the start decides.
+  name = name.substr(0, 64);
+  const bool begins = name.size() > 2 && candidate.size() > name.size() && candidate.starts_with(name);
+  const size_t whole = begins ? 1 : edit_distance(name, candidate);
+  if (name.find('.') != name.npos) return whole;
+  return std::min(whole, edit_distance(name, candidate.substr(candidate.find('.') + 1)));
+}
+
 bool is_preset(std::string_view name) {
   return find_preset(model_presets(), name) != nullptr || find_preset(run_presets(), name) != nullptr;
 }
@@ -60,20 +71,17 @@ std::string hint(const Value& value, const std::string&) {
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;
   size_t best_distance = SIZE_MAX;
-  // Time grows with the square of the input's length; no name is longer than 64, so the start decides.
-  name = name.substr(0, 64);
   for (const std::string& candidate : candidates) {
-    // A name without a group is also compared with bare keys: steps is near train.steps.
-    const std::string_view bare = std::string_view(candidate).substr(candidate.find('.') + 1);
-    size_t distance = edit_distance(name, candidate);
-    if (name.find('.') == name.npos) distance = std::min(distance, edit_distance(name, bare));
+    const size_t distance = distance_to(candidate, name);
     if (distance < best_distance) best = candidate, best_distance = distance;
   }
   return best;
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  return candidates.empty() ? "" : "; did you mean " + nearest(name, candidates) + "?";
+  const std::string best = nearest(name, candidates);
+  // With more letters wrong than right another word was meant, which the candidates do not have.
+  return best.empty() || 2 * distance_to(best, name) > name.size() ? "" : "; did you mean " + best + "?";
 }
 
 std::vector<std::string> setting_keys() {

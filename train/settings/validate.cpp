@@ -306,6 +306,10 @@ void check_parallel(const Settings& s) {
 }
 
 void check_memory(const MemorySettings& m) {
+  constexpr int64_t kLeast = 1024;  // bytes; a smaller limit lacks its unit
+  require(m.limit.count == 0 || m.limit.count >= kLeast,
+          named("memory.limit", m.limit) + ": a number without a unit counts bytes; write memory.limit=" +
+              std::to_string(m.limit.count) + "GiB, or MiB");
   require(m.target < m.warning && m.warning < m.critical && m.critical < m.emergency,
           "memory.target, warning, critical and emergency must rise in this order; they are " +
               value_text(m.target) + ", " + value_text(m.warning) + ", " + value_text(m.critical) + ", " +

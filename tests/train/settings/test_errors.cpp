@@ -180,6 +180,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "command line: train.stesp: unknown setting; did you mean train.steps?"},
         BadOverride{{"steps=5"}, "command line: steps: unknown setting; did you mean train.steps?"},
         BadOverride{{"train=5"}, "command line: train: unknown setting"},
+        BadOverride{{"memory.limit=8"},
+                    "memory.limit=8: a number without a unit counts bytes; write memory.limit=8GiB, or MiB"},
         BadOverride{{"train.steps.x=5"}, "unknown setting; did you mean train.steps?"},
         BadOverride{{"train.steps"}, "command line: train.steps: expected key=value"},
         BadOverride{{"=5"}, "expected key=value"}, BadOverride{{""}, "expected key=value"},

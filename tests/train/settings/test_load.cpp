@@ -220,9 +220,9 @@ TEST(Scale, RoundsToMultiplesOfEightAndNeverUp) {
   EXPECT_EQ(s.train.sequence, 40);                                                  // 40.96
   EXPECT_EQ(s.memory.limit.count, 0);
   const Settings tiny =
-      load_settings({.overrides = {"model.vocab=5", "run.scale=0.25", "memory.limit=7", "run.name=mine"}});
+      load_settings({.overrides = {"model.vocab=5", "run.scale=0.25", "memory.limit=7000", "run.name=mine"}});
   EXPECT_EQ(tiny.model.vocab, 5);
-  EXPECT_EQ(tiny.memory.limit.count, 1);
+  EXPECT_EQ(tiny.memory.limit.count, 1750);
   EXPECT_EQ(tiny.run.name, "mine");
 }
 

@@ -47,5 +47,14 @@ TEST(Nearest, SmallestEditDistance) {
   EXPECT_EQ(nearest("x", {}), "");
 }
 
+TEST(Nearest, IsSuggestedWhereItIsNear) {
+  const std::vector<std::string> names = {"--device", "--temperature", "mixtral-8x7b"};
+  EXPECT_EQ(did_you_mean("--devcie", names), "; did you mean --device?");
+  EXPECT_EQ(did_you_mean("--temp", names), "; did you mean --temperature?");
+  EXPECT_EQ(did_you_mean("mixtral", names), "; did you mean mixtral-8x7b?");
+  EXPECT_EQ(did_you_mean("--epochs", names), "");
+  EXPECT_EQ(did_you_mean("x", {}), "");
+}
+
 }  // namespace
 }  // namespace moelab

@@ -93,6 +93,7 @@ Settings random_settings(unsigned seed) {
   s.train.sequence = 512, s.train.micro_batch = 1 + seed;
   s.train.tokens_per_device = s.train.micro_batch > 1 ? 0 : 700;
   s.data.workers += s.data.workers == 0;
+  if (s.memory.limit.count < 1024) s.memory.limit.count = 0;
   s.activations.layers.clear();
   if (s.activations.checkpoint == CheckpointMode::layers) s.activations.layers = {0};
   std::vector<Piece>& pieces = s.activations.pieces;
