@@ -44,6 +44,10 @@ void release_cached(c10::Device device) {
   if (device.is_cpu()) cpu_blocks().clear();
 }
 
+void release_workspaces(c10::Device device) {
+  if (device.is_cuda()) release_workspaces_of_cuda();
+}
+
 int64_t total_memory(c10::Device device) {
   if (device.is_cuda()) return total_gpu_memory(device);
   TORCH_CHECK(device.is_cpu() || device.is_meta(), "no memory statistics for device ", device);

@@ -27,6 +27,9 @@ void reset_peaks(c10::Device device);
 void set_limit(c10::Device device, int64_t bytes);
 // Gives memory that the allocator keeps and nobody uses back to the system, on CUDA to the driver.
 void release_cached(c10::Device device);
+// Frees what matrix products keep on a GPU between calls, workspaces and cached blocks; the next product
+// allocates it anew. Nothing on other devices.
+void release_workspaces(c10::Device device);
 // The device's memory in all: the machine's (cpu, meta) or the GPU's (cuda).
 int64_t total_memory(c10::Device device);
 

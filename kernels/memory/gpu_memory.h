@@ -12,6 +12,7 @@ DeviceMemory gpu_memory(c10::Device gpu);
 void reset_gpu_peaks(c10::Device gpu);
 void set_gpu_limit(c10::Device gpu, int64_t bytes);
 void release_cached_by_cuda();
+void release_workspaces_of_cuda();
 int64_t total_gpu_memory(c10::Device gpu);
 
 // Host memory of `bytes` for copies to and from `gpu`, in `pages`: whole pages with nothing else in them,

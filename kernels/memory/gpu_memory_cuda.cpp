@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -58,6 +59,11 @@ void set_gpu_limit(c10::Device gpu, int64_t bytes) {
 }
 
 void release_cached_by_cuda() { caching::emptyCache(); }
+
+void release_workspaces_of_cuda() {
+  at::cuda::clearCublasWorkspaces();
+  caching::emptyCache();
+}
 
 int64_t total_gpu_memory(c10::Device gpu) {
   const c10::cuda::CUDAGuard guard(gpu);

@@ -13,6 +13,7 @@ DeviceMemory gpu_memory(c10::Device) { refuse(); }
 void reset_gpu_peaks(c10::Device) { refuse(); }
 void set_gpu_limit(c10::Device, int64_t) { refuse(); }
 void release_cached_by_cuda() { refuse(); }
+void release_workspaces_of_cuda() { refuse(); }
 int64_t total_gpu_memory(c10::Device) { refuse(); }
 at::Tensor pinned_memory(const at::Tensor&, int64_t, c10::Device) { refuse(); }
 

@@ -119,7 +119,7 @@ class TrainRun : LoopObserver {
         options_(options),
         command_line_(command_line),
         device_(open_device(settings, ranks.world())),
-        gemm_rate_(device_.is_cpu() ? gemm_rate_before_run() : 0),
+        gemm_rate_(gemm_rate_before_run()),
         predict_held_([gpu = predicted_gpu(device_)](const Settings& s) { return dry_run(s, gpu).held(); }),
         data_(open_data(settings)),
         predicted_(predicted),
@@ -157,10 +157,16 @@ class TrainRun : LoopObserver {
   }
 
  private:
-  // Before the run, so that its lines can state a share of the rate; on a GPU after it, because products
-  // leave workspaces and cached segments behind, which the run's peaks would count.
+  // Before the run, so that its lines can state a share of the rate. The run's peaks do not count what the
+  // products took. 0: a GPU has no room for them, which the run itself will say better.
   double gemm_rate_before_run() const {
-    const double rate = measure_gemm_rate(compute_type(settings_.precision), device_);
+    double rate = 0;
+    try {
+      rate = measure_gemm_rate(compute_type(settings_.precision), device_);
+    } catch (const c10::OutOfMemoryError&) {
+    }
+    release_workspaces(device_);
+    reset_peaks(device_);
     cpu_ledger(Home::host).reset_peaks();
     return rate;
   }
@@ -305,9 +311,6 @@ class TrainRun : LoopObserver {
     ending_.recoveries = loop_.recovery().recoveries();
     ending_.leaks = memory.leaks.found();
     ending_.gemm_rate = gemm_rate_;
-    if (device_.is_cuda() &&
-        (failure_.reason().empty() || failure_.out_of_memory()))  // else it may have failed
-      ending_.gemm_rate = measure_gemm_rate(compute_type(settings_.precision), device_);
     ending_.savings = technique_savings(loop_.settings_now(), predict_held_);
   }
 
@@ -353,7 +356,7 @@ class TrainRun : LoopObserver {
   TrainOptions options_;
   std::string command_line_;
   c10::Device device_;
-  double gemm_rate_;  // 0: measured at the end
+  double gemm_rate_;  // 0: not known
   PredictPeak predict_held_;
   Dataset data_;
   DryRun predicted_;
