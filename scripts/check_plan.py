@@ -68,10 +68,12 @@ def rows_of(config: dict) -> int:
     return config["train"]["micro_batch"] * config["train"]["accumulation"]
 
 
-def first_of(printed: str) -> list[str]:
-    """The techniques in the first row of what `moelab plan` prints."""
-    row = re.search(r"^ +1  +[\d.]+ \S+  +\d+  (.+)$", printed, re.M)
-    return row[1].split(", ") if row else []
+def first_of(printed: str) -> tuple[float, list[str]]:
+    """Tokens a second and techniques in the first row of what `moelab plan` prints."""
+    row = re.search(r"^ +1  +[\d.]+ \S+  +(\d+)  (.+)$", printed, re.M)
+    if row is None:
+        sys.exit("check_plan: moelab plan printed no row 1; is --program as new as this script?")
+    return float(row[1]), row[2].split(", ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Choice:
 
     command: list[str]
     rows: int  # sequences of a step
+    predicted: float  # tokens/s
     techniques: list[str]
     settings: dict[str, str]  # that differ from the model's own
 
@@ -108,7 +111,7 @@ class Budget:
         model = call(self.arguments.program, "train", "--config", self.arguments.model, "--print-config", data)
         config, before = yaml.safe_load(out.read_text()), flat(yaml.safe_load(model.stdout))
         settings = {key: value for key, value in flat(config).items() if before.get(key) != value}
-        return Choice(["--config", str(out)], rows_of(config), first_of(plan.stdout), settings)
+        return Choice(["--config", str(out)], rows_of(config), *first_of(plan.stdout), settings)
 
     def samples(self, techniques: dict[str, dict], rows: int) -> dict[str, list[str]]:
         chance, cases, drawn = random.Random(self.arguments.seed), {}, 0
@@ -136,13 +139,14 @@ def records_of(budget: Budget, choice: Choice, cases: dict[str, list[str]]):
     for turn in range(budget.arguments.rounds):
         for i in range(len(names)):
             name = names[(turn + i) % len(names)]
-            chosen = {"techniques": choice.techniques, "settings": choice.settings} if name == CHOICE else {}
-            yield {"schema": 1, "budget": budget.limit, "case": name, "round": turn, "command": cases[name], **chosen,
-                   **budget.train(cases[name])}
+            chosen = {"techniques": choice.techniques, "settings": choice.settings, "predicted": choice.predicted}
+            yield {"schema": 1, "budget": budget.limit, "case": name, "round": turn, "command": cases[name],
+                   **(chosen if name == CHOICE else {}), **budget.train(cases[name])}
 
 
 def spoken(found: Check) -> str:
-    return (f"{found.choice.budget}: the plan's choice makes {found.speed:,.0f} tokens/s, the fastest of {found.drawn} "
+    return (f"{found.choice.budget}: the plan's choice makes {found.speed:,.0f} tokens/s (predicted: "
+            f"{found.choice.predicted:,.0f}), the fastest of {found.drawn} "
             f"drawn {found.fastest_speed:,.0f} ({found.fastest}); ratio {found.ratio.value:.3f}, 95 % interval "
             f"{found.ratio.low:.3f} to {found.ratio.high:.3f}: {found.verdict}")
 

@@ -2,6 +2,7 @@
 them."""
 import dataclasses
 import itertools
+import math
 import statistics
 
 import numpy as np
@@ -14,7 +15,8 @@ ALLOWED = 0.95  # share of the speed of the fastest drawn combination
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run; rates is (n), tokens/s after the warm-up; techniques: of the plan's choice, "" where it isn't known."""
+    """One run; rates is (n), tokens/s after the warm-up; techniques and predicted, tokens/s: of the plan's choice, "" and
+    NaN where they aren't known."""
 
     budget: str
     case: str
@@ -23,6 +25,7 @@ class Run:
     techniques: str
     peak: float  # bytes
     commit: str
+    predicted: float = math.nan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,8 @@ class Check:
 
 def parse_run(fields: dict) -> Run:
     return Run(fields["budget"], fields["case"], int(fields["round"]), np.array(fields["rates"], dtype=float),
-               ", ".join(fields.get("techniques", [])), float(fields["peak_bytes"]), fields["commit"])
+               ", ".join(fields.get("techniques", [])), float(fields["peak_bytes"]), fields["commit"],
+               float(fields.get("predicted", math.nan)))
 
 
 def check(runs: list[Run]) -> Check:

@@ -258,8 +258,9 @@ def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
 
 
 def check_row(check: Check) -> list[str]:
+    predicted = "–" if math.isnan(check.choice.predicted) else f"{check.choice.predicted:,.0f}"
     return [check.choice.budget, check.choice.techniques or "not recorded", human_bytes(check.choice.peak),
-            f"{check.speed:,.0f}", check.fastest, f"{check.fastest_speed:,.0f}", times(check.ratio),
+            f"{check.speed:,.0f}", predicted, check.fastest, f"{check.fastest_speed:,.0f}", times(check.ratio),
             f"{check.rounds}", f"**{check.verdict}**"]
 
 
@@ -269,10 +270,12 @@ def check_blocks(checks: list[Check]) -> list:
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
     drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
     caption = (f"The choice of `moelab plan` at each budget and drawn combinations that fit it ({drawn} a budget) "
-               "train in turns. ratio: speed of the choice to that of the fastest drawn, with its 95 % interval; it "
+               "train in turns. predicted: the plan's tokens/s, where it was recorded. ratio: speed of the choice to "
+               "that of the fastest drawn, with its 95 % interval; it "
                f"holds from {ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at "
                f"commit {commits}.")
-    headings = ["budget", "choice", "peak", "tokens/s", "fastest drawn", "its tokens/s", "ratio", "rounds", "verdict"]
+    headings = ["budget", "choice", "peak", "tokens/s", "predicted", "fastest drawn", "its tokens/s", "ratio", "rounds",
+                "verdict"]
     return [Heading(2, "What the planner chooses"),
             Table(caption, headings, [check_row(check) for check in checks], ("choice", "fastest drawn", "verdict"))]
 

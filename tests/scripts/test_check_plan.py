@@ -70,8 +70,9 @@ def test_the_choice_outlives_its_file(tmp_path):
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record.get("techniques") for record in records] == [["a", "b"], None, None]
     assert [record.get("settings") for record in records] == [{"activations.checkpoint": "full"}, None, None]
+    assert [record.get("predicted") for record in records] == [3806, None, None] and "(predicted: 3,806)" in done.stdout
     (found,) = sidecars.read_checks(tmp_path / "out.jsonl")
-    assert found.choice.techniques == "a, b" and found.holds
+    assert found.choice.techniques == "a, b" and found.choice.predicted == 3806 and found.holds
 
 
 def test_a_choice_within_the_noise_holds():
