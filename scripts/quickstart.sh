@@ -8,7 +8,8 @@ source scripts/lib.sh
 
 readonly DATA=data/python-stdlib RUN=runs/quickstart TRADEOFF=runs/quickstart-tradeoff
 readonly PROBE=runs/quickstart-probe
-readonly CASES=(flash_attention capacity bf16 recompute_full recommended)  # beside the baseline; the last: the guides' stack
+readonly CASES=(flash_attention capacity bf16 recompute_full all_that_pays guides_stack
+  "guides_stack without accumulation")  # beside the baseline
 readonly BUDGET_GIB=4
 
 case ${1-} in
@@ -68,8 +69,8 @@ say "Evaluating it on held-out text"
 
 say "Measuring $((${#CASES[@]} + 1)) ways to train $model ($rounds rounds of $case_steps steps each)"
 rm -rf "$TRADEOFF"
-build/quick/bin/bench_tradeoff --out "$TRADEOFF/records.jsonl" --only "$(IFS=, && echo "${CASES[*]}")" \
-  --rounds "$rounds" --case-steps "$case_steps" --extra-rounds 0 --model "$model" \
+build/quick/bin/bench_tradeoff --out "$TRADEOFF/records.jsonl" --plan bench/tradeoff/quickstart.yaml \
+  --only "$(IFS=, && echo "${CASES[*]}")" --rounds "$rounds" --case-steps "$case_steps" --extra-rounds 0 --model "$model" \
   "run.device=$device" "data.path=$DATA"
 
 say "What they cost"

@@ -15,7 +15,6 @@ from report.figures import Case, on_front, sweeps
 from report.records import ReportError, read_records
 
 OF_THE_HARNESS = ("train.steps", "eval.", "checkpoint.", "monitor.", "run.", "data.")  # settings of every case
-NAMES = {"recommended": "the guides' stack (recommended)"}  # where a record's name says what is not measured
 
 
 def best_within(cases: list[Case], budget: float) -> Case | None:
@@ -23,13 +22,13 @@ def best_within(cases: list[Case], budget: float) -> Case | None:
     return max(fitting, key=lambda case: case.speed.value, default=None)
 
 
-def advice(cases: list[Case], budget: float) -> str:
+def advice(model: str, cases: list[Case], budget: float) -> str:
     best = best_within(cases, budget)
     if best is None:
-        return f"Nothing that was measured fits {human_bytes(budget)}."
+        return f"Nothing that was measured of {model} fits {human_bytes(budget)}."
     settings = " ".join(f"{key}={value}" for key, value in best.any.settings.items() if not key.startswith(OF_THE_HARNESS))
     noisy = "; its rounds differ much, so measure again before you rely on it" if best.noisy or best.one_round else ""
-    return (f"Best of what was measured within {human_bytes(budget)}: {NAMES.get(best.name, best.name)}, "
+    return (f"Best of what was measured of {model} within {human_bytes(budget)}: {best.name}, "
             f"{best.speed.value:,.0f} tokens/s in {human_bytes(best.peak.value)}{noisy}.\nSet: {settings}")
 
 
@@ -42,7 +41,7 @@ def main() -> None:
         records, _ = read_records([arguments.records])
     except ReportError as error:
         sys.exit(f"quickstart_best: {error}")
-    print("\n".join(advice(on_front(sweep), arguments.budget_gib * 2**30) for sweep in sweeps(records)))
+    print("\n".join(advice(sweep.model, on_front(sweep), arguments.budget_gib * 2**30) for sweep in sweeps(records)))
 
 
 if __name__ == "__main__":

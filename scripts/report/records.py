@@ -10,6 +10,7 @@ SCHEMA = 1
 ESTIMATES = "estimates.jsonl"  # written by check_estimates.py
 PLANS = "plans.jsonl"  # written by check_plan.py
 NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl")  # the last three: of other programs of bench/
+FORMER_NAMES = {"recommended": "guides_stack"}  # of rows of the table, as stored records have them
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 
@@ -107,13 +108,20 @@ def gemm_rate_of(summary: dict) -> float:
     return rate / share if rate and share else math.nan
 
 
+def name_now(case: str) -> str:
+    """A case's name as of now: a row that was renamed, alone or in front of "without …"."""
+    row, *rest = case.split(" ", 1)
+    return " ".join([FORMER_NAMES.get(row, row), *rest])
+
+
 def parse(fields: dict) -> Record:
     """Raises KeyError, TypeError or ValueError where the fields aren't those of schema 1."""
     summary = fields["summary"] or {}
     of_ranks = fields.get("by_rank") or [summary]
     return Record(
-        case=fields["case"], techniques=tuple(fields["techniques"]), against=fields["against"] or "",
-        model=fields["model"], round=int(fields["round"]), settings=fields["settings"],
+        case=name_now(fields["case"]), techniques=tuple(fields["techniques"]),
+        against=name_now(fields["against"] or ""), model=fields["model"],
+        round=int(fields["round"]), settings=fields["settings"],
         settings_hash=fields["settings_hash"], command=fields["command"], commit=fields["commit"],
         dirty=bool(fields["dirty"]), machine=fields["machine"] or {}, started=fields["started"],
         status=fields["status"], message=fields["message"],

@@ -14,7 +14,7 @@ CASES = {  # name: (techniques, milliseconds a step, MiB of activations, MiB of 
     "recompute_half": (["recompute_half"], 1160, 500, 400, 0.0),
     "recompute_every_4": (["recompute_every_4"], 1090, 640, 400, 0.0),
     "accumulation": (["accumulation"], 1120, 260, 410, 0.0),
-    "recommended": (["flash_attention", "capacity", "bf16", "recompute_full", "accumulation"], 520, 90, 530, 0.06),
+    "guides_stack": (["flash_attention", "capacity", "bf16", "recompute_full", "accumulation"], 520, 90, 530, 0.06),
 }
 
 
@@ -94,11 +94,11 @@ def core() -> list[dict]:
     out = in_part("core", "single", "baseline", 1000, 800, [])
     for name, ms, activations in (("flash_attention", 800, 600), ("bf16", 500, 500), ("recompute_full", 1250, 200)):
         out += in_part("core", "single", name, ms, activations, [name])
-    out += in_part("core", "single", "recommended", 550, 100, list(STACK))
+    out += in_part("core", "single", "guides_stack", 550, 100, list(STACK))
     for index, name in enumerate(STACK):
         rest = [other for other in STACK if other != name]
-        out += in_part("core", "leave_one_out", f"recommended without {name}", 600 + 100 * index, 150 + 50 * index, rest,
-                       against="recommended")
+        out += in_part("core", "leave_one_out", f"guides_stack without {name}", 600 + 100 * index, 150 + 50 * index, rest,
+                       against="guides_stack")
         out += in_part("core", "ladder", f"ladder {index + 1}: {'+ ' if index else ''}{name}", 800 - 100 * index,
                        600 - 200 * index, list(STACK[:index + 1]))
     return out
@@ -141,7 +141,7 @@ def fits() -> dict:
     rows = [{"size": "8GB", "card": "RTX 4060", "limit": 8 * 2**30, "stack": stack, "largest_model": largest, "largest_layers": layers,
              "of_model": "moe-nano", "largest_batch": 4, "model": "moe-nano", "status": status, "peak": peak * 2**30}
             for stack, largest, layers, status, peak in (("baseline", None, 0, "red", 12), ("small", "moe-pico", 9, "amber", 7.4),
-                                                         ("recommended", "moe-nano", 20, "green", 5))]
+                                                         ("guides_stack", "moe-nano", 20, "green", 5))]
     return {"schema": 1, "command": "moelab fits --json", "commit": "abc123", "machine": {}, "rows": rows}
 
 

@@ -36,6 +36,14 @@ def test_a_whole_record_without_an_end_of_line_counts(tmp_path):
     assert [record.round for record in records.read_records([path])[0]] == [1, 2]
 
 
+def test_rows_that_were_renamed_are_read_under_the_name_of_now(tmp_path):
+    path = made.write(tmp_path / "r.jsonl", [made.record("recommended"), made.record("recommended without bf16", against="recommended"),
+                                             made.record("recommended_else")])
+    read, _ = records.read_records([path])
+    assert [(record.case, record.against) for record in read] == [
+        ("guides_stack", "baseline"), ("guides_stack without bf16", "guides_stack"), ("recommended_else", "baseline")]
+
+
 def test_other_files_in_the_folder_are_no_records(tmp_path):
     made.write(tmp_path / "records.jsonl", [made.record()])
     for name in records.NO_RECORDS:
@@ -200,7 +208,7 @@ def test_only_some_of_many_points_are_named(tmp_path):
 def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
     """Long names on the front, among bars from the slowest to the fastest of three rounds."""
     cases = {"baseline": (1200, (1200, 1300, 1600)), "left": (225, (2700, 3000, 4900)), "recompute + compact": (352, (4100,)),
-             "recommended without accumulation": (530, (2600, 4700, 5400)), "beaten": (600, (2700, 3800, 4800))}
+             "guides_stack without accumulation": (530, (2600, 4700, 5400)), "beaten": (600, (2700, 3800, 4800))}
     sweep = sweep_of(tmp_path, [made.record(name, number, 1000 * made.TOKENS / rate, mib - 100, 100)
                                 for name, (mib, rates) in cases.items() for number, rate in enumerate(rates)])
     figure = pareto.pareto(sweep, look)

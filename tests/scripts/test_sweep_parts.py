@@ -120,8 +120,8 @@ def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):
     assert [row[2] for row in rows] == ["1000.00 MiB", "800.00 MiB", "600.00 MiB"]
     left_out = table_rows(sweep_part_pages.leave_one_out_blocks(sweep), "case")
     assert [(row[0], row[1]) for row in left_out] == [
-        ("recommended without recompute_full", "+150.00 MiB"), ("recommended without bf16", "+100.00 MiB"),
-        ("recommended without flash_attention", "+50.00 MiB")]
+        ("guides_stack without recompute_full", "+150.00 MiB"), ("guides_stack without bf16", "+100.00 MiB"),
+        ("guides_stack without flash_attention", "+50.00 MiB")]
     assert left_out[2][3].startswith("0.92 ×")  # 550 ms against 600
 
 
@@ -207,7 +207,7 @@ def test_memory_times_time_says_where_a_technique_begins_to_pay():
 def test_what_fits(whole):
     text = markdown(sweep_part_pages.fit_blocks(whole[0], whole[1].fits))
     for row in ("| RTX 4060 | 8.00 GiB | baseline | **red** | moe-nano | 12.00 GiB | none | 0 | 4 |",
-                "| RTX 4060 | 8.00 GiB | recommended | **green** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
+                "| RTX 4060 | 8.00 GiB | guides_stack | **green** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
                 "| gpu-8gb | moe-nano | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
                 "asked for 3 GiB"):
         assert row in text, text

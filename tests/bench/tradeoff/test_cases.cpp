@@ -61,7 +61,7 @@ TEST(Cases, AreTheRowsOfTheTableAgainstTheFirst) {
   EXPECT_EQ(cases.size(), techniques().size() + 1) << "the rows, and what those of ranks are held against";
   EXPECT_TRUE(cases[0].techniques.empty());
   EXPECT_EQ(named(cases, "bf16").techniques, std::vector<std::string>{"bf16"});
-  EXPECT_GT(named(cases, "recommended").techniques.size(), 1u);
+  EXPECT_GT(named(cases, "guides_stack").techniques.size(), 1u);
 }
 
 TEST(Cases, ATechniqueComesAfterTheUsersSettingsAndThoseAfterTheBaseline) {
@@ -107,11 +107,11 @@ using Names = std::vector<std::string>;
 
 TEST(Cases, OnlySomeOfThemWithWhatTheyAreHeldAgainst) {
   PlanPart part = rows();
-  part.leave_one_out = "recommended";
+  part.leave_one_out = "guides_stack";
   const std::vector<Case> all = cases_of(part);
   EXPECT_EQ(names_of(selected(all, {"bf16", "capacity"})), (Names{"baseline", "capacity", "bf16"}));
-  EXPECT_EQ(names_of(selected(all, {"recommended without bf16"})),
-            (Names{"baseline", "recommended", "recommended without bf16"}));
+  EXPECT_EQ(names_of(selected(all, {"guides_stack without bf16"})),
+            (Names{"baseline", "guides_stack", "guides_stack without bf16"}));
   EXPECT_TRUE(selected(all, {"fit"}).empty());
 }
 
@@ -122,16 +122,16 @@ PlanPart part_with(const std::function<void(PlanPart&)>& fill) {
 }
 
 TEST(Cases, ATechniqueIsLeftOutOfAStackThatItIsHeldAgainst) {
-  const auto cases = cases_of(part_with([](PlanPart& part) { part.leave_one_out = "recommended"; }));
-  const Technique& whole = *find_technique("recommended");
+  const auto cases = cases_of(part_with([](PlanPart& part) { part.leave_one_out = "guides_stack"; }));
+  const Technique& whole = *find_technique("guides_stack");
   ASSERT_EQ(cases.size(), 2 + whole.parts.size());
-  EXPECT_EQ(cases[1].name, "recommended");
+  EXPECT_EQ(cases[1].name, "guides_stack");
   for (size_t i = 0; i < whole.parts.size(); ++i) {
     const Case& one = cases[2 + i];
     const Technique& left_out = *find_technique(whole.parts[i]);
-    EXPECT_EQ(one.name, "recommended without " + std::string(left_out.name));
+    EXPECT_EQ(one.name, "guides_stack without " + std::string(left_out.name));
     EXPECT_EQ(one.family, "leave_one_out");
-    EXPECT_EQ(one.against, "recommended");
+    EXPECT_EQ(one.against, "guides_stack");
     EXPECT_EQ(one.techniques.size(), whole.parts.size() - 1);
     for (const auto& [key, text] : cases[1].settings) {
       const bool is_its = std::any_of(left_out.settings.begin(), left_out.settings.end(),
@@ -145,11 +145,12 @@ TEST(Cases, ALadderEndsAtAllOfItsRungs) {
   const Names rungs = {"flash_attention", "bf16", "recompute_full", "accumulation", "capacity"};
   const auto cases = cases_of(part_with([&](PlanPart& part) {
     part.ladder = rungs;
-    part.singles = {"flash_attention", "recommended"};
+    part.singles = {"flash_attention", "guides_stack"};
   }));
-  EXPECT_EQ(names_of(cases), (Names{"baseline", "flash_attention", "recommended", "ladder 1: flash_attention",
-                                    "ladder 2: + bf16", "ladder 3: + recompute_full",
-                                    "ladder 4: + accumulation", "ladder 5: + capacity"}));
+  EXPECT_EQ(
+      names_of(cases),
+      (Names{"baseline", "flash_attention", "guides_stack", "ladder 1: flash_attention", "ladder 2: + bf16",
+             "ladder 3: + recompute_full", "ladder 4: + accumulation", "ladder 5: + capacity"}));
   for (size_t i = 0; i < rungs.size(); ++i) {
     EXPECT_EQ(cases[3 + i].techniques, Names(rungs.begin(), rungs.begin() + static_cast<ptrdiff_t>(i) + 1));
     EXPECT_EQ(cases[3 + i].against, "baseline");

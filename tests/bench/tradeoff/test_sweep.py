@@ -30,13 +30,13 @@ def all_gone(pids: list[int]) -> bool:
 def test_however_a_run_ends_it_is_recorded_and_the_sweep_goes_on(fake):
     sweep = fake(capacity="segfaults", dropless="ends with 3", bf16="hangs", recompute_full="ends with 1",
                  recompute_half="ends with 0")
-    only = "--only=capacity,dropless,bf16,recompute_full,recompute_half,recommended"
+    only = "--only=capacity,dropless,bf16,recompute_full,recompute_half,guides_stack"
     out = sweep.run(only, "--rounds=1", "--timeout=1.5")
     record = {record["case"]: record for record in sweep.records()}
     assert {name: (r["status"], r["exit_code"]) for name, r in record.items()} == {
         "baseline": ("ok", 0), "capacity": ("crash", 128 + signal.SIGSEGV), "dropless": ("oom", 3),
         "bf16": ("timeout", 128 + signal.SIGKILL), "recompute_full": ("error", 1), "recompute_half": ("error", 0),
-        "recommended": ("ok", 0)}
+        "guides_stack": ("ok", 0)}
     assert record["baseline"]["message"] == "" and record["baseline"]["memory"] == {"step": {"optimizer": 8}}
     assert record["capacity"]["message"] == "ended by Segmentation fault; about to fail"
     assert record["capacity"]["summary"] is None and record["capacity"]["memory"] == {}
@@ -45,9 +45,9 @@ def test_however_a_run_ends_it_is_recorded_and_the_sweep_goes_on(fake):
     assert record["bf16"]["message"] == "killed after 1 s"
     assert record["bf16"]["steps"] == [[1, 64, 5.5, 3.25]]
     assert record["recompute_half"]["message"] == "exit code 0, but no summary.json"
-    assert record["recommended"]["techniques"] == ["flash_attention", "capacity", "bf16", "recompute_full",
+    assert record["guides_stack"]["techniques"] == ["flash_attention", "capacity", "bf16", "recompute_full",
                                                    "accumulation"]
-    assert "[7/7] round 1, recommended: 100 tokens/s, peak 1.0 MiB; 0:00 taken, 0:00 left" in out
+    assert "[7/7] round 1, guides_stack: 100 tokens/s, peak 1.0 MiB; 0:00 taken, 0:00 left" in out
     assert all_gone([int(pid) for pid in pathlib.Path(f"{sweep.calls}.pids").read_text().split()])
     assert not list(sweep.out.parent.glob("*.work")), "the folder of the runs is left behind"
 
@@ -220,9 +220,9 @@ def test_real_ranks_have_the_bits_of_the_one_they_are_held_against(harness, moel
 def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):
     sweep = Sweep(harness, moelab, tmp_path)
     sweep.settings = [f"data.path={shards}", "train.sequence=64", "run.threads=1"]
-    sweep.run("--only=recommended", "--rounds=1", "--case-steps=3")
-    baseline, recommended = sweep.records()
-    for record in (baseline, recommended):
+    sweep.run("--only=guides_stack", "--rounds=1", "--case-steps=3")
+    baseline, stack = sweep.records()
+    for record in (baseline, stack):
         assert record["status"] == "ok" and record["summary"]["steps"] == 3
         assert [step[:2] for step in record["steps"]] == [[n, n * 512] for n in (1, 2, 3)]
         assert all(4 < loss < 7 and ms > 0 for _, _, loss, ms in record["steps"])
@@ -236,8 +236,8 @@ def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):
             assert 0.9 * by_phase[phase] <= held <= by_phase[phase], phase
     assert shlex.split(baseline["command"]) == shlex.split(baseline["summary"]["command"])
     assert baseline["summary"]["settings"]["precision"]["compute"] == "fp32"
-    assert recommended["summary"]["settings"]["precision"]["compute"] == "bf16"
-    assert recommended["summary"]["peak_bytes"] < baseline["summary"]["peak_bytes"]
+    assert stack["summary"]["settings"]["precision"]["compute"] == "bf16"
+    assert stack["summary"]["peak_bytes"] < baseline["summary"]["peak_bytes"]
     sweep.settings.append("memory.limit=20MB")
     sweep.run("--only=bf16", "--rounds=1", "--case-steps=3")
     assert [record["status"] for record in sweep.records()[2:]] == ["oom", "oom"]

@@ -10,7 +10,7 @@ PLAN = """
 minutes: 60
 fits: moe-nano
 parts:
-  - {name: core, rounds: 2, steps: 3, singles: [bf16, recommended], leave_one_out: recommended,
+  - {name: core, rounds: 2, steps: 3, singles: [bf16, guides_stack], leave_one_out: guides_stack,
      ladder: [flash_attention, bf16]}
   - {name: small, model: moe-nano, rounds: 1, steps: 3, crossover: [bf16]}
   - {name: presets, rounds: 1, steps: 2, settings: {run.scale: 0.015625}, fit: {gpu-8gb: moe-nano}}
@@ -24,7 +24,7 @@ ANSWERS = {
     "fits": {"schema": 1, "rows": [{"size": "8GB"}]},
 }
 WITHOUT = ["flash_attention", "capacity", "bf16", "recompute_full", "accumulation"]
-CORE = ["baseline", "bf16", "recommended", *(f"recommended without {name}" for name in WITHOUT),
+CORE = ["baseline", "bf16", "guides_stack", *(f"guides_stack without {name}" for name in WITHOUT),
         "ladder 1: flash_attention", "ladder 2: + bf16"]
 RUNS = {*(("core", case, number) for case in CORE for number in (1, 2)), ("small", "baseline", 1), ("small", "bf16", 1),
         ("presets", "gpu-8gb", 1), ("pairs", "baseline", 1), ("pairs", "capacity + bf16", 1), ("pairs", "bf16 + lion", 1)}
@@ -47,11 +47,11 @@ def test_a_plan_is_measured_part_by_part_and_once(fake, plan):
     assert len(runs) == len(RUNS) and set(runs) == RUNS
     assert list(dict.fromkeys(run[0] for run in runs)) == ["core", "small", "presets", "pairs"]
     record = {(record["sweep"], record["case"]): record for record in sweep.records()}
-    families = {("core", "bf16"): "single", ("core", "recommended without bf16"): "leave_one_out",
+    families = {("core", "bf16"): "single", ("core", "guides_stack without bf16"): "leave_one_out",
                 ("core", "ladder 2: + bf16"): "ladder", ("small", "bf16"): "crossover", ("presets", "gpu-8gb"): "fit",
                 ("pairs", "bf16 + lion"): "pair"}
     assert {key: record[key]["family"] for key in families} == families
-    assert record["core", "recommended without bf16"]["against"] == "recommended"
+    assert record["core", "guides_stack without bf16"]["against"] == "guides_stack"
     assert record["core", "ladder 2: + bf16"]["techniques"] == ["flash_attention", "bf16"]
     assert record["presets", "gpu-8gb"]["against"] is None and record["presets", "gpu-8gb"]["model"] == "moe-nano"
     assert record["small", "bf16"]["model"] == "moe-nano" and record["core", "bf16"]["model"] == "moe-pico"
@@ -68,7 +68,7 @@ def test_a_plan_is_measured_part_by_part_and_once(fake, plan):
 
 
 def test_an_interrupted_plan_goes_on_and_repeats_nothing(fake, plan):
-    sweep = fake({"recommended without bf16": "hangs"}, ANSWERS)
+    sweep = fake({"guides_stack without bf16": "hangs"}, ANSWERS)
     process = sweep.start(plan)
     wait_for(pathlib.Path(f"{sweep.calls}.pids"))
     process.send_signal(signal.SIGTERM)
@@ -123,12 +123,12 @@ def test_mistakes_in_a_plan_or_its_predictions_measure_nothing(fake, plan, tmp_p
     assert "plan.yaml:5: unknown key leave_one_uot of a part; did you mean leave_one_out?" in sweep.run(plan, code=2)
     assert "did you mean quick?" in sweep.run("--plan=quik", code=2)
     assert "--full" in sweep.run("--full", "--quick", code=2)
-    assert "did you mean recommended without bf16?" in sweep.run("--quick", "--only=recommended without bf61", code=2)
+    assert "did you mean guides_stack without bf16?" in sweep.run("--quick", "--only=guides_stack without bf61", code=2)
     assert not sweep.out.exists() and not sweep.calls.exists()
 
 
 def test_some_cases_of_the_quick_plan(fake):
     sweep = fake()
-    sweep.run("--quick", "--only=bf16,recommended without bf16", "--rounds=1")
-    assert runs_of(sweep) == [("core", case, 1) for case in ("baseline", "bf16", "recommended",
-                                                             "recommended without bf16")]
+    sweep.run("--quick", "--only=bf16,guides_stack without bf16", "--rounds=1")
+    assert runs_of(sweep) == [("core", case, 1) for case in ("baseline", "bf16", "guides_stack",
+                                                             "guides_stack without bf16")]

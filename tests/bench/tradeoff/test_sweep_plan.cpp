@@ -24,7 +24,7 @@ std::string mistake(const std::string& text) {
 
 TEST(SweepPlan, SaysWhatIsMeasured) {
   const SweepPlan plan = parse_plan(
-      part("model: moe-nano, settings: {train.sequence: 64}, singles: [bf16], leave_one_out: recommended, "
+      part("model: moe-nano, settings: {train.sequence: 64}, singles: [bf16], leave_one_out: guides_stack, "
            "ladder: [bf16, capacity], crossover: [block_sparse], pairs: 5, fit: {gpu-8gb: moe-nano}"),
       "plan.yaml");
   EXPECT_EQ(plan.minutes, 1.5);
@@ -36,7 +36,7 @@ TEST(SweepPlan, SaysWhatIsMeasured) {
   EXPECT_EQ(one.steps, 3);
   EXPECT_EQ(one.settings, std::vector<std::string>{"train.sequence=64"});
   EXPECT_EQ(one.singles, std::vector<std::string>{"bf16"});
-  EXPECT_EQ(one.leave_one_out, "recommended");
+  EXPECT_EQ(one.leave_one_out, "guides_stack");
   EXPECT_EQ(one.ladder, (std::vector<std::string>{"bf16", "capacity"}));
   EXPECT_EQ(one.crossover, std::vector<std::string>{"block_sparse"});
   EXPECT_EQ(one.pairs, 5);
@@ -55,7 +55,7 @@ TEST(SweepPlan, SaysWhatIsMeasured) {
 TEST(SweepPlan, MistakesNameTheFileTheLineAndWhatIsNearest) {
   const std::pair<std::string, std::string> mistakes[] = {
       {part("singles: [bf61]"), "plan.yaml:3: unknown technique bf61; did you mean bf16?"},
-      {part("ladder: [recommended]"), "plan.yaml:3: unknown single technique recommended"},
+      {part("ladder: [guides_stack]"), "plan.yaml:3: unknown single technique guides_stack"},
       {part("leave_one_out: bf16"), "plan.yaml:3: unknown row of several techniques bf16"},
       {part("singels: all"), "plan.yaml:3: unknown key singels of a part; did you mean singles?"},
       {part("singles: all, settings: {train.stesp: 3}"), "plan.yaml:3: train.stesp"},
@@ -120,9 +120,9 @@ TEST(SweepPlan, LaddersFollowTheOrderOfTheGuide) {
     ladder.resize(order.size());
     EXPECT_EQ(ladder, order);
     std::sort(whole.begin(), whole.end());
-    std::vector<std::string> recommended = technique_names(*find_technique("recommended"));
-    std::sort(recommended.begin(), recommended.end());
-    EXPECT_EQ(whole, recommended) << "the last rung is the recommended stack";
+    std::vector<std::string> stack = technique_names(*find_technique("guides_stack"));
+    std::sort(stack.begin(), stack.end());
+    EXPECT_EQ(whole, stack) << "the last rung is the guides' stack";
   }
 }
 

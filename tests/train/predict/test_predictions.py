@@ -106,14 +106,14 @@ def test_each_card_has_both_stacks_and_more_memory_never_fits_less(fits):
              ("24GB", "RTX 4090", "8.9"), ("24GB", "RTX 3090", "8.6"), ("40GB", "A100 40 GB", "8.0"),
              ("80GB", "A100 80 GB", "8.0"), ("80GB", "H100 80 GB", "9.0")]  # fmt: skip
     assert [(row["size"], row["card"], row["compute_capability"], row["stack"]) for row in fits] == [
-        (*card, stack) for card in cards for stack in ("baseline", "recommended")]
+        (*card, stack) for card in cards for stack in ("baseline", "guides_stack")]
     for row in fits:
         assert row["limit"] == int(row["size"][:-2]) << 30
         share = row["peak"] / row["limit"]
         red = share > 0.95 or row["on_card"] > row["limit"]
         assert row["status"] == ("red" if red else "green" if share <= 0.9 else "amber"), row
         assert row["on_card"] - CONTEXT == row["reserved"] >= row["peak"]
-    for stack in ("baseline", "recommended"):
+    for stack in ("baseline", "guides_stack"):
         own = [row for row in fits if row["stack"] == stack]
         for less, more in zip(own, own[1:]):
             if less["limit"] < more["limit"]:
@@ -134,7 +134,7 @@ def of_card(fits: list[dict], card: str, stack: str) -> dict:
 
 
 # Without a preset, CUDA is a Hopper GPU.
-@pytest.mark.parametrize("stack", ["recommended", "baseline"])
+@pytest.mark.parametrize("stack", ["guides_stack", "baseline"])
 def test_one_more_does_not_fit(fits, rows, stack):
     row = of_card(fits, "H100 80 GB", stack)
     for key, value in (("model__layers", row["largest_layers"]), ("train__micro_batch", row["largest_batch"])):
@@ -145,7 +145,7 @@ def test_one_more_does_not_fit(fits, rows, stack):
 
 @pytest.mark.parametrize("card, preset", [("RTX 4060", "gpu-8gb"), ("A100 40 GB", "gpu-a100-40gb")])
 def test_what_fits_on_a_card_is_what_estimate_lets_pass(fits, rows, card, preset, tmp_path):
-    row = of_card(fits, card, "recommended")
+    row = of_card(fits, card, "guides_stack")
     settings = stack_settings(rows, row["stack"], train__micro_batch=row["largest_batch"])
     text = moelab("estimate", "--config", row["model"], *settings, "--print-config").stdout
     run = tmp_path / "run.yaml"
@@ -157,10 +157,10 @@ def test_what_fits_on_a_card_is_what_estimate_lets_pass(fits, rows, card, preset
 
 
 def test_the_largest_model_fits_and_no_larger_one_does(fits, rows):
-    row = of_card(fits, "H100 80 GB", "recommended")
+    row = of_card(fits, "H100 80 GB", "guides_stack")
     sizes = {}
     for name in ("moe-nano", "moe-small", "moe-570m", "moe-740m", "olmoe-1b-7b"):
-        run = estimate("--config", name, *stack_settings(rows, "recommended"))
+        run = estimate("--config", name, *stack_settings(rows, "guides_stack"))
         sizes[name] = (run["model"]["parameters"], holds(row["limit"], run))
     fitting = [name for name, (_, fits_it) in sizes.items() if fits_it]
     assert row["largest_model"] == max(fitting, key=lambda name: sizes[name][0])
@@ -168,4 +168,4 @@ def test_the_largest_model_fits_and_no_larger_one_does(fits, rows):
 
 def test_what_fits_as_text():
     text = moelab("fits", "--config", "moe-570m", "run.threads=1").stdout
-    assert text.startswith("What fits") and text.count("guides' stack ") == 8 and "moe-570m" in text
+    assert text.startswith("What fits") and text.count("guides_stack ") == 8 and "moe-570m" in text

@@ -228,8 +228,8 @@ std::vector<Technique> make_techniques() {
              "What its parts say.",
              {"ava.all_defaults_combined"},
              {"flash_attention", "capacity", "recompute_full", "adamw_compact", "step_in_backward"}}));
-  rows.push_back(together(rows, {"recommended",
-                                 "the guides' stack: what their defaults switch on together",
+  rows.push_back(together(rows, {"guides_stack",
+                                 "what the guides' defaults switch on together",
                                  {},
                                  "What its parts trade.",
                                  "What its parts say.",

@@ -40,7 +40,7 @@ struct ModelCall {
 // or peak, activations (at the peak), host, nvme in bytes.
 int pairs_command(const ModelCall& call);
 
-// For each card of the GPU presets, and for both the baseline and the guides' stack (the row recommended):
+// For each card of the GPU presets, and for both the baseline and the guides' stack (the row guides_stack):
 // the largest named model that fits, and for one model the most layers and the largest micro-batch. Dry runs
 // for CUDA on that card. A run fits when its tensors and cuBLAS's workspaces take at most memory.critical of
 // the card, and what CUDA's caching allocator reserves with CUDA's context at most the whole card. The

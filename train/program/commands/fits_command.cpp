@@ -199,10 +199,9 @@ void print_text(const std::vector<FitRow>& rows, const std::string& model) {
                            "largest model", "layers", "rows", "peak", "taken", "status");
   for (const FitRow& row : rows) {
     std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", size_of(row.card),
-                             row.card.name, row.stack == "recommended" ? "guides' stack" : row.stack,
-                             row.largest_model.empty() ? "none" : row.largest_model, row.largest_layers,
-                             row.largest_batch, human_bytes(row.needs.peak), human_bytes(row.needs.on_card),
-                             row.status);
+                             row.card.name, row.stack, row.largest_model.empty() ? "none" : row.largest_model,
+                             row.largest_layers, row.largest_batch, human_bytes(row.needs.peak),
+                             human_bytes(row.needs.on_card), row.status);
   }
 }
 
@@ -213,7 +212,7 @@ int fits_command(const ModelCall& given) {
   call.overrides.insert(call.overrides.begin(), "run.device=cuda");
   const std::string model = call.config.empty() ? "moe-nano" : call.config;
   std::array<Stack, 2> stacks = {Stack(call, *find_technique("baseline")),
-                                 Stack(call, *find_technique("recommended"))};
+                                 Stack(call, *find_technique("guides_stack"))};
   use_threads(stacks[0].settings(model));
   const std::vector<std::string> models = models_by_size();
   std::vector<FitRow> rows;

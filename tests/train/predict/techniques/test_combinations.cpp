@@ -65,7 +65,7 @@ TEST(Combinations, ExclusionsAreOfSinglesBothWays) {
   EXPECT_TRUE(has("zero_1", "zero_2"));         // two stages
   EXPECT_TRUE(has("data_parallel", "zero_3"));  // ranks that divide the state are such ranks
   EXPECT_FALSE(has("zero_3", "recompute_full"));
-  EXPECT_TRUE(excluded.at("baseline").empty() && excluded.at("recommended").empty());
+  EXPECT_TRUE(excluded.at("baseline").empty() && excluded.at("guides_stack").empty());
 }
 
 TEST(Combinations, TwoClashOverAKeyOrWhenOneIsAllOfTheOther) {

@@ -65,7 +65,7 @@ TEST_P(Row, IsDescribed) {
 
 TEST(Techniques, RowsOfRanksSayHowMany) {
   EXPECT_EQ(ranks_of(techniques().front()), 1);
-  EXPECT_EQ(ranks_of(*find_technique("recommended")), 1);
+  EXPECT_EQ(ranks_of(*find_technique("guides_stack")), 1);
   for (const char* name : {"data_parallel", "zero_3", "zero_3_int8", "zero_2_host"})
     EXPECT_EQ(ranks_of(*find_technique(name)), 2) << name;
 }
@@ -90,18 +90,17 @@ TEST(Techniques, TheFirstIsTheBaselineAndNamesAreUnique) {
 }
 
 TEST(Techniques, ARowOfSeveralHasTheSettingsOfItsParts) {
-  const Technique& recommended = *find_technique("recommended");
-  ASSERT_GT(recommended.parts.size(), 1u);
+  const Technique& stack = *find_technique("guides_stack");
+  ASSERT_GT(stack.parts.size(), 1u);
   size_t settings = 0;
-  for (const std::string_view part : recommended.parts) {
+  for (const std::string_view part : stack.parts) {
     for (const auto& setting : find_technique(part)->settings) {
-      EXPECT_NE(std::find(recommended.settings.begin(), recommended.settings.end(), setting),
-                recommended.settings.end())
+      EXPECT_NE(std::find(stack.settings.begin(), stack.settings.end(), setting), stack.settings.end())
           << setting.first;
       ++settings;
     }
   }
-  EXPECT_EQ(recommended.settings.size(), settings) << "two parts set the same key";
+  EXPECT_EQ(stack.settings.size(), settings) << "two parts set the same key";
 }
 
 TEST(Techniques, ChangesReplaceValuesAndAddKeys) {
