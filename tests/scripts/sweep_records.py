@@ -158,7 +158,8 @@ def plans() -> list[dict]:
     def runs(budget: str, case: str, rate: float, **changes) -> list[dict]:
         return [{"schema": 1, "budget": budget, "case": case, "round": number, "command": [], "rates": [rate] * 4,
                  "peak_bytes": in_bytes(200), "commit": "abc123", "machine": {}, **changes} for number in (0, 1)]
-    out = runs("300MiB", "the plan's choice", 2000, techniques=["bf16", "adam8bit"], settings={})
+    out = runs("300MiB", "the plan's choice", 2000, techniques=["bf16", "adam8bit"], settings={},
+               predicted=1900)
     out += runs("300MiB", "bf16", 1000) + runs("300MiB", "fp16", 900)
     out += runs("400MiB", "the plan's choice", 500) + runs("400MiB", "bf16", 1000)
     return out

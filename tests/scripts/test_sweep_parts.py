@@ -257,11 +257,12 @@ def test_damaged_companions_are_refused_and_nothing_is_written(tmp_path, name, c
 
 
 def test_the_planners_checks_by_hand(whole):
-    """At 300 MiB twice as fast as the fastest drawn; at 400 MiB, recorded without its techniques, half as fast."""
+    """At 300 MiB twice as fast as the fastest drawn; at 400 MiB, recorded without its techniques and predicted speed, half as
+    fast."""
     rows = table_rows(sweep_part_pages.check_blocks(whole[1].checks), "budget")
     assert rows == [
-        ["300MiB", "bf16, adam8bit", "200.00 MiB", "2,000", "bf16", "1,000", "2.00 ×", "2", "**holds**"],
-        ["400MiB", "not recorded", "200.00 MiB", "500", "bf16", "1,000", "0.50 ×", "2", "**does not hold**"]]
+        ["300MiB", "bf16, adam8bit", "200.00 MiB", "2,000", "1,900", "bf16", "1,000", "2.00 ×", "2", "**holds**"],
+        ["400MiB", "not recorded", "200.00 MiB", "500", "–", "bf16", "1,000", "0.50 ×", "2", "**does not hold**"]]
 
 
 def test_a_draw_that_was_cut_off_is_left_out(tmp_path):
