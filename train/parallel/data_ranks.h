@@ -23,10 +23,11 @@ namespace moelab {
 // default: one rank.
 struct DataRanks {
   Communicator* gradients = &one_rank();
-  Communicator* weights = &one_rank();  // gathered for a block's forward or backward pass
-  Communicator* updates = &one_rank();  // parts that were stepped
-  Communicator* control = &one_rank();  // of all ranks: what they decide together
-  Communicator* reports = &one_rank();  // of data-parallel ranks: losses, routing, evaluations
+  Communicator* weights = &one_rank();   // gathered for a block's forward or backward pass
+  Communicator* updates = &one_rank();   // parts that were stepped
+  Communicator* control = &one_rank();   // of all ranks: what they decide together
+  Communicator* reports = &one_rank();   // of data-parallel ranks: losses, routing, evaluations
+  Communicator* of_stage = &one_rank();  // of all ranks with the same layers: norms
   // Ranks that write a checkpoint together, for the stages of a save, which pass while training goes on.
   Communicator* checkpoint = &one_rank();
   // Ranks that have different experts, for the rows that these exchange; …
@@ -47,8 +48,6 @@ struct DataRanks {
   int64_t size() const { return reports->size(); }
   // Whether what all ranks of this stage hold alike is this rank's to save.
   bool first_of_stage() const { return rank() == 0 && tensor->rank() == 0; }
-  // All that have this rank's layers. Stages and slices together are refused.
-  Communicator& of_stage() const { return stages->size() == 1 ? *control : *reports; }
   // Those that hold `parameter`, for its gradients.
   Communicator& gradients_of(const Parameter& parameter) const {
     return parameter.exchanged ? *expert_gradients : *gradients;

@@ -24,6 +24,8 @@ Extent extent(const RankLayout& layout, Axis axis) {
       return {layout.data, layout.tensor};
     case Axis::pipeline:
       return {layout.pipeline, layout.tensor * layout.data};
+    case Axis::stage:
+      return {layout.tensor * layout.data, 1};
     case Axis::all:
       return {layout.ranks(), 1};
   }

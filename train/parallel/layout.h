@@ -7,10 +7,10 @@
 namespace moelab {
 
 // The axes of ranks. `replicas` are the ranks of a data axis that hold the same experts: its part beside
-// `expert`. `all` are all ranks.
-enum class Axis : uint8_t { data, replicas, expert, tensor, pipeline, all };
-constexpr std::array<std::string_view, 6> enum_names(Axis) {
-  return {"data", "replicas", "expert", "tensor", "pipeline", "all"};
+// `expert`. `stage` are the ranks that have the same layers: data and tensor together. `all` are all ranks.
+enum class Axis : uint8_t { data, replicas, expert, tensor, pipeline, stage, all };
+constexpr std::array<std::string_view, 7> enum_names(Axis) {
+  return {"data", "replicas", "expert", "tensor", "pipeline", "stage", "all"};
 }
 
 // How many ranks lie along each axis. Experts borrow the data axis: its ranks hold different experts.

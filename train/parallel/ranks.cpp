@@ -53,13 +53,15 @@ enum UseIndex : size_t {
   expert_updates,
   tensor_sums,
   stage_activations,
-  stage_gradients
+  stage_gradients,
+  stage_control
 };
 constexpr std::array kUses = {
     Use{Axis::data, "gradients"},     Use{Axis::data, "weights"},         Use{Axis::data, "updates"},
     Use{Axis::all, "control"},        Use{Axis::data, "control"},         Use{Axis::expert, "rows"},
     Use{Axis::replicas, "gradients"}, Use{Axis::replicas, "weights"},     Use{Axis::replicas, "updates"},
-    Use{Axis::tensor, "sums"},        Use{Axis::pipeline, "activations"}, Use{Axis::pipeline, "gradients"}};
+    Use{Axis::tensor, "sums"},        Use{Axis::pipeline, "activations"}, Use{Axis::pipeline, "gradients"},
+    Use{Axis::stage, "control"}};
 
 std::string name_of(Axis axis) { return std::string(enum_names(axis)[static_cast<size_t>(axis)]); }
 
@@ -80,6 +82,12 @@ struct Ranks::Groups {
   std::optional<C10dCommunicator> checkpoint = {};  // of ranks that write checkpoints together
 
   std::vector<int64_t> along(Axis axis) const { return ranks_along(layout, axis, rank); }
+  // By which use data-parallel ranks decide together, and by which those of one stage.
+  UseIndex among_data() const { return layout.data == layout.ranks() ? control : reports; }
+  UseIndex among_stage() const {
+    if (layout.pipeline == 1) return control;
+    return layout.tensor == 1 ? among_data() : stage_control;
+  }
   // `prefix`: what no other group of this name has.
   RankGroup meet(const std::string& prefix, const std::string& name,
                  const std::vector<int64_t>& ranks) const {
@@ -90,7 +98,7 @@ struct Ranks::Groups {
     for (size_t i = 0; i < kUses.size(); ++i) {
       const auto [axis, use] = kUses[i];
       if (layout.expert == 1 && axis == Axis::replicas) continue;
-      if (i == reports && layout.data == layout.ranks()) continue;  // by control
+      if ((i == reports && among_data() != i) || (i == stage_control && among_stage() != i)) continue;
       if (along(axis).size() == 1) continue;
       const std::string name = name_of(axis) + "/" + use;
       uses[i].emplace(meet("", name, along(axis)), name, clock);
@@ -152,7 +160,7 @@ void Ranks::connect(c10::Device gpu) {
                     " ranks: " + one_line(error));
   }
   for (size_t i = 0; i < kUses.size(); ++i) {
-    if (i == control || i == reports || !groups_->uses[i]) continue;
+    if (i == control || i == reports || i == stage_control || !groups_->uses[i]) continue;
     groups_->uses[i]->use_for_cuda(groups_->gpus,
                                    places_in(groups_->along(Axis::all), groups_->along(kUses[i].axis)));
   }
@@ -168,7 +176,8 @@ DataRanks Ranks::data() {
           .weights = use(weights),
           .updates = use(updates),
           .control = use(control),
-          .reports = use(layout_.data == layout_.ranks() ? control : reports),
+          .reports = use(groups_->among_data()),
+          .of_stage = use(groups_->among_stage()),
           .checkpoint = groups_->checkpoint ? static_cast<Communicator*>(&*groups_->checkpoint) : &one_rank(),
           .experts = use(expert_rows),
           .expert_gradients = use(expert_gradients),

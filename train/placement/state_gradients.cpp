@@ -288,7 +288,7 @@ std::vector<double> GradientStore::squares_of_each() {
   copies_.finish();
   std::vector<ExactSum> each;
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) each.push_back(own_squares(i));
-  if (gradients_differ()) add_over_ranks(ranks_.of_stage(), each);
+  if (gradients_differ()) add_over_ranks(*ranks_.of_stage, each);
   std::vector<double> values;
   for (const ExactSum& one : each) values.push_back(one.value());
   return values;
@@ -333,7 +333,7 @@ double GradientStore::sum_of(const at::Tensor& squares) const {
 double GradientStore::squares_of(size_t index) {
   finish_exchanges();
   std::vector<ExactSum> one{own_squares(index)};
-  if (gradients_differ()) add_over_ranks(ranks_.of_stage(), one);
+  if (gradients_differ()) add_over_ranks(*ranks_.of_stage, one);
   return one.front().value();
 }
 

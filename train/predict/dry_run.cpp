@@ -62,6 +62,7 @@ struct CountedRanks {
         updates(places.data, layout.data),
         control(rank, layout.ranks()),
         reports(places.data, layout.data),
+        of_stage(rank % in_stage(layout), in_stage(layout)),
         experts(places.expert, layout.expert),
         expert_gradients(places.replicas, replicas_in(layout)),
         expert_weights(places.replicas, replicas_in(layout)),
@@ -71,12 +72,14 @@ struct CountedRanks {
         stage_gradients(places.pipeline, layout.pipeline) {}
 
   static int64_t replicas_in(const RankLayout& layout) { return layout.data / layout.expert; }
+  static int64_t in_stage(const RankLayout& layout) { return layout.data * layout.tensor; }
   DataRanks ranks() {
     return {.gradients = &gradients,
             .weights = &weights,
             .updates = &updates,
             .control = &control,
             .reports = &reports,
+            .of_stage = &of_stage,
             .experts = &experts,
             .expert_gradients = &expert_gradients,
             .expert_weights = &expert_weights,
@@ -96,7 +99,7 @@ struct CountedRanks {
   }
 
   Place places;
-  CountingCommunicator gradients, weights, updates, control, reports, experts, expert_gradients,
+  CountingCommunicator gradients, weights, updates, control, reports, of_stage, experts, expert_gradients,
       expert_weights, expert_updates, tensor, stages, stage_gradients;
 };
 

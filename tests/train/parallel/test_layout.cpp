@@ -46,6 +46,7 @@ TEST(Layout, NumbersRanksTensorFirst) {
   EXPECT_EQ(ranks_along(layout, Axis::replicas, 13), (Ranks{9, 13}));
   EXPECT_EQ(ranks_along(layout, Axis::data, 13), (Ranks{9, 11, 13, 15}));
   EXPECT_EQ(ranks_along(layout, Axis::pipeline, 13), (Ranks{5, 13}));
+  EXPECT_EQ(ranks_along(layout, Axis::stage, 13), (Ranks{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(ranks_along(layout, Axis::all, 13).size(), 16U);
 }
 
@@ -54,7 +55,7 @@ TEST(Layout, GroupsOfAnAxisPartTheWorld) {
   for (const RankLayout& layout :
        {layout_of(24, 4, 3, 2, 2), layout_of(24, 6, 1, 4, 3), layout_of(6, 6, 1, 1, 1)}) {
     for (const Axis axis :
-         {Axis::data, Axis::replicas, Axis::expert, Axis::tensor, Axis::pipeline, Axis::all}) {
+         {Axis::data, Axis::replicas, Axis::expert, Axis::tensor, Axis::pipeline, Axis::stage, Axis::all}) {
       std::set<std::vector<int64_t>> groups;
       std::multiset<int64_t> members;
       for (int64_t rank = 0; rank < layout.ranks(); ++rank) {

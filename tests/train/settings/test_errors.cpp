@@ -272,8 +272,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadOverride{{"parallel.pipeline=2", "model.tie_embeddings=true", "placement.gradients=nvme",
                      "placement.nvme_path=."},
                     "parallel.pipeline=2 with placement.gradients=nvme and model.tie_embeddings=true"},
-        BadOverride{{"parallel.pipeline=2", "parallel.tensor=2"},
-                    "parallel.pipeline=2 with parallel.tensor=2"},
         BadOverride{{"parallel.tensor=3"},
                     "model.d_expert=1024 does not divide over 3 tensor-parallel ranks; try 1023 or 1026"},
         BadOverride{{"parallel.tensor=2", "model.d_expert=33"}, "model.d_expert=33 does not divide over 2"},

@@ -20,7 +20,7 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
   std::array<Mailboxes, 4> data = {mailboxes(), mailboxes(), mailboxes(), mailboxes()};
   std::array<Mailboxes, 3> replicas = {mailboxes(), mailboxes(), mailboxes()};
   Mailboxes rows = mailboxes(), sums = mailboxes(), writes = mailboxes(), handed_on = mailboxes(),
-            handed_back = mailboxes();
+            handed_back = mailboxes(), decisions = mailboxes();
   threads.run([&](Communicator& control) {
     const auto along = [&](Axis axis, Mailboxes& boxes) {
       return ThreadRank(boxes, ranks_along(layout, axis, control.rank()), control.rank());
@@ -34,12 +34,13 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
                expert_weights = along(Axis::replicas, replicas[1]),
                expert_updates = along(Axis::replicas, replicas[2]), tensor = along(Axis::tensor, sums),
                stages = along(Axis::pipeline, handed_on),
-               stage_gradients = along(Axis::pipeline, handed_back);
+               stage_gradients = along(Axis::pipeline, handed_back), of_stage = along(Axis::stage, decisions);
     rank({.gradients = &gradients,
           .weights = &weights,
           .updates = &updates,
           .control = &control,
           .reports = &reports,
+          .of_stage = &of_stage,
           .checkpoint = saves ? &writers : nullptr,
           .experts = &exchanged,
           .expert_gradients = &expert_gradients,
@@ -49,6 +50,16 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
           .stage_gradients = &stage_gradients,
           .tensor = &tensor});
   });
+}
+
+// What a rank has sent, without what ranks decide together.
+inline int64_t sent_bytes(const DataRanks& ranks) {
+  int64_t bytes = 0;
+  for (const Communicator* use :
+       {ranks.gradients, ranks.weights, ranks.updates, ranks.experts, ranks.expert_gradients,
+        ranks.expert_weights, ranks.expert_updates, ranks.tensor, ranks.stages, ranks.stage_gradients})
+    bytes += use->sent_bytes();
+  return bytes;
 }
 
 // As above, for `size` data-parallel ranks, of which `experts` neighbours each share the experts.

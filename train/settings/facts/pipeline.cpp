@@ -68,8 +68,6 @@ void check_pipeline(const Settings& s) {
               "placement.gradients=nvme and model.tie_embeddings=true: the first and the last stage add "
               "their gradients of the embedding, which are in a file; set placement.gradients=host, or "
               "model.tie_embeddings=false");
-  require(s.parallel.tensor == 1, stages + named("parallel.tensor", s.parallel.tensor) +
-                                      ": the two together are not tested; set one of them to 1");
 }
 
 }  // namespace moelab
