@@ -1,13 +1,16 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tests/train/step/compared_runs.h"
 #include "tests/train/step/data_ranks.h"
 #include "tests/train/step/random_run.h"
+#include "train/parallel/layout.h"
 
 // Runs of ranks as threads, to be compared with one rank that takes all micro-batches.
 namespace moelab::test {
@@ -45,37 +48,60 @@ inline Outcome outcome_of(const Settings& s, const BatchSource& batches, DataRan
   return outcome;
 }
 
-// `same_evaluation`: else it is close. It is dropless, and the sums of LibTorch's fp32 products depend on
-// where an expert's rows lie.
-inline void expect_same(const Outcome& got, const Outcome& want, const std::string& where,
-                        bool same_evaluation = true) {
+inline void expect_same(const Outcome& got, const Outcome& want, const std::string& where) {
   EXPECT_EQ(got.numbers, want.numbers) << where;
-  EXPECT_NEAR(got.held_out, want.held_out, same_evaluation ? 0 : 5e-6 * want.held_out) << where;
+  EXPECT_EQ(got.held_out, want.held_out) << where;
   expect_equal(got.weights, want.weights, where);
   expect_equal(got.state, want.state, where);
 }
 
+// Where it does, an evaluation on ranks that share the experts is close alone: it is dropless, and the sums
+// of LibTorch's fp32 products depend on where an expert's rows lie.
 inline bool sums_in_fp32(const Settings& s) { return s.precision.compute == ComputePrecision::fp32; }
 
-// `s` has the accumulation of one of the ranks.
-inline void expect_bits_of_one_rank(const Settings& s, int64_t ranks, const std::string& where) {
+inline RankLayout layout(const Settings& s) {
+  const ParallelSettings& p = s.parallel;
+  return {.data = p.data, .tensor = p.tensor, .pipeline = p.pipeline, .expert = p.expert};
+}
+
+// The run of one rank that takes all micro-batches of a run of ranks, `s`.
+inline Settings alone(const Settings& s) {
   Settings one = s;
   one.parallel = {};
-  one.train.accumulation *= ranks;
-  one.optim.in_backward = false;  // it has no accumulation
-  const BatchSource batches = random_batches(one);
-  const Outcome want = outcome_of(one, batches, {});
+  one.train.accumulation *= std::max<int64_t>(1, s.parallel.data);
+  one.optim.in_backward = s.optim.in_backward && one.train.accumulation == 1;
+  return one;
+}
+
+// Expects the ranks of `s` to have the numbers of `want`, its weights and its state, each rank its part.
+inline void expect_outcome(const Settings& s, const BatchSource& batches, const Outcome& want,
+                           const std::string& where) {
   for (const double number : want.numbers) ASSERT_TRUE(std::isfinite(number)) << where;
-  std::vector<Outcome> got(ranks);
+  std::vector<Outcome> got(layout(s).ranks());
   try {
-    run_data_ranks(
-        ranks, [&](DataRanks data) { got[data.rank()] = outcome_of(s, batches, data); }, s.parallel.expert);
+    run_ranks(layout(s),
+              [&](DataRanks ranks) { got[ranks.control->rank()] = outcome_of(s, batches, ranks); });
   } catch (const std::exception& error) {
     FAIL() << where << ": " << error.what();
   }
+  std::set<std::string> left;
+  for (const auto* entries : {&want.weights, &want.state})
+    for (const TensorEntry& entry : *entries) left.insert(entry.name);
   const bool same_evaluation = s.parallel.expert == 1 || !sums_in_fp32(s);
-  for (int64_t r = 0; r < ranks; ++r)
-    expect_same(got[r], want, where + " rank " + std::to_string(r), same_evaluation);
+  for (size_t r = 0; r < got.size(); ++r) {
+    const std::string rank = where + ", rank " + std::to_string(r);
+    EXPECT_EQ(got[r].numbers, want.numbers) << rank;
+    EXPECT_NEAR(got[r].held_out, want.held_out, same_evaluation ? 0 : 5e-6 * want.held_out) << rank;
+    expect_among(got[r].weights, want.weights, left, rank);
+    expect_among(got[r].state, want.state, left, rank);
+  }
+  EXPECT_TRUE(left.empty()) << where << ": no rank has " << *left.begin();
+}
+
+// `s` has the accumulation of one of the ranks.
+inline void expect_bits_of_one_rank(const Settings& s, const std::string& where) {
+  const BatchSource batches = random_batches(alone(s));
+  expect_outcome(s, batches, outcome_of(alone(s), batches, {}), where);
 }
 
 }  // namespace moelab::test

@@ -1,6 +1,8 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,20 @@ inline void expect_equal(const std::vector<TensorEntry>& a, const std::vector<Te
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].name, b[i].name) << where;
     EXPECT_TRUE(bitwise_equal(a[i].tensor, own_part(b[i].tensor, a[i]))) << where << ": " << a[i].name;
+  }
+}
+
+// Expects each entry of `got`, a rank's, to be in the whole run bit by bit, and takes it off the names
+// `left`.
+inline void expect_among(const std::vector<TensorEntry>& got, const std::vector<TensorEntry>& want,
+                         std::set<std::string>& left, const std::string& where) {
+  std::map<std::string, at::Tensor> whole;
+  for (const TensorEntry& entry : want) whole[entry.name] = entry.tensor;
+  for (const TensorEntry& entry : got) {
+    ASSERT_TRUE(whole.contains(entry.name)) << where << ": " << entry.name;
+    EXPECT_TRUE(bitwise_equal(entry.tensor, own_part(whole[entry.name], entry)))
+        << where << ": " << entry.name;
+    left.erase(entry.name);
   }
 }
 

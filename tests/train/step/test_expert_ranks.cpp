@@ -8,7 +8,7 @@
 
 #include "kernels/moe/dispatch.h"
 #include "tests/temporary_folder.h"
-#include "tests/train/step/beside_one_rank.h"
+#include "tests/train/step/close_to_one_rank.h"
 #include "train/predict/dry_run.h"
 #include "train/settings/load.h"
 
@@ -49,40 +49,16 @@ TEST(ExpertRanks, HaveTheBitsOfOneRank) {
     for (const Layout& at : {Layout{2, 2}, Layout{4, 2}, Layout{4, 4}}) {
       const std::string where = std::to_string(at.ranks) + " ranks, experts over " +
                                 std::to_string(at.experts) + ": " + (more.empty() ? "" : more.front());
-      test::expect_bits_of_one_rank(settings_of(at.ranks, at.experts, more), at.ranks, where);
+      test::expect_bits_of_one_rank(settings_of(at.ranks, at.experts, more), where);
       if (HasFailure()) return;
     }
   }
 }
 
-double relative_difference(const std::vector<TensorEntry>& got, const std::vector<TensorEntry>& want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const at::Tensor whole = test::own_part(want[i].tensor, got[i]).to(at::kDouble);
-    difference += got[i].tensor.to(at::kDouble).sub(whole).square().sum().item<double>();
-    size += whole.square().sum().item<double>();
-  }
-  return std::sqrt(difference / size);
-}
-
 // LibTorch's fp32 products of groups of any size depend on where a row lies.
 TEST(ExpertRanks, DroplessInFp32IsClose) {
-  constexpr int64_t kStepsThere = 5;
   const Settings s = settings_of(4, 2, {"model.dispatch=dropless"});
-  Settings one = s;
-  one.parallel = {};
-  one.train.accumulation = 4;
-  const BatchSource batches = test::random_batches(one);
-  const auto trained = [&](const Settings& settings, DataRanks ranks) {
-    Trainer trainer(settings, at::kCPU, batches, ranks);
-    for (int64_t step = 0; step < kStepsThere; ++step) trainer.step(step);
-    std::vector<TensorEntry> weights = trainer.weights();
-    for (TensorEntry& entry : weights) entry.tensor = entry.tensor.clone();
-    return weights;
-  };
-  const std::vector<TensorEntry> want = trained(one, {});
-  test::run_data_ranks(
-      4, [&](DataRanks ranks) { EXPECT_LE(relative_difference(trained(s, ranks), want), 5e-6); }, 2);
+  EXPECT_LE(test::difference(test::train_on(s), test::train(test::alone(s), {})), 5e-6);
 }
 
 // Of each layer and micro-batch the rows of other ranks' experts travel four times, and their router weights
@@ -108,11 +84,7 @@ TEST(ExpertRanks, SendWhatTheoryAndTheDryRunSay) {
           EXPECT_EQ(ranks.experts->sent_bytes(), theory);
           const DryRun& run = predicted[static_cast<size_t>(ranks.rank())];
           EXPECT_EQ(run.sent_rows_bytes, theory);
-          int64_t sent = 0;
-          for (const Communicator* use : {ranks.gradients, ranks.weights, ranks.updates, ranks.experts,
-                                          ranks.expert_gradients, ranks.expert_weights, ranks.expert_updates})
-            sent += use->sent_bytes();
-          EXPECT_EQ(run.sent_bytes, sent) << "rank " << ranks.rank();
+          EXPECT_EQ(run.sent_bytes, test::sent_bytes(ranks)) << "rank " << ranks.rank();
         },
         experts);
   }

@@ -1,23 +1,21 @@
 // Ranks that share the layers (parallel.pipeline), as threads, beside one rank that has all of them.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "kernels/memory/report.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/step/beside_one_rank.h"
-#include "train/parallel/layout.h"
+#include "tests/train/step/close_to_one_rank.h"
 #include "train/predict/dry_run.h"
 #include "train/settings/load.h"
 
 namespace moelab {
 namespace {
 
+using test::alone;
+using test::layout;
 using test::Outcome;
 using Overrides = std::vector<std::string>;
 
@@ -30,62 +28,6 @@ Settings settings_of(const Overrides& more) {
   return load_settings({.config = "moe-pico", .overrides = all});
 }
 
-RankLayout layout(const Settings& s) {
-  const ParallelSettings& p = s.parallel;
-  return {.data = p.data, .tensor = p.tensor, .pipeline = p.pipeline, .expert = p.expert};
-}
-
-// The run of one rank that takes all micro-batches.
-Settings alone(const Settings& s) {
-  Settings one = s;
-  one.parallel = {};
-  one.train.accumulation *= s.parallel.data;
-  return one;
-}
-
-// Each entry of a rank is in the whole run, bit by bit.
-void expect_among(const std::vector<TensorEntry>& got, const std::vector<TensorEntry>& want,
-                  std::set<std::string>& left, const std::string& where) {
-  std::map<std::string, at::Tensor> whole;
-  for (const TensorEntry& entry : want) whole[entry.name] = entry.tensor;
-  for (const TensorEntry& entry : got) {
-    ASSERT_TRUE(whole.contains(entry.name)) << where << ": " << entry.name;
-    EXPECT_TRUE(test::bitwise_equal(entry.tensor, test::own_part(whole[entry.name], entry)))
-        << where << ": " << entry.name;
-    left.erase(entry.name);
-  }
-}
-
-void expect_outcome(const Settings& s, const BatchSource& batches, const Outcome& want,
-                    const std::string& where) {
-  for (const double number : want.numbers) ASSERT_TRUE(std::isfinite(number)) << where;
-  std::vector<Outcome> got(layout(s).ranks());
-  try {
-    test::run_ranks(layout(s), [&](DataRanks ranks) {
-      got[ranks.control->rank()] = test::outcome_of(s, batches, ranks);
-    });
-  } catch (const std::exception& error) {
-    FAIL() << where << ": " << error.what();
-  }
-  std::set<std::string> left;
-  for (const auto* entries : {&want.weights, &want.state})
-    for (const TensorEntry& entry : *entries) left.insert(entry.name);
-  for (size_t r = 0; r < got.size(); ++r) {
-    const std::string rank = where + ", rank " + std::to_string(r);
-    EXPECT_EQ(got[r].numbers, want.numbers) << rank;
-    const bool same_evaluation = s.parallel.expert == 1 || !test::sums_in_fp32(s);
-    EXPECT_NEAR(got[r].held_out, want.held_out, same_evaluation ? 0 : 5e-6 * want.held_out) << rank;
-    expect_among(got[r].weights, want.weights, left, rank);
-    expect_among(got[r].state, want.state, left, rank);
-  }
-  EXPECT_TRUE(left.empty()) << where << ": no rank has " << *left.begin();
-}
-
-void expect_bits_of_one_rank(const Settings& s, const std::string& where) {
-  const BatchSource batches = test::random_batches(alone(s));
-  expect_outcome(s, batches, test::outcome_of(alone(s), batches, {}), where);
-}
-
 void expect_bits_of_one_rank(const std::vector<Overrides>& cases, const std::vector<Overrides>& layouts) {
   for (const Overrides& more : cases) {
     for (const Overrides& ranks : layouts) {
@@ -93,7 +35,7 @@ void expect_bits_of_one_rank(const std::vector<Overrides>& cases, const std::vec
       all.insert(all.end(), ranks.begin(), ranks.end());
       std::string where;
       for (const std::string& one : all) where += one + " ";
-      expect_bits_of_one_rank(settings_of(all), where);
+      test::expect_bits_of_one_rank(settings_of(all), where);
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -152,52 +94,28 @@ TEST(PipelineRanks, AddGradientsOnceAStepAsDataParallelRanksDo) {
     const Outcome one = test::outcome_of(data, batches, ranks);
     if (ranks.rank() == 0) want = one;
   });
-  expect_outcome(s, batches, want, "parallel.reduce=step");
+  test::expect_outcome(s, batches, want, "parallel.reduce=step");
 }
 
 // Each end of the pipeline has a copy of the embedding and a part of its gradient. These are added in another
 // order than on one rank.
 TEST(PipelineRanks, KeepATiedEmbeddingAlikeAtBothEnds) {
-  constexpr int64_t kStepsThere = 5;
   for (const Overrides& more : {Overrides{"parallel.pipeline=2"},
                                 {"parallel.pipeline=4", "placement.gradients=host"},
                                 {"parallel.pipeline=2", "parallel.data=2", "parallel.zero=1"}}) {
     Settings s = settings_of(more);
     s.model.tie_embeddings = true;
-    const BatchSource batches = test::random_batches(alone(s));
-    std::vector<double> norms(layout(s).ranks() + 1);
-    const auto trained = [&](const Settings& settings, DataRanks ranks, double& norm) {
-      Trainer trainer(settings, at::kCPU, batches, ranks);
-      for (int64_t step = 0; step < kStepsThere; ++step) norm = trainer.step(step).gradient_norm;
-      std::map<std::string, TensorEntry> weights;
-      for (TensorEntry entry : trainer.weights()) {
-        entry.tensor = entry.tensor.clone();
-        weights.emplace(entry.name, entry);
-      }
-      return weights;
-    };
-    const auto want = trained(alone(s), {}, norms.back());
-    std::vector<std::map<std::string, TensorEntry>> got(layout(s).ranks());
-    test::run_ranks(layout(s), [&](DataRanks ranks) {
-      const int64_t r = ranks.control->rank();
-      got[r] = trained(s, ranks, norms[r]);
-    });
-    for (size_t r = 0; r < got.size(); ++r) {
-      double difference = 0, size = 0;
-      for (const auto& [name, entry] : got[r]) {
-        const at::Tensor whole = test::own_part(want.at(name).tensor, entry).to(at::kDouble);
-        difference += entry.tensor.to(at::kDouble).sub(whole).square().sum().item<double>();
-        size += whole.square().sum().item<double>();
-      }
-      EXPECT_LE(std::sqrt(difference / size), 5e-6) << more.front() << " rank " << r;
-      EXPECT_EQ(norms[r], norms[0]);
-      EXPECT_NEAR(norms[r], norms.back(), 1e-5 * norms.back());
-    }
+    const test::Trained want = test::train(alone(s), {});
+    const std::vector<test::Trained> got = test::train_on(s);
+    EXPECT_LE(test::difference(got, want), 5e-6) << more.front();
+    const double norm = got[0].steps.back().gradient_norm, norm_alone = want.steps.back().gradient_norm;
+    EXPECT_NEAR(norm, norm_alone, 1e-5 * norm_alone);
+    for (const test::Trained& rank : got) EXPECT_EQ(rank.steps.back().gradient_norm, norm);
     const size_t in_stage = got.size() / s.parallel.pipeline;
     for (size_t r = 0; r < in_stage; ++r) {
-      const TensorEntry &first = got[r].at("embedding"),
-                        &last = got[got.size() - in_stage + r].at("embedding");
-      EXPECT_TRUE(test::bitwise_equal(first.tensor, last.tensor)) << more.front();
+      const at::Tensor first = test::weight("embedding", got[r]),
+                       last = test::weight("embedding", got[got.size() - in_stage + r]);
+      EXPECT_TRUE(test::bitwise_equal(first, last)) << more.front();
     }
   }
 }

@@ -2,28 +2,22 @@
 // Their products are sums in another order, so their bits cannot be one rank's.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "tests/temporary_folder.h"
-#include "tests/train/step/beside_one_rank.h"
-#include "tests/train/step/data_ranks.h"
-#include "train/parallel/layout.h"
+#include "tests/train/step/close_to_one_rank.h"
 #include "train/predict/dry_run.h"
 #include "train/settings/load.h"
 
 namespace moelab {
 namespace {
 
+using test::alone;
+using test::difference;
+using test::Trained;
+using test::widths;
 using Overrides = std::vector<std::string>;
-
-constexpr int64_t kStepsHere = 5;
-
-// At some widths the CPU's products split a sum as two ranks do, so one width proves little.
-Overrides widths(int64_t width) {
-  return {"model.d_model=" + std::to_string(width), "model.d_expert=" + std::to_string(width + 8)};
-}
 
 Settings settings_of(const RankLayout& layout, const Overrides& more) {
   Overrides all = test::kTinyRun;
@@ -33,68 +27,6 @@ Settings settings_of(const RankLayout& layout, const Overrides& more) {
   all.insert(all.end(), {"model.vocab=64", "model.kv_heads=4"});
   all.insert(all.end(), more.begin(), more.end());
   return load_settings({.config = "moe-pico", .overrides = all});
-}
-
-// The same run on one rank.
-Settings alone(const Settings& s) {
-  Settings one = s;
-  one.parallel = {};
-  one.train.accumulation *= std::max<int64_t>(1, s.parallel.data);
-  one.optim.in_backward = s.optim.in_backward && one.train.accumulation == 1;
-  return one;
-}
-
-struct Trained {
-  std::vector<StepReport> steps;
-  double held_out = 0;
-  std::vector<TensorEntry> weights;
-};
-
-Trained train(const Settings& s, DataRanks ranks) {
-  const BatchSource batches = test::random_batches(alone(s));
-  Trainer trainer(s, at::kCPU, batches, ranks);
-  Trained trained;
-  for (int64_t step = 0; step < kStepsHere; ++step) trained.steps.push_back(trainer.step(step));
-  trained.held_out = trainer.evaluate([&](int64_t b) { return batches(100 + b, 0, 2); }, 3);
-  trained.weights = trainer.weights();
-  for (TensorEntry& entry : trained.weights) entry.tensor = entry.tensor.clone();
-  return trained;
-}
-
-std::vector<Trained> train_on(const RankLayout& layout, const Settings& s) {
-  std::vector<Trained> trained(layout.ranks());
-  test::run_ranks(layout, [&](DataRanks ranks) { trained[ranks.control->rank()] = train(s, ranks); });
-  return trained;
-}
-
-// Relative Frobenius norm of the difference, of all weights together. Each element counts once.
-double difference(const std::vector<Trained>& ranks, const Trained& whole) {
-  double apart = 0, size = 0;
-  for (const Trained& rank : ranks) {
-    for (size_t i = 0; i < rank.weights.size(); ++i) {
-      const TensorEntry& entry = rank.weights[i];
-      if (entry.elsewhere) continue;
-      const at::Tensor want = test::own_part(whole.weights[i].tensor, entry).to(at::kDouble);
-      apart += entry.tensor.to(at::kDouble).sub(want).square().sum().item<double>();
-      size += want.square().sum().item<double>();
-    }
-  }
-  double all = 0;
-  for (const TensorEntry& entry : whole.weights)
-    all += entry.tensor.to(at::kDouble).square().sum().item<double>();
-  EXPECT_NEAR(size / all, 1, 1e-5) << "the ranks do not have every weight once";
-  return std::sqrt(apart / all);
-}
-
-void expect_close_reports(const Trained& got, const Trained& want, double bound, const std::string& where) {
-  for (size_t i = 0; i < want.steps.size(); ++i) {
-    const StepReport &a = got.steps[i], &b = want.steps[i];
-    EXPECT_NEAR(a.loss, b.loss, bound * b.loss) << where;
-    EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 10 * bound * b.gradient_norm) << where;
-    EXPECT_EQ(a.tokens, b.tokens) << where;
-    EXPECT_EQ(a.skipped, b.skipped) << where;
-  }
-  EXPECT_NEAR(got.held_out, want.held_out, bound * want.held_out) << where;
 }
 
 struct Case {
@@ -130,15 +62,14 @@ TEST(TensorTraining, IsCloseToOneRankInFp32) {
       Overrides more = widths(width);
       more.insert(more.end(), one.more.begin(), one.more.end());
       const Settings s = settings_of(one.layout, more);
-      const std::string where = (one.more.empty() ? "" : one.more.front()) + ", width " +
-                                std::to_string(width) + ", " + std::to_string(one.layout.ranks()) + " ranks";
-      SCOPED_TRACE(where);
-      const Trained want = train(alone(s), {});
-      const std::vector<Trained> got = train_on(one.layout, s);
+      SCOPED_TRACE((one.more.empty() ? "" : one.more.front()) + ", width " + std::to_string(width) + ", " +
+                   std::to_string(one.layout.ranks()) + " ranks");
+      const Trained want = test::train(alone(s), {});
+      const std::vector<Trained> got = test::train_on(s);
       const double apart = difference(got, want);
       EXPECT_LE(apart, 5e-6);
       if (!s.optim.in_backward || alone(s).optim.in_backward)
-        for (const Trained& rank : got) expect_close_reports(rank, want, 1e-5, where);
+        for (const Trained& rank : got) test::expect_close_reports(rank, want, 1e-5);
       if (HasFailure()) return;
     }
   }
@@ -157,11 +88,11 @@ TEST(TensorTraining, IsAsExactAsOneRankInBf16) {
       SCOPED_TRACE(one.more.front() + ", width " + std::to_string(width));
       Overrides more = widths(width);
       more.insert(more.end(), one.more.begin(), one.more.end());
-      const Trained want = train(alone(settings_of(one.layout, more)), {});
+      const Trained want = test::train(alone(settings_of(one.layout, more)), {});
       more.push_back("precision.compute=bf16");
       const Settings s = settings_of(one.layout, more);
-      const double of_one = difference({train(alone(s), {})}, want),
-                   of_ranks = difference(train_on(one.layout, s), want);
+      const double of_one = difference({test::train(alone(s), {})}, want),
+                   of_ranks = difference(test::train_on(s), want);
       EXPECT_GT(of_one, 1e-5);
       EXPECT_LE(of_ranks, 1.1 * of_one);
     }
@@ -187,12 +118,7 @@ TEST(TensorTraining, SendsWhatTheoryAndTheDryRunSay) {
       EXPECT_EQ(ranks.tensor->sent_bytes(), theory);
       const DryRun& run = predicted[static_cast<size_t>(ranks.control->rank())];
       EXPECT_EQ(run.sent_sums_bytes, theory);
-      int64_t sent = 0;
-      for (const Communicator* use :
-           {ranks.gradients, ranks.weights, ranks.updates, ranks.experts, ranks.expert_gradients,
-            ranks.expert_weights, ranks.expert_updates, ranks.tensor})
-        sent += use->sent_bytes();
-      EXPECT_EQ(run.sent_bytes, sent) << "rank " << ranks.control->rank();
+      EXPECT_EQ(run.sent_bytes, test::sent_bytes(ranks)) << "rank " << ranks.control->rank();
     });
   }
 }

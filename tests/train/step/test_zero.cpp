@@ -114,7 +114,7 @@ TEST(Zero, EveryThreeTechniquesTogetherHaveTheBitsOfOneRank) {
   for (const Levels& row : array.rows()) {
     SCOPED_TRACE(text_of(row));
     const Settings s = load_settings({.config = "moe-pico", .overrides = overrides_of(row, drive.path())});
-    expect_bits_of_one_rank(s, s.parallel.data, text_of(row));
+    expect_bits_of_one_rank(s, text_of(row));
     if (HasFailure()) return;
   }
 }
