@@ -6,12 +6,15 @@
 
 #include <cmath>
 #include <functional>
+#include <mutex>
+#include <set>
 
 #include "tests/temporary_folder.h"
 #include "tests/train/step/compared_runs.h"
 #include "tests/train/step/data_ranks.h"
 #include "tests/train/step/random_run.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/program/commands/open_run.h"
 #include "train/program/commands/run_state.h"
 #include "train/settings/load.h"
 
@@ -22,19 +25,22 @@ constexpr int64_t kMicroBatches = 12;  // of a step, over all ranks
 
 using Overrides = std::vector<std::string>;
 
-// Data-parallel ranks that divide the state by a stage of ZeRO, and the experts; and how many share matrices.
+// Data-parallel ranks that divide the state by a stage of ZeRO, and the experts; how many share matrices, and
+// how many share layers, in chunks.
 struct Layout {
-  int64_t ranks = 1, stage = 0, experts = 1, tensor = 1;
+  int64_t ranks = 1, stage = 0, experts = 1, tensor = 1, pipeline = 1, chunks = 1;
   std::string text() const {
     return std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", experts over " +
-           std::to_string(experts) + ", matrices over " + std::to_string(tensor);
+           std::to_string(experts) + ", matrices over " + std::to_string(tensor) + ", layers over " +
+           std::to_string(pipeline) + " x " + std::to_string(chunks);
   }
 };
 
 // Runs rank(ranks) on each.
 void run(const Layout& layout, const std::function<void(DataRanks)>& rank) {
-  test::run_ranks({.data = layout.ranks, .tensor = layout.tensor, .expert = layout.experts}, rank,
-                  layout.stage > 0);
+  test::run_ranks(
+      {.data = layout.ranks, .tensor = layout.tensor, .pipeline = layout.pipeline, .expert = layout.experts},
+      rank, layout.stage > 0);
 }
 
 Settings settings_of(const Layout& layout, const Overrides& more) {
@@ -53,6 +59,9 @@ Settings settings_of(const Layout& layout, const Overrides& more) {
                    "parallel.zero=" + std::to_string(layout.ranks == 1 ? 0 : layout.stage),
                    "parallel.expert=" + std::to_string(layout.experts),
                    "parallel.tensor=" + std::to_string(layout.tensor),
+                   "parallel.pipeline=" + std::to_string(layout.pipeline),
+                   "parallel.chunks=" + std::to_string(layout.chunks),
+                   std::string("parallel.schedule=") + (layout.chunks > 1 ? "interleaved" : "1f1b"),
                    "train.accumulation=" + std::to_string(kMicroBatches / layout.ranks)};
   all.insert(all.end(), more.begin(), more.end());
   return load_settings({.config = "moe-pico", .overrides = all});
@@ -168,6 +177,48 @@ TEST(ResumeRanks, SlicesOfMatricesGoToOtherRanks) {
       });
       if (HasFailure()) return;
     }
+  }
+}
+
+// Every two ways of sharing the model at four ranks: each takes a step from what the one before has saved,
+// unless its steps have other bits than one rank's; at the end one rank writes the files that it would have
+// written alone.
+TEST(ResumeRanks, EveryPairOfAxesGoesOnFromEveryOther) {
+  const Overrides more = {"precision.compute=bf16", "model.layers=4", "model.tie_embeddings=false"};
+  std::vector<Outcome> alone;
+  const TemporaryFolder folder, whole;
+  for (int64_t steps = 0; steps <= 6; ++steps)
+    alone.push_back(train(settings_of({}, more), {}, 0, steps, whole.path(), true));
+  train(settings_of({}, more), {}, 0, 1, folder.path(), true);
+  int64_t step = 1;
+  for (const Layout& layout :
+       {Layout{.ranks = 4, .stage = 3, .experts = 2}, Layout{.tensor = 2, .pipeline = 2},
+        Layout{.ranks = 2, .stage = 3, .pipeline = 2}, Layout{.ranks = 2, .experts = 2, .tensor = 2},
+        Layout{.ranks = 2, .experts = 2, .pipeline = 2}, Layout{.ranks = 2, .stage = 3, .tensor = 2},
+        Layout{.ranks = 2, .stage = 3, .pipeline = 2, .chunks = 2},
+        Layout{.tensor = 2, .pipeline = 2, .chunks = 2},
+        Layout{.ranks = 2, .experts = 2, .pipeline = 2, .chunks = 2}, Layout{}}) {
+    SCOPED_TRACE(layout.text());
+    const Settings s = settings_of(layout, more);
+    const int64_t from = step;
+    const bool same_bits = layout.tensor == 1 && layout.ranks > 1;
+    step += same_bits ? 1 : 0;
+    std::set<std::string> left;
+    for (const auto* entries : {&alone[step].weights, &alone[step].state})
+      for (const TensorEntry& entry : *entries) left.insert(entry.name);
+    std::mutex mutex;
+    run(layout, [&](DataRanks ranks) {
+      const Outcome got = train(s, ranks, from, step, folder.path(), true);
+      const std::lock_guard lock(mutex);
+      test::expect_among(got.weights, alone[step].weights, left, layout.text());
+      test::expect_among(got.state, alone[step].state, left, layout.text());
+    });
+    EXPECT_TRUE(left.empty()) << "no rank has " << *left.begin();
+    if (HasFailure()) return;
+  }
+  for (const char* const file : {"model.safetensors", "optimizer.safetensors"}) {
+    const std::string last = "step-" + std::to_string(step);
+    EXPECT_EQ(read_text(folder.path() / last / file), read_text(whole.path() / last / file)) << file;
   }
 }
 
