@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "train/step/routing_report.h"
+#include "train/step/stage_passes.h"
 #include "train/step/step_form.h"
 
 namespace moelab {
@@ -70,7 +71,7 @@ void Trainer::LaunchedStep::take_losses(int64_t i, const LossParts& parts) {
 void Trainer::LaunchedStep::take_routing() {
   if (trainer_.stage_passes_) {
     reports_.resize(trainer_.settings_.train.accumulation);
-    for (const MicroBatchReport& own : of_last_stage(trainer_.ranks_, std::move(reports_)))
+    for (const MicroBatchReport& own : trainer_.stage_passes_->of_last(std::move(reports_)))
       add_to_report(own);
   }
   if (losses_.empty()) trainer_.report_routing(report_);

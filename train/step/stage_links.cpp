@@ -25,21 +25,24 @@ StageLinks::StageLinks(const DataRanks& ranks, const Transformer& model)
 
 void StageLinks::post(Communicator& stages, Waiting& waiting, int64_t to,
                       const std::vector<at::Tensor>& tensors) {
-  Sent& sent = waiting.emplace_back();
+  Messages& sent = waiting.emplace_back();
   for (const at::Tensor& tensor : tensors) {
     sent.tensors.push_back(tensor.detach().contiguous());
     sent.transfers.push_back(stages.send(sent.tensors.back(), to));
   }
 }
 
-std::vector<at::Tensor> StageLinks::take(Communicator& stages, int64_t from, at::IntArrayRef shape_BS) {
-  std::vector<at::Tensor> tensors = {at::empty({shape_BS[0], shape_BS[1], width_}, options_)};
-  if (losses_) tensors.push_back(at::empty({2}, options_.dtype(at::kFloat)));
-  const Clock::time_point start = Clock::now();
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  for (const at::Tensor& tensor : tensors) transfers.push_back(stages.receive(tensor, from));
-  for (const auto& transfer : transfers) transfer->wait();
-  waited_ += Clock::now() - start;
+void StageLinks::expect(Communicator& stages, Waiting& waiting, int64_t from, at::IntArrayRef shape_BS) {
+  Messages& expected = waiting.emplace_back();
+  expected.tensors = {at::empty({shape_BS[0], shape_BS[1], width_}, options_)};
+  if (losses_) expected.tensors.push_back(at::empty({2}, options_.dtype(at::kFloat)));
+  for (const at::Tensor& tensor : expected.tensors)
+    expected.transfers.push_back(stages.receive(tensor, from));
+}
+
+std::vector<at::Tensor> StageLinks::take(Waiting& expected) {
+  std::vector<at::Tensor> tensors = expected.front().tensors;
+  settle(expected, expected.size() - 1);
   return tensors;
 }
 
@@ -51,9 +54,14 @@ void StageLinks::send(const Hidden& h, size_t left) {
   post(stages_, forward_, after_, tensors);
 }
 
-Hidden StageLinks::receive(at::IntArrayRef shape_BS) {
+void StageLinks::expect(at::IntArrayRef shape_BS) {
   const KindScope kind(Kind::activations);
-  const std::vector<at::Tensor> given = take(stages_, before_, shape_BS);
+  expect(stages_, expected_forward_, before_, shape_BS);
+}
+
+Hidden StageLinks::receive() {
+  const KindScope kind(Kind::activations);
+  const std::vector<at::Tensor> given = take(expected_forward_);
   if (losses_) return {given[0], given[1][0].clone(), given[1][1].clone()};
   const at::Tensor none = at::zeros({}, options_.dtype(at::kFloat));
   return {given[0], none, none};
@@ -68,9 +76,14 @@ void StageLinks::send_gradients(const StageInput& input) {
   post(gradients_, backward_, before_, tensors);
 }
 
-variable_list StageLinks::receive_gradients(at::IntArrayRef shape_BS) {
+void StageLinks::expect_gradients(at::IntArrayRef shape_BS) {
   const KindScope kind(Kind::communication);
-  const std::vector<at::Tensor> given = take(gradients_, after_, shape_BS);
+  expect(gradients_, expected_backward_, after_, shape_BS);
+}
+
+variable_list StageLinks::receive_gradients() {
+  const KindScope kind(Kind::communication);
+  const std::vector<at::Tensor> given = take(expected_backward_);
   if (!losses_) return {given[0]};
   return {given[0], given[1][0], given[1][1]};
 }
@@ -85,8 +98,7 @@ void StageLinks::settle(Waiting& waiting, size_t left) {
 }
 
 void StageLinks::forget() {
-  forward_.clear();
-  backward_.clear();
+  for (Waiting* one : {&forward_, &backward_, &expected_forward_, &expected_backward_}) one->clear();
 }
 
 void StageLinks::settle(size_t left) {

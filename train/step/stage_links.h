@@ -36,37 +36,42 @@ class StageLinks {
   // Hands `h` on, once all but the `left` newest messages in this direction were received. Its tensors live
   // until they were received.
   void send(const Hidden& h, size_t left = 0);
-  // What the stage before hands on for B rows of S tokens.
-  Hidden receive(at::IntArrayRef shape_BS);
+  // Has what the stage before hands on next, for B rows of S tokens, come while this one computes.
+  void expect(at::IntArrayRef shape_BS);
+  // What was expected first, once it is there.
+  Hidden receive();
   // Likewise for gradients, in the other direction.
   void send_gradients(const StageInput& input);
-  // Of what `send` handed on for that many.
-  torch::autograd::variable_list receive_gradients(at::IntArrayRef shape_BS);
+  void expect_gradients(at::IntArrayRef shape_BS);
+  torch::autograd::variable_list receive_gradients();
   // Returns once all but the `left` newest messages in each direction were received.
   void settle(size_t left = 0);
 
-  // Stops waiting for what was sent, after a pass has failed.
+  // Stops waiting for what was sent and expected, after a pass has failed.
   void forget();
 
   // Time spent in waiting for messages.
   double waited_seconds() const { return std::chrono::duration<double>(waited_).count(); }
 
  private:
-  struct Sent {
+  // The messages of one pass.
+  struct Messages {
     std::vector<at::Tensor> tensors;
     std::vector<std::unique_ptr<Transfer>> transfers;
   };
-  using Waiting = std::deque<Sent>;
+  using Waiting = std::deque<Messages>;
   void post(Communicator& stages, Waiting& waiting, int64_t to, const std::vector<at::Tensor>& tensors);
-  std::vector<at::Tensor> take(Communicator& stages, int64_t from, at::IntArrayRef shape_BS);
+  void expect(Communicator& stages, Waiting& waiting, int64_t from, at::IntArrayRef shape_BS);
+  std::vector<at::Tensor> take(Waiting& expected);
   void settle(Waiting& waiting, size_t left);
 
   Communicator &stages_, &gradients_;
   int64_t before_, after_;  // stages
   int64_t width_;
-  at::TensorOptions options_;  // of the residual stream
-  bool losses_;                // there are auxiliary losses
-  Waiting forward_, backward_;
+  at::TensorOptions options_;   // of the residual stream
+  bool losses_;                 // there are auxiliary losses
+  Waiting forward_, backward_;  // sent
+  Waiting expected_forward_, expected_backward_;
   std::chrono::steady_clock::duration waited_{};
 };
 

@@ -48,13 +48,33 @@ int64_t Trainer::StagePasses::micro_batch(int64_t number) const {
 
 void Trainer::StagePasses::run(StepForm& form) {
   const ParallelSettings& settings = trainer_.settings_.parallel;
-  for (const PipelineAction& action :
-       pipeline_actions(settings.schedule, settings.pipeline, settings.chunks,
-                        trainer_.settings_.train.accumulation, trainer_.ranks_.stages->rank())) {
-    action.forward ? forward(form, action) : backward(action);
+  const std::vector<PipelineAction> actions =
+      pipeline_actions(settings.schedule, settings.pipeline, settings.chunks,
+                       trainer_.settings_.train.accumulation, trainer_.ranks_.stages->rank());
+  expect(actions.front());
+  for (size_t i = 0; i < actions.size(); ++i) {
+    if (i + 1 < actions.size()) expect(actions[i + 1]);
+    actions[i].forward ? forward(form, actions[i]) : backward(actions[i]);
   }
   links_.settle();
+  const Clock::time_point start = Clock::now();
   trainer_.add_tied_gradients();
+  end_ += Clock::now() - start;
+}
+
+// Has what a pass begins with come during the pass before.
+void Trainer::StagePasses::expect(const PipelineAction& action) {
+  const TrainSettings& train = trainer_.settings_.train;
+  const std::vector<int64_t> shape_BS = {train.micro_batch, train.row()};
+  if (action.forward && !first(action.chunk)) links_.expect(shape_BS);
+  if (!action.forward && !last(action.chunk)) links_.expect_gradients(shape_BS);
+}
+
+std::vector<MicroBatchReport> Trainer::StagePasses::of_last(std::vector<MicroBatchReport> own) {
+  const Clock::time_point start = Clock::now();
+  own = of_last_stage(trainer_.ranks_, std::move(own));
+  end_ += Clock::now() - start;
+  return own;
 }
 
 void Trainer::StagePasses::forward(StepForm& form, const PipelineAction& action) {
@@ -62,10 +82,9 @@ void Trainer::StagePasses::forward(StepForm& form, const PipelineAction& action)
   Batch& batch = batches_[action.micro_batch];
   if (action.chunk == 0) batch = form.batch(micro_batch(action.micro_batch));
   Pass& pass = under_way_[{action.chunk, action.micro_batch}];
-  pass.shape_BS = batch.tokens.sizes().vec();
   Hidden h;
   if (!first(action.chunk)) {
-    h = links_.receive(batch.tokens.sizes());
+    h = links_.receive();
     pass.input = end_here(h, !trainer_.settings_.model.dense());
   }
   const Clock::time_point start = Clock::now();
@@ -102,7 +121,7 @@ void Trainer::StagePasses::backward(const PipelineAction& action) {
   Pass pass = std::move(found->second);
   under_way_.erase(found);
   torch::autograd::variable_list gradients;
-  if (!pass.objective.defined()) gradients = links_.receive_gradients(pass.shape_BS);
+  if (!pass.objective.defined()) gradients = links_.receive_gradients();
   const Clock::time_point start = Clock::now();
   if (pass.objective.defined()) {
     trainer_.backward(std::exchange(pass.objective, {}));
@@ -125,7 +144,7 @@ void Trainer::StagePasses::drop() {
 
 StageSeconds Trainer::StagePasses::seconds() const {
   const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
-  return {seconds(forward_), seconds(backward_), links_.waited_seconds()};
+  return {seconds(forward_), seconds(backward_), links_.waited_seconds() + seconds(end_)};
 }
 
 // In round t, the c-th chunk of all stages together works on batch t - c of its data-parallel rank. When the
@@ -147,7 +166,10 @@ double Trainer::StagePasses::evaluate(const ValidationBatches& batches, int64_t 
       const int64_t b = turn * ranks.size() + ranks.rank();
       const Batch batch = batches(std::min(b, count - 1));
       Hidden h;
-      if (!first(chunk)) h = links_.receive(batch.tokens.sizes());
+      if (!first(chunk)) {
+        links_.expect(batch.tokens.sizes());
+        h = links_.receive();
+      }
       if (stopped) continue;
       if (first(chunk)) h = trainer_.model_.embed(batch.tokens, trainer_.runner_);
       h = trainer_.model_.run_blocks(std::move(h), false, trainer_.runner_, {}, chunk);

@@ -26,13 +26,15 @@ class Trainer::StagePasses {
   // Drops what is under way, after run() threw.
   void drop();
 
+  // What the last stage has read of the micro-batches, once all stages have ended their passes.
+  std::vector<MicroBatchReport> of_last(std::vector<MicroBatchReport> own);
+
   // Time so far in passes of training steps, and in waiting for other stages.
   StageSeconds seconds() const;
 
  private:
   // What a backward pass begins with, and where it ends.
   struct Pass {
-    std::vector<int64_t> shape_BS;       // of its tokens
     std::shared_ptr<StageInput> input;   // null: the first chunk, which begins with tokens
     torch::autograd::edge_list outputs;  // of what was handed on; empty: the last chunk, …
     at::Tensor objective;                // … which has this
@@ -40,6 +42,7 @@ class Trainer::StagePasses {
   bool first(int64_t chunk) const { return stage_.embedding && chunk == 0; }
   bool last(int64_t chunk) const { return stage_.head && chunk + 1 == stage_.chunks; }
   int64_t micro_batch(int64_t number) const;
+  void expect(const PipelineAction& action);
   void forward(StepForm& form, const PipelineAction& action);
   at::Tensor objective(StepForm& form, const PipelineAction& action, const Batch& batch, Hidden h);
   void backward(const PipelineAction& action);
@@ -47,9 +50,9 @@ class Trainer::StagePasses {
   Trainer& trainer_;
   Stage stage_;
   StageLinks links_;
-  std::map<int64_t, Batch> batches_;                       // that a later chunk needs
-  std::map<std::pair<int64_t, int64_t>, Pass> under_way_;  // by chunk and micro-batch
-  std::chrono::steady_clock::duration forward_{}, backward_{};
+  std::map<int64_t, Batch> batches_;                                    // that a later chunk needs
+  std::map<std::pair<int64_t, int64_t>, Pass> under_way_;               // by chunk and micro-batch
+  std::chrono::steady_clock::duration forward_{}, backward_{}, end_{};  // end: waiting after all passes
 };
 
 }  // namespace moelab
