@@ -136,6 +136,20 @@ def step_times(record):
             Table("", ["layout", "sent, MB", *links], rows), Text(about)]
 
 
+def waiting(record):
+    """A row for each schedule of a pipeline: how long its stages waited, and how long a simulation has them wait."""
+    def row(one):
+        schedule = "1f1b" if one["chunks"] == 1 else f"interleaved, {one['chunks']} chunks"
+        return [schedule, f"{one['measured']:.1%}", f"{one['simulated']:.1%}", f"{100 * (one['measured'] - one['simulated']):+.1f}"]
+
+    about = (f"{record['model']} ({' '.join(record['settings'])}) on {record['stages']} stages of one thread each, "
+             f"{record['micro_batches']} micro-batches a step. The share of the step in which a stage waits for others, in the mean over "
+             "the stages; the simulation plays the schedule with the measured times of each stage's passes, and messages that take no "
+             f"time. Medians of {len(record['rows'][0]['runs'])} rounds that take turns.")
+    return [Heading(2, "How long the stages of a pipeline wait"),
+            Table("", ["schedule", "measured", "simulated", "difference, points"], [row(one) for one in record["rows"]]), Text(about)]
+
+
 def picture(found, ranks):
     return Picture("ranks", "Peak memory of a rank and speed against the number of ranks, for each stage of ZeRO",
                    "What the fullest rank holds, and tokens a second beside one rank of one thread; each rank takes the rows of one "
@@ -163,6 +177,8 @@ def report(records, sweeps, dry):
         blocks += held_blocks(found)
     if "predicted_steps" in latest:
         blocks += [*step_times(latest["predicted_steps"]), Text(source(latest["predicted_steps"]))]
+    if "bubble" in latest:
+        blocks += [*waiting(latest["bubble"]), Text(source(latest["bubble"]))]
     if "one_rank" in latest:
         blocks += [one_rank(latest["one_rank"]), Text(source(latest["one_rank"]))]
     return blocks

@@ -54,6 +54,14 @@ def test_a_stage_waits_for_a_share_of_its_passes_and_waiting(tmp_path):
     assert figures == {"measured": [0.25, 0], "simulated": [0.4, 0.1]}
     row = bubble.row_of(1, [figures] * 3)
     assert (row["measured"], row["simulated"]) == (0.125, 0.25)
+    record = {"kind": "bubble", "machine": "mine", "commit": "c0de", "command": ["bubble.py"], "date": "2026-11-24", "model": "m", "stages": 2,
+              "micro_batches": 4, "settings": ["a=b"], "rows": [row, row | {"chunks": 3}]}
+    out = tmp_path / "ranks.jsonl"
+    out.write_text(json.dumps(record) + "\n")
+    page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
+    page = " ".join(page.split())
+    assert "| 1f1b | 12.5% | 25.0% | -12.5 |" in page and "| interleaved, 3 chunks | 12.5% | 25.0% | -12.5 |" in page
+    assert "Medians of 3 rounds" in page
 
 
 def make_programs(folder, exchange):
