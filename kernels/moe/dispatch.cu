@@ -8,7 +8,8 @@ namespace {
 __device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
 
 // Passes routes [begin, end) in order and calls place(i, id, n), where route i is its expert's n-th. Numbers
-// continue from counts (E, shared), which all threads have filled.
+// continue from counts (E, shared), which the block's threads have filled; a barrier of this function's comes
+// before they are read.
 template <class Place>
 __device__ void number_routes(const int32_t* ids, int64_t begin, int64_t end, int64_t experts,
                               int32_t* counts, const Place& place) {
@@ -69,7 +70,6 @@ __global__ void place_kernel(const int32_t* ids, int64_t routes, int64_t experts
   extern __shared__ int32_t next[];
   for (int64_t e = threadIdx.x; e < experts; e += kThreads)
     next[e] = offsets[e] + begins[blockIdx.x * experts + e];
-  __syncthreads();
   const int64_t begin = blockIdx.x * kRouteChunk,
                 end = begin + kRouteChunk < routes ? begin + kRouteChunk : routes;
   number_routes(ids, begin, end, experts, next, [&](int64_t i, int32_t, int32_t number) { row[i] = number; });
@@ -81,7 +81,6 @@ __global__ void capacity_kernel(const int32_t* ids, int64_t sequences, int64_t r
   extern __shared__ int32_t queue[];
   const int64_t b = blockIdx.x;
   for (int64_t e = threadIdx.x; e < experts; e += kThreads) queue[e] = 0;
-  __syncthreads();
   number_routes(ids, b * routes, (b + 1) * routes, experts, queue, [&](int64_t i, int32_t id, int32_t place) {
     const bool taken = id >= 0 && place < capacity;
     row[i] = taken ? capacity_row(id, b, place, sequences, capacity) : -1;
