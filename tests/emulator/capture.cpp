@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/emulator/fibers.h"
+#include "tests/emulator/streams.h"
 
 namespace moelab::emulator {
 namespace {
@@ -67,7 +68,9 @@ void CUDAGraph::capture_end() {
 void CUDAGraph::instantiate() {}
 
 void CUDAGraph::replay() {
-  for (const auto& work : graphs[this]) work();
+  run_in_turn(getCurrentCUDAStream(), [all = graphs[this]] {
+    for (const auto& work : all) work();
+  });
   C10_CUDA_CHECK(take_error());
 }
 

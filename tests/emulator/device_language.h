@@ -1,7 +1,7 @@
 #pragma once
 // What our kernels use of CUDA's device language, for the host's compiler: translate.py puts it in front of a
-// .cu file and turns its launches into calls of launch(). A device thread is a fiber (fibers.h). Blocks run
-// one after another, so that __shared__ memory is static.
+// .cu file, turns its launches into calls of launch(), and finds a place for its __shared__ variables. A
+// device thread is a fiber (fibers.h).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -14,8 +14,6 @@
 
 #include "tests/emulator/fibers.h"
 
-#undef __shared__
-#define __shared__ static
 #define __launch_bounds__(...)
 #define threadIdx (moelab::emulator::here.thread)
 #define blockIdx (moelab::emulator::here.block)
@@ -24,7 +22,7 @@
 
 inline void __syncthreads() { moelab::emulator::sync_block(); }
 inline void __syncwarp() { moelab::emulator::sync_warp(); }
-inline void __threadfence() {}
+inline void __threadfence() { moelab::emulator::fence(); }
 
 template <class T>
 T __shfl_xor_sync(unsigned lanes, T value, int other) {
@@ -36,12 +34,9 @@ T __shfl_xor_sync(unsigned lanes, T value, int other) {
   return value;
 }
 
-// Fibers take turns only where they wait: what lies between is one piece.
 template <class T>
 T atomicAdd(T* sum, T value) {
-  const T before = *sum;
-  *sum += value;
-  return before;
+  return moelab::emulator::add_atomically(sum, value);
 }
 
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }

@@ -1,9 +1,10 @@
 // LibTorch's operators on the emulated device: those of the CPU, on CPU tensors that share the memory of the
-// device's. A result that shares memory with an argument becomes a view of that argument; any other is copied
-// to memory of the device, where our kernels meet the guards of runtime.cpp.
+// device's (call.h). Results that are new are copied to memory of the device, where our kernels meet the
+// guards of runtime.cpp.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/emulator/call.h"
 #include "tests/emulator/capture.h"
 #include "tests/emulator/streams.h"
 
@@ -28,126 +30,16 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-at::Allocator* allocator() { return c10::cuda::CUDACachingAllocator::get(); }
-
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::CUDA);
-
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
              std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(size, allocator(), kKeys, dtype.value_or(at::kFloat), format);
+  return at::detail::empty_generic(size, device_allocator(), kDevice, dtype.value_or(at::kFloat), format);
 }
 
 Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
                      std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, dtype.value_or(at::kFloat));
+  return at::detail::empty_strided_generic(size, stride, device_allocator(), kDevice,
+                                           dtype.value_or(at::kFloat));
 }
-
-Tensor tensor_on(c10::Storage storage, c10::DispatchKeySet keys, const Tensor& like) {
-  Tensor t = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  return t;
-}
-
-template <class F>
-c10::List<Tensor> each_of(const IValue& tensors, const F& f) {
-  c10::List<Tensor> list;
-  for (const Tensor& t : tensors.toTensorVector()) list.push_back(f(t));
-  return list;
-}
-
-// The tensors of one call, on both sides.
-class Call {
- public:
-  bool on_device = false;  // whether an argument is, or names the device
-
-  IValue to_host(const IValue& value) {
-    if (value.isTensor()) return host(value.toTensor());
-    if (value.isTensorList()) return each_of(value, [&](const Tensor& t) { return host(t); });
-    if (value.isList() && value.toListRef().size() > 0) {
-      c10::List<IValue> all = value.toList();
-      if (!all.get(0).isTensor() && !all.get(0).isNone()) return value;
-      c10::List<std::optional<Tensor>> list;  // as index takes them
-      for (const IValue& t : value.toListRef())
-        list.push_back(t.isNone() ? std::optional<Tensor>() : host(t.toTensor()));
-      return list;
-    }
-    if (value.isDevice() && value.toDevice().is_cuda()) {
-      on_device = true;
-      return c10::Device(c10::kCPU);
-    }
-    return value;
-  }
-
-  IValue to_device(const IValue& value) {
-    if (value.isTensor()) return device(value.toTensor());
-    if (value.isTensorList()) return each_of(value, [&](const Tensor& t) { return device(t); });
-    return value;
-  }
-
-  Tensor on_the_device(const Tensor& host) { return device(host); }
-
-  bool is_of_argument(const Tensor& host) const {
-    return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
-      return host.defined() && pair.host.storage().is_alias_of(host.storage());
-    });
-  }
-
- private:
-  struct Pair {
-    Tensor device, host;
-  };
-  std::vector<Pair> pairs_;
-
-  Tensor host(const Tensor& t) {
-    if (!t.defined() || !t.is_cuda()) return t;
-    on_device = true;
-    for (const Pair& pair : pairs_) {
-      if (pair.device.is_same(t)) return pair.host;
-    }
-    c10::Storage storage;
-    for (const Pair& pair : pairs_) {
-      if (pair.device.storage().is_alias_of(t.storage())) storage = pair.host.storage();
-    }
-    if (!storage) {
-      const c10::Storage& real = t.storage();  // lives as long as the call; as long as a graph, if it is its
-      storage = c10::Storage(c10::Storage::use_byte_size_t(), real.nbytes(),
-                             c10::DataPtr(const_cast<void*>(real.data()), c10::Device(c10::kCPU)),
-                             c10::GetAllocator(c10::kCPU), /*resizable=*/true);
-    }
-    Tensor twin = tensor_on(storage, c10::DispatchKeySet(c10::DispatchKey::CPU), t);
-    if (t.unsafeGetTensorImpl()->is_wrapped_number()) twin.unsafeGetTensorImpl()->set_wrapped_number(true);
-    pairs_.push_back({t, twin});
-    return twin;
-  }
-
-  Tensor device(const Tensor& t) {
-    if (!t.defined() || !on_device) return t;
-    for (const Pair& pair : pairs_) {
-      if (!pair.host.storage().is_alias_of(t.storage())) continue;
-      if (pair.host.is_same(t)) return written(pair);
-      return tensor_on(pair.device.storage(), kKeys, t);
-    }
-    Tensor copy =
-        at::detail::empty_strided_generic(t.sizes(), t.strides(), allocator(), kKeys, t.scalar_type());
-    std::memcpy(copy.mutable_data_ptr(), t.const_data_ptr(),
-                std::min(copy.storage().nbytes(), t.storage().nbytes() - t.storage_offset() * t.itemsize()));
-    return copy;
-  }
-
-  // An argument that is also the result: it may have another shape now, and more memory.
-  static Tensor written(const Pair& pair) {
-    Tensor real = pair.device;
-    if (pair.host.storage().data() != real.storage().data()) {
-      c10::DataPtr data = allocator()->allocate(pair.host.storage().nbytes());
-      std::memcpy(data.get(), pair.host.storage().data(), pair.host.storage().nbytes());
-      real.storage().set_data_ptr(std::move(data));
-      real.storage().set_nbytes(pair.host.storage().nbytes());
-    }
-    real.unsafeGetTensorImpl()->set_sizes_and_strides(pair.host.sizes(), pair.host.strides(),
-                                                      pair.host.storage_offset());
-    return real;
-  }
-};
 
 bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
   return std::any_of(names.begin(), names.end(), [&](const char* one) { return name == one; });
@@ -228,7 +120,7 @@ void capture(const c10::OperatorHandle& op, torch::jit::Stack* stack, Call& call
     if (host.sizes() == before.sizes()) {
       host.copy_(before);
     } else {  // it had no memory until now
-      copies.push_back({false, i, call.on_the_device(host).mutable_data_ptr(), host.nbytes()});
+      copies.push_back({false, i, call.to_device(host).mutable_data_ptr(), host.nbytes()});
     }
   }
   record([op, arguments, copies] {
@@ -241,39 +133,81 @@ void capture(const c10::OperatorHandle& op, torch::jit::Stack* stack, Call& call
 }
 
 // A copy on a stream of its own, for which nothing waits yet, comes late.
-bool copies_late(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
-  if (capturing() || op.schema().name() != "aten::copy_" || !stack[first + 2].toBool()) return false;
+bool is_late_copy(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
+  if (op.schema().name() != "aten::copy_" || !stack[first + 2].toBool()) return false;
   const Tensor to = stack[first].toTensor(), from = stack[first + 1].toTensor();
   return may_wait(to.const_data_ptr()) && may_wait(from.const_data_ptr());
 }
 
-void put_off_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack, size_t first,
+// Whether an operator may be done after the call: it draws no random numbers, whose order is the host's, and
+// takes no memory of the host that it has to read or write before it returns.
+bool may_be_late(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
+  if (op.hasTag(at::Tag::inplace_view) || op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  return std::all_of(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end(),
+                     [](const IValue& value) {
+                       if (!value.isTensor() || !value.toTensor().defined()) return true;
+                       const Tensor& t = value.toTensor();
+                       return t.is_cuda() || t.dim() == 0 || may_wait(t.const_data_ptr());
+                     });
+}
+
+bool writes(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) {
+    return a.alias_info() != nullptr && a.alias_info()->isWrite();
+  });
+}
+
+// Puts the call off; its results have the shapes that meta tensors have. False: they do not tell.
+bool put_off_call(const c10::OperatorHandle& op, torch::jit::Stack* stack, size_t first,
                   cudaStream_t stream) {
-  Call call;
-  const IValue to = (*stack)[first];
-  torch::jit::Stack arguments;
-  for (size_t i = first; i < stack->size(); ++i) arguments.push_back(call.to_host((*stack)[i]));
-  put_off(stream, [op, arguments] {
+  Call shapes(c10::kMeta), call(c10::kCPU, /*late=*/true);
+  torch::jit::Stack results, arguments;
+  for (size_t i = first; i < stack->size(); ++i) results.push_back(shapes.twin((*stack)[i]));
+  try {
+    const at::AutoDispatchBelowADInplaceOrView without_gradients;
+    op.callBoxed(&results);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  std::vector<bool> is_new;
+  for (IValue& result : results) {
+    is_new.push_back(result.isTensor() && result.toTensor().defined() &&
+                     !shapes.is_of_argument(result.toTensor()));
+    result = shapes.to_device(result);
+  }
+  for (size_t i = first; i < stack->size(); ++i) arguments.push_back(call.twin((*stack)[i]));
+  std::vector<std::pair<size_t, Tensor>> made;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (is_new[i]) made.emplace_back(i, call.twin(results[i]).toTensor());
+  }
+  stack->resize(first);
+  stack->insert(stack->end(), results.begin(), results.end());
+  if (made.empty() && !writes(op)) return true;  // a view
+  put_off(stream, [op, arguments, made] {
+    const at::AutoDispatchBelowADInplaceOrView without_gradients;
     torch::jit::Stack again(arguments);
     op.callBoxed(&again);
+    for (const auto& [i, to] : made) to.copy_(again[i].toTensor());
   });
-  stack->resize(first);
-  stack->push_back(to);
+  return true;
 }
 
 void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
-  if (waits(op, *stack, first)) {
-    forbid_in_capture(op.schema().name().c_str());
-    cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream());
-  }
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  if (copies_late(op, *stack, first)) return put_off_copy(op, stack, first, stream);
-  if (!capturing()) catch_up(stream);
   TORCH_CHECK(!mixes_devices(op, *stack, first),
               "Expected all tensors to be on the same device: ", op.schema().name());
-  Call call;
-  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = call.to_host((*stack)[i]);
+  if (waits(op, *stack, first)) {
+    forbid_in_capture(op.schema().name().c_str());
+    cudaStreamSynchronize(stream);
+  } else if (!capturing()) {
+    const bool late = is_late_copy(op, *stack, first) || (all_is_late() && may_be_late(op, *stack, first));
+    if (late && put_off_call(op, stack, first, stream)) return;
+    catch_up(stream);
+  }
+  Call call(c10::kCPU);
+  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = call.twin((*stack)[i]);
   if (capturing() && call.on_device) return capture(op, stack, call);
   op.callBoxed(stack);
   finish(op, stack, call);
@@ -293,13 +227,13 @@ struct Hooks : at::CUDAHooksInterface {
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   int getNumGPUs() const override { return c10::cuda::device_count(); }
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
-  at::Allocator* getCUDADeviceAllocator() const override { return allocator(); }
+  at::Allocator* getCUDADeviceAllocator() const override { return device_allocator(); }
   // Seeded with the CPU's and never drawn from: random numbers are the CPU's.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;
   }
-  void deviceSynchronize(c10::DeviceIndex) const override {}
+  void deviceSynchronize(c10::DeviceIndex) const override { catch_up_all(); }
 };
 
 [[maybe_unused]] static const bool ready = [] {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -23,7 +24,7 @@ Place here;
 namespace {
 
 constexpr unsigned kWarp = 32, kMostThreads = 1024;
-constexpr size_t kStack = 64 << 10, kGuard = 4 << 10, kMostShared = 48 << 10;
+constexpr size_t kStack = 64 << 10, kGuard = 4 << 10, kMostShared = 48 << 10, kSharedAlign = 16;
 
 // Threads that wait for each other; `round` counts how often all have come.
 struct Barrier {
@@ -39,28 +40,38 @@ struct Warp {
 // Switched by setjmp and longjmp, on a stack that makecontext has entered once: without the system calls of
 // swapcontext.
 struct Fiber {
-  void* stack = nullptr;
   jmp_buf state;
   uint3 thread{};
   bool usable = false;  // false: not entered yet, or left in the middle of a kernel that failed
   bool ended = false;
 };
 
+// Memory whose end, and of which every `part` the beginning, is a page that nobody may touch.
+char* guarded_memory(size_t bytes, size_t part) {
+  void* const memory = mmap(nullptr, bytes + kGuard, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("no memory for device threads");
+  auto* const begin = static_cast<char*>(memory);
+  mprotect(begin + bytes, kGuard, PROT_NONE);
+  for (size_t at = 0; part > 0 && at < bytes; at += part) mprotect(begin + at, kGuard, PROT_NONE);
+  return begin;
+}
+
 struct Machine {
   std::mutex one_kernel;  // backward launches from another host thread
   std::vector<Fiber> fibers;
+  char* const stacks = guarded_memory(kMostThreads * kStack, kStack);  // an overflow goes to the beginning
   std::vector<Warp> warps;
   Barrier block;
-  std::vector<char> shared;
+  char* const shared = guarded_memory(kMostShared, 0);
+  size_t static_bytes = 0, dynamic_bytes = 0;  // of shared memory: at its beginning, at its end
+  uint64_t blocks = 0;                         // since the process began
   const std::function<void()>* kernel = nullptr;
   unsigned current = 0;
   bool trapped = false;
   uint64_t progress = 0;  // rounds of any barrier, and ends
   jmp_buf scheduler;
-  std::minstd_rand random{[] {
-    const char* const seed = std::getenv("MOELAB_EMULATOR_SEED");
-    return static_cast<unsigned>(seed ? std::atoi(seed) : 1);
-  }()};
+  std::minstd_rand random{first_seed()};
   int64_t launches = 0;
   cudaError_t error = cudaSuccess;
 };
@@ -70,12 +81,14 @@ void give_way() {
   if (_setjmp(machine.fibers[machine.current].state) == 0) _longjmp(machine.scheduler, 1);
 }
 
-void wait_at(Barrier& barrier) {
+template <class F>
+void wait_at(Barrier& barrier, const F& all_are_there) {
   const uint64_t round = barrier.round;
   if (++barrier.arrived == barrier.expected) {
     barrier.arrived = 0;
     ++barrier.round;
     ++machine.progress;
+    all_are_there();
     return;
   }
   while (barrier.round == round) give_way();
@@ -93,27 +106,21 @@ void fiber_main() {
 
 // Leaves the fiber waiting for a kernel.
 void create(unsigned index) {
-  Fiber& fiber = machine.fibers[index];
-  if (fiber.stack == nullptr) {
-    // its lowest pages, where an overflow would go, are nobody's
-    fiber.stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fiber.stack == MAP_FAILED || mprotect(fiber.stack, kGuard, PROT_NONE) != 0)
-      throw std::runtime_error("no memory for a device thread's stack");
-  }
   machine.current = index;
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack;
+  context.uc_stack.ss_sp = machine.stacks + index * kStack;
   context.uc_stack.ss_size = kStack;
   context.uc_link = nullptr;
   makecontext(&context, fiber_main, 0);
   if (_setjmp(machine.scheduler) == 0) setcontext(&context);
-  fiber.usable = true;
+  machine.fibers[index].usable = true;
 }
 
 void resume(unsigned index) {
   machine.current = index;
   here.thread = machine.fibers[index].thread;
+  races::switch_to(index);
   if (_setjmp(machine.scheduler) == 0) _longjmp(machine.fibers[index].state, 1);
 }
 
@@ -138,7 +145,11 @@ bool run_block(std::vector<unsigned>& order) {
   return true;
 }
 
-void prepare_barriers(unsigned threads) {
+void prepare_block(unsigned threads, unsigned block) {
+  ++machine.blocks;
+  machine.static_bytes = 0;
+  std::memset(machine.shared, 0xFF, kMostShared);
+  races::begin_block(block, machine.shared, kMostShared);
   machine.block = {threads};
   machine.warps.resize((threads + kWarp - 1) / kWarp);
   for (size_t w = 0; w < machine.warps.size(); ++w)
@@ -169,10 +180,12 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
   machine.trapped = false;
   here.threads = block;
   here.blocks = grid;
+  machine.dynamic_bytes = shared_bytes;
+  const int64_t races_before = races::found();
+  races::begin_launch(threads, machine.stacks, kMostThreads * kStack);
   for (const unsigned b : block_order) {
     here.block = place_of(b, grid);
-    machine.shared.assign(shared_bytes, '\xFF');
-    prepare_barriers(threads);
+    prepare_block(threads, b);
     for (unsigned i = 0; i < threads; ++i) {
       if (!machine.fibers[i].usable) create(i);
       machine.fibers[i].thread = place_of(i, block);
@@ -181,22 +194,29 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
     if (run_block(order)) continue;
     for (Fiber& fiber : machine.fibers) fiber.usable = false;
     machine.error = cudaErrorLaunchFailure;
-    return;
+    break;
   }
+  races::end_launch();
+  if (races::found() > races_before) machine.error = cudaErrorLaunchFailure;
 }
 
 }  // namespace
 
-void sync_block() { wait_at(machine.block); }
+void sync_block() {
+  wait_at(machine.block, [] { races::at_block_barrier(); });
+}
 
-void sync_warp() { wait_at(machine.warps[machine.current / kWarp].barrier); }
+void sync_warp() {
+  const unsigned warp = machine.current / kWarp;
+  wait_at(machine.warps[warp].barrier, [warp] { races::at_warp_barrier(warp); });
+}
 
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
   if (lanes != 0xFFFFFFFFu || machine.block.expected % kWarp != 0) trap();
   Warp& warp = machine.warps[machine.current / kWarp];
   const unsigned lane = machine.current % kWarp, side = warp.barrier.round % 2;
   warp.bits[side][lane] = bits;
-  wait_at(warp.barrier);
+  wait_at(warp.barrier, [] {});
   return warp.bits[side][lane ^ static_cast<unsigned>(other)];
 }
 
@@ -205,9 +225,23 @@ void trap() {
   _longjmp(machine.scheduler, 1);
 }
 
-void* dynamic_shared() { return machine.shared.data(); }
+void* dynamic_shared() {
+  return machine.shared + (kMostShared - machine.dynamic_bytes) / kSharedAlign * kSharedAlign;
+}
 
-void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel) {
+void* static_shared(SharedPlace& place, size_t bytes) {
+  if (place.block != machine.blocks) {
+    place = {machine.blocks, machine.shared + machine.static_bytes};
+    machine.static_bytes += (bytes + kSharedAlign - 1) / kSharedAlign * kSharedAlign;
+    if (machine.static_bytes + machine.dynamic_bytes > kMostShared) {
+      std::fprintf(stderr, "emulator: a block takes more than 48 KiB of shared memory\n");
+      trap();
+    }
+  }
+  return place.memory;
+}
+
+void run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> kernel) {
   ++machine.launches;
   if (const char* const fails = std::getenv("MOELAB_EMULATOR_FAILS");
       fails && std::atoll(fails) == machine.launches) {
@@ -217,8 +251,18 @@ void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kerne
   } else if (capturing()) {
     record([=] { run_blocks(grid, block, shared_bytes, kernel); });
   } else {
-    run_blocks(grid, block, shared_bytes, kernel);
+    run_in_turn(stream, [=] { run_blocks(grid, block, shared_bytes, kernel); });
   }
+}
+
+uint32_t first_seed() {
+  const char* const seed = std::getenv("MOELAB_EMULATOR_SEED");
+  return static_cast<uint32_t>(seed != nullptr ? std::atoi(seed) : 1);
+}
+
+void set_seed(uint32_t seed) {
+  machine.random.seed(seed);
+  set_stream_seed(seed);
 }
 
 int64_t launches() { return machine.launches; }

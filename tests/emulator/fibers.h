@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <functional>
 
+#include "tests/emulator/races.h"
 #include "tests/emulator/streams.h"
 
 // Runs a kernel's threads as fibers of one host thread, block after block. What a GPU leaves open is drawn:
-// the order of the blocks, and that of a block's threads between two barriers (MOELAB_EMULATOR_SEED; 1 when
-// unset), so that a barrier that is missing shows in the results. A kernel fails, as the next call that waits
-// or asks for errors says, when threads wait at barriers that the others never reach. What cannot show here:
-// a missing fence between blocks, a static __shared__ array that nobody has set (it holds what the last block
-// left), too many registers.
+// the order of the blocks, and that of a block's threads between two barriers (by a seed,
+// MOELAB_EMULATOR_SEED or 1), so that a barrier that is missing shows in the results. A kernel fails, as the
+// next call that waits or asks for errors says, when threads wait at barriers that the others never reach,
+// and when its threads race (races.h). What cannot show here: too many registers.
 namespace moelab::emulator {
 
 // Where the fiber that runs is.
@@ -32,23 +32,50 @@ void sync_warp();
 // or the kernel fails.
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other);
 
+// __threadfence.
+inline void fence() { races::fence(); }
+
+// atomicAdd. Fibers take turns only where they wait: what lies between is one piece.
+template <class T>
+[[gnu::noinline, gnu::no_sanitize("thread")]] T add_atomically(T* sum, T value) {
+  races::atomic(sum, sizeof(T), __builtin_return_address(0));
+  const T before = *sum;
+  *sum += value;
+  return before;
+}
+
 // __trap: ends the kernel with cudaErrorLaunchFailure.
 [[noreturn]] void trap();
 
-// The launch's dynamic shared memory, filled with 0xFF when a block begins.
+// Shared memory, filled with 0xFF when a block begins. The launch's dynamic part ends, but for what aligns
+// it, at a page that nobody may touch.
 void* dynamic_shared();
+// A variable in it, which has one place a block.
+struct SharedPlace {
+  uint64_t block = 0;
+  void* memory = nullptr;
+};
+void* static_shared(SharedPlace& place, size_t bytes);
+template <class T>
+T& shared_variable(SharedPlace& place) {
+  static_assert(alignof(T) <= 16);
+  return *static_cast<T*>(static_shared(place, sizeof(T)));
+}
 
 // Runs kernel() on every thread. A launch that a GPU would refuse leaves cudaErrorInvalidConfiguration. In a
 // capture (capture.h) it is recorded. Launch MOELAB_EMULATOR_FAILS of the process, counted from 1, fails.
-void run(dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel);
+void run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> kernel);
 
 // What `kernel<<<grid, block, shared_bytes, stream>>>(arguments...)` is translated to.
 template <class Kernel, class... Arguments>
 void launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Kernel kernel,
             Arguments... arguments) {
-  catch_up(stream);
-  run(grid, block, shared_bytes, [=] { kernel(arguments...); });
+  run(grid, block, shared_bytes, stream, [=] { kernel(arguments...); });
 }
+
+uint32_t first_seed();
+// Begins to draw anew, the order of streams (streams.h) too.
+void set_seed(uint32_t seed);
 
 // Launches since the process began.
 int64_t launches();

@@ -78,8 +78,7 @@ Tensor on_host(const Tensor& t) {
 // `work` on the current stream, or in the graph that is being captured.
 void run(const std::function<void()>& work) {
   if (capturing()) return record(work);
-  catch_up(c10::cuda::getCurrentCUDAStream());
-  work();
+  run_in_turn(c10::cuda::getCurrentCUDAStream(), work);
 }
 
 // In memory a token's heads are neighbours, as LibTorch has them.

@@ -1,9 +1,12 @@
 #include "tests/emulator/streams.h"
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
+#include <random>
+#include <vector>
 
 #include "tests/emulator/capture.h"
 #include "tests/emulator/fibers.h"
@@ -12,45 +15,81 @@ using namespace moelab::emulator;
 
 // What CUDA's names stand for: a stream's number of tasks so far, and those that are not done yet, oldest
 // first; an event, which is a number of a stream's tasks.
-struct CUstream_st {
-  uint64_t posted = 0;
-  std::deque<std::function<void()>> waiting;
-
-  uint64_t done() const { return posted - waiting.size(); }
-};
 struct CUevent_st {
   CUstream_st* stream = nullptr;
   uint64_t tasks = 0;
 };
+struct CUstream_st {
+  struct Task {
+    std::function<void()> work;  // empty: it waits for the event
+    CUevent_st event;
+  };
+  uint64_t posted = 0;
+  std::deque<Task> waiting;
+
+  uint64_t done() const { return posted - waiting.size(); }
+};
 
 namespace {
 
-// Taken again where a task that is done lets memory go, which waits for the device.
-std::recursive_mutex& mutex() {
-  static std::recursive_mutex& one = *new std::recursive_mutex;  // streams are used until the process ends
+struct Streams {
+  std::recursive_mutex mutex;      // taken again where a task lets memory go, which waits for the device
+  std::deque<CUstream_st> all{1};  // the first is the default one
+  const bool late = [] {
+    const char* const wanted = std::getenv("MOELAB_EMULATOR_LATE");
+    return wanted != nullptr && std::strcmp(wanted, "1") == 0;
+  }();
+  std::minstd_rand random{first_seed()};
+  uint32_t early = first_seed() % 4;  // quarters of the tasks that are done before anything waits for them
+};
+Streams& streams() {
+  static Streams& one = *new Streams;  // used until the process ends
   return one;
 }
-std::deque<CUstream_st>& streams() {
-  static std::deque<CUstream_st>& all = *new std::deque<CUstream_st>;
-  return all;
+
+CUstream_st& stream_of(cudaStream_t stream) {
+  const bool is_default = stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+  return is_default ? streams().all.front() : *stream;
+}
+bool is_default(const CUstream_st& stream) { return &stream == &streams().all.front(); }
+
+// Under the mutex, as all below.
+bool is_reached(const CUevent_st& event) {
+  return event.stream == nullptr || event.stream->done() >= event.tasks;
 }
 
-// Under the mutex, as all below. A task may itself wait for another stream's.
-void run_until(CUstream_st* stream, uint64_t tasks) {
-  while (stream != nullptr && stream->done() < tasks) {
-    const auto next = std::move(stream->waiting.front());
-    stream->waiting.pop_front();
-    next();
+// What lies before the event is done.
+void run_until(const CUevent_st& event) {
+  while (!is_reached(event)) {
+    if (const CUevent_st before = event.stream->waiting.front().event; !is_reached(before)) {
+      run_until(before);
+      continue;
+    }
+    const auto work = std::move(event.stream->waiting.front().work);
+    event.stream->waiting.pop_front();
+    if (work) work();
   }
 }
-void post(CUstream_st* stream, std::function<void()> work) {
-  stream->waiting.push_back(std::move(work));
-  ++stream->posted;
+
+// Does some of what may be done now.
+void do_some_early() {
+  Streams& all = streams();
+  if (!all.late) return;
+  while (all.random() / 7 % 4 < all.early) {
+    std::vector<CUstream_st*> ready;
+    for (CUstream_st& stream : all.all) {
+      if (!stream.waiting.empty() && is_reached(stream.waiting.front().event)) ready.push_back(&stream);
+    }
+    if (ready.empty()) return;
+    CUstream_st* const chosen = ready[all.random() / 7 % ready.size()];
+    run_until({chosen, chosen->done() + 1});
+  }
 }
 
-// The default streams have no object, and no task that is not done.
-bool is_default(cudaStream_t stream) {
-  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+void post(CUstream_st& stream, CUstream_st::Task task) {
+  do_some_early();
+  stream.waiting.push_back(std::move(task));
+  ++stream.posted;
 }
 
 cudaError_t waited() { return capturing() ? cudaErrorStreamCaptureUnsupported : take_error(); }
@@ -59,21 +98,36 @@ cudaError_t waited() { return capturing() ? cudaErrorStreamCaptureUnsupported : 
 
 namespace moelab::emulator {
 
+bool all_is_late() { return streams().late; }
+
+void set_stream_seed(uint32_t seed) {
+  const std::lock_guard lock(streams().mutex);
+  streams().random.seed(seed);
+  streams().early = seed % 4;
+}
+
 void put_off(cudaStream_t stream, std::function<void()> work) {
-  if (is_default(stream)) return work();
-  const std::lock_guard lock(mutex());
-  post(stream, std::move(work));
+  const std::lock_guard lock(streams().mutex);
+  CUstream_st& own = stream_of(stream);
+  if (is_default(own) && !all_is_late()) return work();
+  post(own, {std::move(work), {}});
+}
+
+void run_in_turn(cudaStream_t stream, std::function<void()> work) {
+  if (all_is_late()) return put_off(stream, std::move(work));
+  catch_up(stream);
+  work();
 }
 
 void catch_up(cudaStream_t stream) {
-  if (is_default(stream)) return;
-  const std::lock_guard lock(mutex());
-  run_until(stream, stream->posted);
+  const std::lock_guard lock(streams().mutex);
+  CUstream_st& own = stream_of(stream);
+  run_until({&own, own.posted});
 }
 
 void catch_up_all() {
-  const std::lock_guard lock(mutex());
-  for (CUstream_st& stream : streams()) run_until(&stream, stream.posted);
+  const std::lock_guard lock(streams().mutex);
+  for (CUstream_st& stream : streams().all) run_until({&stream, stream.posted});
 }
 
 }  // namespace moelab::emulator
@@ -81,8 +135,8 @@ void catch_up_all() {
 extern "C" {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  const std::lock_guard lock(mutex());
-  *stream = &streams().emplace_back();
+  const std::lock_guard lock(streams().mutex);
+  *stream = &streams().all.emplace_back();
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -94,18 +148,18 @@ cudaError_t cudaDeviceSynchronize() {
   return waited();
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  const std::lock_guard lock(mutex());
-  return is_default(stream) || stream->waiting.empty() ? cudaSuccess : cudaErrorNotReady;
+  const std::lock_guard lock(streams().mutex);
+  return stream_of(stream).waiting.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 // In a capture work is recorded in the order in which it may be done, so that nothing has to wait.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(streams().mutex);
   if (capturing()) return cudaSuccess;
-  const CUevent_st there = *event;
-  if (is_default(stream)) {
-    run_until(there.stream, there.tasks);
-  } else if (there.stream != stream) {
-    post(stream, [there] { run_until(there.stream, there.tasks); });
+  CUstream_st& own = stream_of(stream);
+  if (is_default(own) && !all_is_late()) {
+    run_until(*event);
+  } else if (event->stream != &own) {
+    post(own, {{}, *event});
   }
   return cudaSuccess;
 }
@@ -119,21 +173,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const std::lock_guard lock(mutex());
-  *event = is_default(stream) ? CUevent_st{} : CUevent_st{stream, stream->posted};
+  const std::lock_guard lock(streams().mutex);
+  CUstream_st& own = stream_of(stream);
+  *event = {&own, own.posted};
   return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   return cudaEventRecord(event, stream);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const std::lock_guard lock(mutex());
-  return event->stream == nullptr || event->stream->done() >= event->tasks ? cudaSuccess : cudaErrorNotReady;
+  const std::lock_guard lock(streams().mutex);
+  do_some_early();
+  return is_reached(*event) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   {
-    const std::lock_guard lock(mutex());
-    if (!capturing()) run_until(event->stream, event->tasks);
+    const std::lock_guard lock(streams().mutex);
+    if (!capturing()) run_until(*event);
   }
   return waited();
 }

@@ -1,16 +1,26 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <functional>
 
-// Streams and events. The default stream's work is done at once, and copies on every other stream as late as
-// CUDA permits: when something waits for them. An order that nothing asks for then shows: a copy reads memory
-// that was written again in the meantime, and memory that is kept for copies piles up. A kernel or one of
-// LibTorch's operators is never put off; it is preceded by what its stream has put off.
+// Streams and events. Copies on any stream but the default one are done as late as CUDA permits: when
+// something waits for them. An order that nothing asks for then shows: a copy reads memory that was written
+// again in the meantime, and memory that is kept for copies piles up. Other work is done at once, behind what
+// its stream has put off.
+//
+// With MOELAB_EMULATOR_LATE=1 all work is put off, that of the default stream too: kernels, LibTorch's
+// operators, replays of graphs. Between calls of the runtime some of it is done early, drawn by the seed
+// (fibers.h), in any order that CUDA permits; with every fourth seed none is. A copy that does not wait for
+// what it reads then shows as well.
 namespace moelab::emulator {
 
-// `work` is put off, but for work of the default stream.
+bool all_is_late();
+void set_stream_seed(uint32_t seed);
+// `work` takes its turn in its stream: late, or, on the default stream unless all is late, at once.
 void put_off(cudaStream_t stream, std::function<void()> work);
+// The same for work that is late only if all is.
+void run_in_turn(cudaStream_t stream, std::function<void()> work);
 // Whether a copy from or to the address may come late: memory of the device, or pinned memory of the host.
 bool may_wait(const void* address);
 // What the stream has put off is done; of every stream: what all have.

@@ -2,7 +2,8 @@
 """Turns a .cu file into C++ for the host's compiler, with tests/emulator/device_language.h in front.
 
 Two things of CUDA are no C++: `kernel<<<grid, block, shared, stream>>>(arguments)`, which becomes a call of
-moelab::emulator::launch, and `extern __shared__ T name[]`, which becomes a pointer.
+moelab::emulator::launch, and `__shared__`: `extern __shared__ T name[]` becomes a pointer, and any other such variable a
+reference to a block's memory. Headers (.cuh) are translated like files.
 
 example: tests/emulator/translate.py kernels/attention/rope.cu rope.cpp
 """
@@ -37,9 +38,18 @@ def begin_of_kernel(text, end):
     return i - len(re.search(r"[\w:]*$", text[:i]).group())
 
 
+def shared_variables(declaration):
+    """`__shared__ T a[N], b;` as references."""
+    kind, names = declaration.groups()
+    return " ".join(f"static moelab::emulator::SharedPlace place_of_{name}; "
+                    f"auto& {name} = moelab::emulator::shared_variable<{kind}{size}>(place_of_{name});"
+                    for name, size in re.findall(r"(\w+)\s*((?:\[[^]]*\])*)\s*(?:,|$)", names))
+
+
 def translated(text):
     text = re.sub(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\[\];",
                   r"\1* const \2 = static_cast<\1*>(moelab::emulator::dynamic_shared());", text)
+    text = re.sub(r"__shared__\s+([\w:]+)\s+([^;]+);", shared_variables, text)
     while (launch := re.search(r"\s*<<<", text)) is not None:
         begin = begin_of_kernel(text, launch.start())
         closing = text.index(">>>(", launch.end())

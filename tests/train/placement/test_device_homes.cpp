@@ -56,7 +56,7 @@ struct Chain {
   }
 
   void step() {
-    Tensor y = x;
+    Tensor y = x.detach().requires_grad_();  // as an embedding's: with its gradient the first block is let go
     for (int64_t i = 0; i < kLayers; ++i) {
       const Tensor zero = at::zeros({}, x.options().dtype(at::kFloat));
       y = runner
