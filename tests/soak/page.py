@@ -47,6 +47,17 @@ Readers of files that others may have made, fuzzed by libFuzzer under ASan and U
 """
 
 
+def streams_text(records: list[dict]) -> str:
+    rows = [[cell, store.sums(own)["seeds"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
+    return f"""## Streams
+
+Copies, placement and captured steps on the emulated GPU. All work comes as late as an event or a wait permits, or earlier,
+drawn by a seed; results are compared bit for bit with those of a run without copies or without a graph.
+
+{table(["tests of", "seeds", "wrong"], rows)}
+"""
+
+
 def long_text(records: list[dict]) -> str:
     def mib(size: int) -> str:
         return f"{size / 2**20:.1f} MiB"
@@ -68,7 +79,7 @@ turns (the median of ten).
 
 
 def text(records: list[dict]) -> str:
-    parts = {"kills": kills_text, "inputs": inputs_text, "long": long_text}
+    parts = {"kills": kills_text, "inputs": inputs_text, "long": long_text, "streams": streams_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]

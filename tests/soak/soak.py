@@ -16,10 +16,11 @@ import kills  # noqa: E402
 import long_run  # noqa: E402
 import page  # noqa: E402
 import store  # noqa: E402
+import streams  # noqa: E402
 from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("kills", "inputs", "long")
+PARTS = ("kills", "inputs", "long", "streams")
 KILLS_IN_A_PIECE = 10
 FUZZ_SECONDS = 60
 FUZZ_TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in (ROOT / "tests/fuzz").glob("fuzz_*.cpp"))
@@ -74,6 +75,16 @@ class Soak:
         tried = re.search(r"number_of_executed_units:\s*(\d+)", done.stdout + done.stderr)
         failures = [] if done.returncode == 0 else [f"exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
         self.report("inputs", target, {"inputs": int(tried[1])} if tried else {}, failures)
+
+    def streams(self) -> None:
+        tests = streams.tests_of(pathlib.Path(self.program).parents[1])
+        if not tests:
+            sys.exit(f"soak: {self.program}: a build without CUDA has no tests of streams; configure it with -DMOELAB_CUDA=ON")
+        cell = self.least("streams", tests, "seeds")
+        done = sum(record["counts"].get("seeds", 0) for record in store.records(self.store.path)
+                   if record["part"] == "streams" and record["commit"] == self.commit and record["cell"] == cell)
+        counts, failures = streams.run(tests[cell], streams.FIRST + done, streams.ROUNDS)
+        self.report("streams", cell, counts, failures)
 
     def long(self) -> None:
         found = long_run.run(self.program, self.data, self.work / "long", self.long_steps)
