@@ -1,25 +1,25 @@
 #include "train/parallel/simulated_pipeline.h"
 
 #include <algorithm>
-#include <map>
+#include <limits>
 #include <optional>
-#include <tuple>
 
 namespace moelab {
 namespace {
 
-// What one pass gives the next: where the pass was among the chunks of all stages, in the model's order.
-struct Message {
-  bool forward;
-  int64_t from, micro_batch;
-  friend auto operator<=>(const Message&, const Message&) = default;
-};
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Playing {
   Playing(const std::vector<std::vector<PipelineAction>>& actions, int64_t chunks,
-          const std::vector<PassSeconds>& times)
-      : actions(actions), times(times), chunks_of_all(chunks * static_cast<int64_t>(times.size())) {
+          const std::vector<PassSeconds>& times, double message)
+      : actions(actions),
+        times(times),
+        message(message),
+        chunks_of_all(chunks * static_cast<int64_t>(times.size())),
+        micro_batches(static_cast<int64_t>(actions.front().size()) / (2 * chunks)) {
     stages.resize(times.size());
+    sent.assign(static_cast<size_t>(2 * chunks_of_all * micro_batches), kNever);
+    received = sent;
   }
 
   struct State {
@@ -27,11 +27,16 @@ struct Playing {
     bool computed = false;  // the next action's pass; it waits to send
     double now = 0, busy = 0;
     int64_t under_way = 0, most_under_way = 0;
-    std::optional<Message> last[2];  // sent: of backward and of forward passes
+    std::optional<size_t> last[2];  // message sent: of backward and of forward passes
   };
 
   int64_t place(size_t stage, const PipelineAction& action) const {
     return action.chunk * static_cast<int64_t>(stages.size()) + static_cast<int64_t>(stage);
+  }
+
+  // What one pass gives the next, by where the pass was among the chunks of all stages, in the model's order.
+  size_t message_of(bool forward, int64_t from, int64_t micro_batch) const {
+    return static_cast<size_t>(((forward ? 1 : 0) * chunks_of_all + from) * micro_batches + micro_batch);
   }
 
   // Whether the pass could be computed: what it needs was sent.
@@ -39,10 +44,9 @@ struct Playing {
     State& s = stages[stage];
     const int64_t at = place(stage, action), before = action.forward ? at - 1 : at + 1;
     if (before >= 0 && before < chunks_of_all) {
-      const Message needed{action.forward, before, action.micro_batch};
-      const auto found = sent.find(needed);
-      if (found == sent.end()) return false;
-      s.now = std::max(s.now, found->second);
+      const size_t needed = message_of(action.forward, before, action.micro_batch);
+      if (sent[needed] == kNever) return false;
+      s.now = std::max(s.now, sent[needed] + message);
       received[needed] = s.now;
     }
     const double takes = action.forward ? times[stage].forward : times[stage].backward;
@@ -58,13 +62,12 @@ struct Playing {
     State& s = stages[stage];
     const int64_t at = place(stage, action);
     if (action.forward ? at + 1 < chunks_of_all : at > 0) {
-      std::optional<Message>& last = s.last[action.forward ? 1 : 0];
+      std::optional<size_t>& last = s.last[action.forward ? 1 : 0];
       if (last) {
-        const auto found = received.find(*last);
-        if (found == received.end()) return false;
-        s.now = std::max(s.now, found->second);
+        if (received[*last] == kNever) return false;
+        s.now = std::max(s.now, received[*last]);
       }
-      last = Message{action.forward, at, action.micro_batch};
+      last = message_of(action.forward, at, action.micro_batch);
       sent[*last] = s.now;
     }
     s.computed = false;
@@ -90,16 +93,17 @@ struct Playing {
 
   const std::vector<std::vector<PipelineAction>>& actions;
   const std::vector<PassSeconds>& times;
-  int64_t chunks_of_all;
+  double message;
+  int64_t chunks_of_all, micro_batches;
   std::vector<State> stages;
-  std::map<Message, double> sent, received;  // when
+  std::vector<double> sent, received;  // when, by message_of()
 };
 
 }  // namespace
 
 SimulatedPipeline simulate_pipeline(const std::vector<std::vector<PipelineAction>>& actions, int64_t chunks,
-                                    const std::vector<PassSeconds>& stages) {
-  Playing playing(actions, chunks, stages);
+                                    const std::vector<PassSeconds>& stages, double message) {
+  Playing playing(actions, chunks, stages, message);
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t stage = 0; stage < stages.size(); ++stage) moved = playing.go_on(stage) || moved;

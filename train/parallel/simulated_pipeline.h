@@ -11,8 +11,8 @@ struct PassSeconds {
   double forward, backward;
 };
 
-// One step of a pipeline, played with times. Messages take no time, but a stage waits for what it receives,
-// and before a send for its last message in the same direction to have been received.
+// One step of a pipeline, played with times. A stage waits for what it receives, and before a send for its
+// last message in the same direction to have been received.
 struct SimulatedPipeline {
   bool finished = false;            // false: stages wait for each other for ever
   double seconds = 0;               // of the whole step
@@ -23,8 +23,9 @@ struct SimulatedPipeline {
   // The part of the step in which this stage does not compute.
   double bubble(int64_t stage) const { return waited.at(stage) / seconds; }
 };
-// `actions`: of each stage, as pipeline_actions gives them for `chunks` chunks.
+// `actions`: of each stage, as pipeline_actions gives them for `chunks` chunks; `message`: seconds that what
+// a stage hands on is under way.
 SimulatedPipeline simulate_pipeline(const std::vector<std::vector<PipelineAction>>& actions, int64_t chunks,
-                                    const std::vector<PassSeconds>& stages);
+                                    const std::vector<PassSeconds>& stages, double message = 0);
 
 }  // namespace moelab

@@ -123,6 +123,18 @@ TEST(SimulatedPipeline, SeesStagesThatWaitForEachOther) {
   EXPECT_TRUE(simulate_pipeline(actions, 1, seconds).finished == false);
 }
 
+// One micro-batch there and back, two under way together: a stage that has something to do does not wait.
+TEST(SimulatedPipeline, MessagesAreUnderWayForATime) {
+  const auto seconds = [](int64_t micro_batches) {
+    return simulate_pipeline({pipeline_actions(k1f1b, 2, 1, micro_batches, 0),
+                              pipeline_actions(k1f1b, 2, 1, micro_batches, 1)},
+                             1, {{1, 2}, {3, 4}}, 0.5)
+        .seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(1), 1 + 0.5 + 3 + 4 + 0.5 + 2);
+  EXPECT_DOUBLE_EQ(seconds(2), 1 + 0.5 + 2 * (3 + 4) + 0.5 + 2);
+}
+
 // A stage keeps its bubble where another is slow: 3 micro-batches at 2 s + 2 s, and the other's first and
 // last pass.
 TEST(SimulatedPipeline, WaitsForTheSlowStage) {
