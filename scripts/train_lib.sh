@@ -6,6 +6,7 @@ readonly ROOT
 source "$ROOT/scripts/lib.sh"
 
 readonly CORPUS=$ROOT/data/python-stdlib  # read where no data.path is given
+LAUNCHER=()                               # what starts the program, with its arguments; empty: itself
 
 # What the calling script's head says, and what holds for all of them.
 train_usage() {
@@ -61,6 +62,6 @@ train_preset() {
       "--python-stdlib --out $CORPUS, or give data.path=DIR"
   # a miniature's checkpoints are of another shape, so they go to another folder
   name+=${scale:+-scale-${scale//\//-}}
-  exec "$program" train --config "$config" --preset "$preset" ${data:+"$data"} "run.name=$name" \
+  exec "${LAUNCHER[@]}" "$program" train --config "$config" --preset "$preset" ${data:+"$data"} "run.name=$name" \
     ${MODEL_PATH:+"train.init=$MODEL_PATH"} "$@"
 }

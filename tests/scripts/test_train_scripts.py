@@ -26,6 +26,7 @@ PROMISED = {
     "train_a100_80gb": (1280, 4, 8, 256, 24, 128, 8, "bf16", "full"),
     "train_h100_80gb": (1280, 6, 8, 512, 32, 128, 8, "bf16", "full"),
     "train_memory_optimized": (6e9 / 64 / MIB, 8, 2, 128, 12, 64, 4, "bf16", "full"),
+    "train_distributed": (6e9 / 64 / MIB, 8, 2, 128, 12, 64, 4, "bf16", "full"),
 }
 
 # What a run profile changes, and the MiB that moe-nano's miniature stays below: 12.7 of bf16 weights and masters and
@@ -97,7 +98,8 @@ def test_a_miniature_keeps_to_its_budget(name, shards, tmp_path):
 
 @pytest.mark.parametrize("name", PROMISED)
 def test_a_script_sets_what_it_promises(name, tmp_path):
-    s = settings(script(tmp_path, name, "--scale", "1/64", "--print-config", "data.path=any"))
+    once = ["--ranks", "1"] if name == "train_distributed" else []  # every rank prints
+    s = settings(script(tmp_path, name, *once, "--scale", "1/64", "--print-config", "data.path=any"))
     assert (s["train"]["micro_batch"], s["train"]["accumulation"], s["train"]["sequence"], s["model"]["layers"],
             s["model"]["d_model"], s["model"]["experts"], s["precision"]["compute"],
             s["activations"]["checkpoint"]) == PROMISED[name][1:]  # fmt: skip
@@ -141,6 +143,23 @@ def test_arguments_of_the_memory_optimized_script(shards, tmp_path):
     for wrong, named in ((["--batch_size", "many"], "--batch_size many"), (["--grad_accum"], "--grad_accum"),
                          (["--batch_size=0"], "train.micro_batch"), (["--batch_sizes", "4"], "--batch_sizes")):  # fmt: skip
         expect_mistake(script(tmp_path, "train_memory_optimized", *wrong, f"data.path={shards}"), named)
+
+
+def test_the_distributed_script_trains_on_ranks_that_divide_the_state(shards, tmp_path):
+    """Two of this machine, then as torchrun would start them: as one of its ranks, which is refused --ranks."""
+    given = [*PICO, "train.micro_batch=2", f"data.path={shards}"]
+    found = summary(script(tmp_path, "train_distributed", "--ranks", "2", *given), tmp_path / "runs/train_distributed")
+    assert len(found["ranks"]) == 2 and found["settings"]["parallel"]["zero"] == 3
+    whole = summary(script(tmp_path, "train_distributed", "--ranks=1", *given, "run.name=one"), tmp_path / "runs/one")
+    state = [sum(run["state_bytes"].values()) for run in (found, whole)]
+    assert 0.45 < state[0] / state[1] < 0.55
+    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": "29871"}  # fmt: skip
+    again = script(tmp_path, "train_distributed", *given, "run.name=torchrun", **torchrun)
+    assert summary(again, tmp_path / "runs/torchrun")["settings"]["parallel"]["zero"] == 3
+    for words, named, environment in ((["--ranks", "two"], "--ranks two", {}), (["--ranks"], "a number is expected", {}),
+                                      (["--ranks=2"], "leave --ranks away", torchrun)):  # fmt: skip
+        expect_mistake(script(tmp_path, "train_distributed", *words, *given, **environment), named)
 
 
 def test_an_argument_replaces_what_the_script_sets(shards, tmp_path):
