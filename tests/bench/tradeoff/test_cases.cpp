@@ -25,7 +25,9 @@ std::vector<Case> cases_of(const PlanPart& part, std::vector<std::string> overri
   return make_cases(part, overrides);
 }
 
-std::vector<Case> row_cases(std::vector<std::string> overrides = {}) { return cases_of(rows(), std::move(overrides)); }
+std::vector<Case> row_cases(std::vector<std::string> overrides = {}) {
+  return cases_of(rows(), std::move(overrides));
+}
 
 std::string value(const Case& one, const std::string& key) {
   std::string found = "none";
