@@ -59,6 +59,7 @@ class Parser {
       std::cout << help(command_in(argc, argv), request->topic);
       return false;
     }
+    result_.plan.program = argv[0];
     try {
       app_.parse(argc, argv);
     } catch (const CLI::CallForVersion& version) {
@@ -305,7 +306,7 @@ class Parser {
 
   // The training run that the user's words ask for.
   std::string train_line() const {
-    std::vector<std::string> words = {"moelab", "train"};
+    std::vector<std::string> words = {result_.plan.program, "train"};
     if (!sources_.config.empty()) words.insert(words.end(), {"--config", sources_.config});
     if (!sources_.preset.empty()) words.insert(words.end(), {"--preset", sources_.preset});
     words.insert(words.end(), sources_.overrides.begin(), sources_.overrides.end());

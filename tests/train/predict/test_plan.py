@@ -60,7 +60,7 @@ def test_the_winner_trains_on_its_ranks(tmp_path, make_shards):
     done = moelab("plan", "--memory", (whole + divided) // 2, "--link", "1Gbit", "--out", out, *words, "optim.in_backward=false")
     assert done.returncode == 0, done.stderr
     assert re.search(r"a step of the first takes [\d.]+ ms: [\d.]+ ms computing, ", done.stdout)
-    ranks, command = re.search(r"is in \S+: scripts/ranks.sh (\d+) moelab (.+) data.path=FOLDER", done.stdout).groups()
+    ranks, command = re.search(r"is in \S+: scripts/ranks.sh (\d+) \S*moelab (.+) data.path=FOLDER", done.stdout).groups()
     assert ranks == "2" and f"# scripts/ranks.sh 2 moelab train --config {out} " in out.read_text()
     assert not re.search(r"^  zero: 0$", out.read_text(), re.M)
     trained = subprocess.run([ROOT / "scripts/ranks.sh", ranks, PROGRAM, *command.split(), f"data.path={make_shards(20_000, 2_000)}",
@@ -93,7 +93,7 @@ def test_no_plan_has_what_a_run_would_be_warned_of():
 def answer(done) -> tuple[list[str], list[tuple[float, int, str]]]:
     """The words of the run that a plan proposes, and its table: MiB, tokens a second, techniques."""
     assert done.returncode == 0, done.stderr
-    command = re.search(r"^  (?:scripts/ranks.sh \d+ )?moelab (train .+) data.path=FOLDER$", done.stdout, re.M)[1]
+    command = re.search(rf"^  (?:scripts/ranks.sh \d+ )?{PROGRAM} (train .+) data.path=FOLDER$", done.stdout, re.M)[1]
     rows = re.findall(r"^ +\d+  +([\d.]+) ([MG])iB  +(\d+)  (.+)$", done.stdout, re.M)
     return shlex.split(command), [(float(size) * (1024 if unit == "G" else 1), int(speed), names) for size, unit, speed, names in rows]
 
@@ -122,8 +122,8 @@ def test_a_card_is_answered_with_the_run_to_start(tmp_path):
 
 
 def test_the_readme_quotes_what_a_plan_prints():
-    quoted = re.search(r"^\$ \S+moelab (plan .+)\n((?:.+\n)+?)```", (ROOT / "README.md").read_text(), re.M)
-    assert moelab(*quoted[1].split()).stdout.startswith(quoted[2])
+    quoted = re.search(r"^\$ (\S+moelab) (plan .+)\n((?:.+\n)+?)```", (ROOT / "README.md").read_text(), re.M)
+    assert moelab(*quoted[2].split()).stdout.replace(f" {PROGRAM} ", f" {quoted[1]} ").startswith(quoted[3])
 
 
 @pytest.mark.parametrize("words, memory", [

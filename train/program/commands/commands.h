@@ -56,7 +56,8 @@ struct PlanCall {
   std::string link;                 // between ranks: a name in link_names() or a rate; empty for one rank
   Gpu card = {};                    // the card whose memory it is; without bytes: memory.limit alone is known
   Settings given = {};              // resolved: the settings of `command`, which the plan's settings change
-  std::string command;              // "moelab train …" with what the user gave
+  std::string program;              // as the user called it
+  std::string command;              // "PROGRAM train …" with what the user gave
 };
 
 // `base`: resolved settings that a plan adds techniques to, with each rank's budget in memory.limit. Exit

@@ -7,6 +7,7 @@
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
+#include "train/io/terminal.h"
 #include "train/predict/dry_run.h"
 #include "train/predict/techniques/combinations.h"
 #include "train/program/commands/commands.h"
@@ -46,14 +47,25 @@ Prediction predict(const ModelCall& call, const std::vector<const Technique*>& p
 }
 
 // The baseline, each single technique, then each pair, in table order.
-std::vector<Prediction> predict_all(const ModelCall& call) {
+std::vector<std::vector<const Technique*>> combinations() {
   const std::vector<const Technique*> singles = single_techniques();
-  std::vector<Prediction> all = {predict(call, {})};
-  if (!all.front().refused.empty()) throw UserError(all.front().refused);
-  for (const Technique* one : singles) all.push_back(predict(call, {one}));
+  std::vector<std::vector<const Technique*>> all(1);
+  for (const Technique* one : singles) all.push_back({one});
   for (size_t i = 0; i < singles.size(); ++i)
-    for (size_t j = i + 1; j < singles.size(); ++j) all.push_back(predict(call, {singles[i], singles[j]}));
+    for (size_t j = i + 1; j < singles.size(); ++j) all.push_back({singles[i], singles[j]});
   return all;
+}
+
+std::vector<Prediction> predict_all(const ModelCall& call) {
+  const WorkLine working;
+  const auto all = combinations();
+  std::vector<Prediction> predictions;
+  for (const std::vector<const Technique*>& parts : all) {
+    working.show(fmt::format("techniques: {} of {}", predictions.size() + 1, all.size()));
+    predictions.push_back(predict(call, parts));
+    if (parts.empty() && !predictions.front().refused.empty()) throw UserError(predictions.front().refused);
+  }
+  return predictions;
 }
 
 nlohmann::ordered_json case_json(const Prediction& one) {

@@ -7,6 +7,7 @@
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
+#include "train/io/terminal.h"
 #include "train/predict/estimate.h"
 #include "train/predict/larger.h"
 #include "train/predict/planner.h"
@@ -143,15 +144,29 @@ void print_bought(const Plan& winner, const CostModel& costs, const Link& link) 
   for (const Plan::Part& part : winner.parts) print_without(winner, costs, link, part.name, part.without);
 }
 
-void write_winner(const Plan& winner, const std::string& out) {
+// The search, which says on a terminal how far it is.
+PlanResult searched(const Settings& base, const CostModel& costs, const PlanSearch& search,
+                    const PredictBytes& bytes) {
+  const WorkLine working;
+  int64_t runs = 0;
+  return search_plans(base, costs, search, [&](const Settings& settings) {
+    working.show(fmt::format("plan: dry run {}", ++runs));
+    return bytes(settings);
+  });
+}
+
+void write_winner(const Plan& winner, const PlanCall& call) {
   const int64_t ranks = data_ranks(winner.settings);
   const std::string starter = ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "";
-  const std::string command = starter + "moelab train --config " + out;
-  std::ofstream file(out, std::ios::binary);
-  file << "# " << command << " data.path=...\n" << print_settings(winner.settings);
+  const auto command = [&](const std::string& program) {
+    return fmt::format("{}{} train --config {}", starter, program, call.out);
+  };
+  std::ofstream file(call.out, std::ios::binary);
+  file << "# " << command("moelab") << " data.path=...\n" << print_settings(winner.settings);
   file.close();
-  if (!file) throw UserError("--out " + out + ": cannot be written; give a file in a folder that exists");
-  std::cout << "\nthe first is in " << out << ": " << command << " data.path=FOLDER\n";
+  if (!file)
+    throw UserError("--out " + call.out + ": cannot be written; give a file in a folder that exists");
+  std::cout << "\nthe first is in " << call.out << ": " << command(call.program) << " data.path=FOLDER\n";
 }
 
 // A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
@@ -195,7 +210,7 @@ int plan_command(const Settings& base, const PlanCall& call) {
   search.finalists = finalists_for(base);
   const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;
   const PredictBytes bytes = [&](const Settings& s) { return bytes_needed(s, gpu); };
-  const PlanResult result = search_plans(base, costs, search, bytes);
+  const PlanResult result = searched(base, costs, search, bytes);
   if (result.fits.empty()) return report_nothing_fits(base, gpu, result);
   const Plan& winner = result.fits.front();
   print_question(base, call);
@@ -211,7 +226,7 @@ int plan_command(const Settings& base, const PlanCall& call) {
   else
     std::cout << "\nnothing faster is too large\n";
   print_search(base, costs, probe, search.link, search.room, result);
-  if (!call.out.empty()) write_winner(winner, call.out);
+  if (!call.out.empty()) write_winner(winner, call);
   return 0;
 }
 
