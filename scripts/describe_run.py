@@ -16,6 +16,14 @@ def millions(count: int) -> str:
     return f"{count / 1e6:.1f} million"
 
 
+def steps_of(run: pathlib.Path, summary: dict) -> int:
+    """All that the run took, before it was resumed too: the summary counts those since."""
+    try:
+        return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    except (OSError, IndexError):
+        return summary["steps"]
+
+
 def trained(summary: dict) -> str:
     model = summary["model"]
     where = summary["machine"].get("gpu") if summary["device"] == "cuda" else summary["machine"].get("cpu")
@@ -60,7 +68,7 @@ def main() -> None:
         summary = json.loads(file.read_text())
     except (OSError, json.JSONDecodeError) as error:
         sys.exit(f"describe_run: {file}: {error}")
-    print(describe(summary, arguments.unit))
+    print(describe(summary | {"steps": steps_of(arguments.run, summary)}, arguments.unit))
 
 
 if __name__ == "__main__":

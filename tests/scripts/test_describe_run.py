@@ -40,6 +40,13 @@ def test_description_converts_nats_to_bits(run):
         assert part in text, text
 
 
+def test_description_counts_the_steps_before_a_run_was_resumed(run):
+    folder = run("a", summary())
+    assert "for 12 steps" in call("describe_run.py", folder).stdout
+    pathlib.Path(folder, "metrics.jsonl").write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 31)))
+    assert "for 30 steps" in call("describe_run.py", folder).stdout
+
+
 def test_description_of_a_run_without_steps_names_no_speed(run):
     text = call("describe_run.py", run("a", summary(speed=None, held_out_loss=math.log(2)))).stdout
     assert "It took 1.00 GiB of memory at its peak." in text and "tokens a second" not in text, text

@@ -52,12 +52,6 @@ void TrainLoop::open_checkpoints() {
 }
 
 void TrainLoop::resume(const LoadedCheckpoint& checkpoint) {
-  take(checkpoint);
-  if (first_step_ >= settings_.train.steps)
-    say("nothing left to train: train.steps is " + std::to_string(settings_.train.steps));
-}
-
-void TrainLoop::take(const LoadedCheckpoint& checkpoint) {
   model_.restore(checkpoint, memory_.manager);
   first_step_ = steps_ = checkpoint.state.step;
   tokens_ = checkpoint.state.tokens;
@@ -138,7 +132,7 @@ void TrainLoop::recover(const std::exception_ptr& refused) {
 }
 
 void TrainLoop::go_back(const std::filesystem::path& checkpoint) {
-  take(load_checkpoint(checkpoint));
+  resume(load_checkpoint(checkpoint));
   evaluation_due_ = false;  // it has been made up
   observer_.went_back(steps_);
   state_consistent_ = true;

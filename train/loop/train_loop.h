@@ -81,7 +81,6 @@ class TrainLoop {
   Reading tightest(const Reading& own);
   void recover(const std::exception_ptr& refused);
   void abandon_step();
-  void take(const LoadedCheckpoint& checkpoint);
   void go_back(const std::filesystem::path& checkpoint);
   void finish_step(const StepReport& report, double milliseconds);
   void watch_memory(const Reading& reading);
