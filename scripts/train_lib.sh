@@ -58,7 +58,7 @@ train_preset() {
   done
   program=$(find_program)
   [[ -z $data || -f $CORPUS/meta.json ]] ||
-    fail "no data is prepared in $CORPUS: run $ROOT/.venv/bin/python $ROOT/scripts/prepare_data.py --bytes" \
+    fail "no data is prepared in $CORPUS: run $ROOT/scripts/prepare_data.py --bytes" \
       "--python-stdlib --out $CORPUS, or give data.path=DIR"
   # a miniature's checkpoints are of another shape, so they go to another folder
   name+=${scale:+-scale-${scale//\//-}}

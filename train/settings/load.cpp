@@ -77,8 +77,9 @@ std::vector<Assignment> apply_config(Settings& settings, const std::string& conf
     const std::filesystem::path path = config;
     if (path.has_parent_path() || path.extension() == ".yaml" || path.extension() == ".yml")
       throw UserError("--config " + config + ": no such file");
+    const std::string near = did_you_mean(config, names_of(model_presets()));
     throw UserError("--config " + config + ": neither a model, nor a file or a folder" +
-                    did_you_mean(config, names_of(model_presets())));
+                    (near.empty() ? "; moelab train --help lists the models" : near));
   }
   std::vector<Assignment> assignments = read_yaml_file(config);
   apply(settings, assignments, true);

@@ -362,6 +362,8 @@ TEST(Sources, NamesAreChecked) {
       message({.config = "moe-nona"}).find("neither a model, nor a file or a folder; did you mean moe-nano?"),
       std::string::npos);
   EXPECT_NE(message({.config = "/"}).find("/: no such file"), std::string::npos);
+  EXPECT_NE(message({.config = "llama"}).find("a folder; moelab train --help lists the models"),
+            std::string::npos);
   EXPECT_NE(message({.preset = "gpu-9gb"}).find("--preset: unknown preset gpu-9gb; did you mean gpu-8gb?"),
             std::string::npos);
   EXPECT_NE(message({.overrides = {"run.scale=1/0"}}).find("run.scale: expected a number"),

@@ -42,9 +42,9 @@ int evaluate_checkpoint(const Settings& given, const std::string& checkpoint) {
     return evaluate(model, direct, batches, count);
   });
   std::cout << fmt::format(
-      "{}: held-out loss {:.4f} nats a token, perplexity {:.3f} ({} batches of {} x {} tokens)\n",
-      loaded.path.string(), loss, std::exp(loss), held_out.batches(), held_out.rows(),
-      settings.train.sequence);
+      "{}: held-out loss {:.4f} nats a token, perplexity {:.3f} ({} batch{} of {} x {} tokens)\n",
+      loaded.path.string(), loss, std::exp(loss), held_out.batches(), held_out.batches() == 1 ? "" : "es",
+      held_out.rows(), settings.train.sequence);
   return 0;
 }
 

@@ -78,8 +78,8 @@ void Progress::step(const StepTaken& done, const RunRecord& record) const {
 }
 
 void Progress::held_out(int64_t step, double loss, int64_t batches) const {
-  print_line(fmt::format("[Step {}] held-out loss {:.4f} nats a token{} ({} batches)", step, loss,
-                         bits(", ", loss), batches));
+  print_line(fmt::format("[Step {}] held-out loss {:.4f} nats a token{} ({} batch{})", step, loss,
+                         bits(", ", loss), batches, batches == 1 ? "" : "es"));
 }
 
 void print_start(const Settings& settings, c10::Device device, const DryRun& predicted) {
@@ -92,10 +92,10 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
   std::cout << fmt::format("{}: {} parameters, {} active a token; {} layers of width {}, {}\n", m.preset,
                            human_count(parameter_count(m)), human_count(active_parameter_count(m)), m.layers,
                            m.d_model, experts)
-            << fmt::format("device {}, {} threads; compute {}, attention {}, dispatch {}, checkpoint {}\n",
-                           device.str(), at::get_num_threads(), value_text(settings.precision.compute),
-                           value_text(settings.attention.kernel), value_text(m.dispatch),
-                           value_text(settings.activations.checkpoint))
+            << fmt::format("device {}, {} thread{}; compute {}, attention {}, dispatch {}, checkpoint {}\n",
+                           device.str(), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s",
+                           value_text(settings.precision.compute), value_text(settings.attention.kernel),
+                           value_text(m.dispatch), value_text(settings.activations.checkpoint))
             << (settings.parallel.tensor > 1
                     ? fmt::format("{} tensor-parallel ranks have a slice of each matrix\n",
                                   settings.parallel.tensor)
