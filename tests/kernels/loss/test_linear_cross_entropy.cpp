@@ -14,7 +14,6 @@ using at::Tensor;
 using test::bitwise_equal;
 using test::close_to;
 using test::no_worse;
-using test::relative_error;
 using test::ThreadScope;
 
 using Case = test::LinearCrossEntropyCase;

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kSettings = "config.yaml";
+constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kTokenizer = "tokenizer.json";
 
 void require_new_folder(const fs::path& folder) {
@@ -71,31 +72,47 @@ Settings settings_of(const LoadedCheckpoint& checkpoint) {
   return load_settings({.config = (checkpoint.path / kSettings).string()});
 }
 
-void read_hf_weights(const fs::path& folder, const HfConfig& config, const std::vector<TensorEntry>& into) {
-  const HfWeights weights(folder);
-  std::vector<TensorEntry> views = hf_views(into, config.family, config.model);
-  at::Tensor head;
-  if (config.model.tie_embeddings && weights.has("lm_head.weight")) {
-    // some programs store the tied head separately
-    head = at::empty_like(views.front().tensor);
-    views.push_back({"lm_head.weight", head});
-  }
-  weights.restore(views);
-  if (head.defined() && !at::equal(head, views.front().tensor)) {
-    throw UserError(folder.string() + ": lm_head.weight is not the embedding, but config.json ties them");
+// `ours` under the names that the files have, and the tied head, which some programs store separately.
+std::vector<TensorEntry> expected_tensors(const HfWeights& weights, const HfConfig& config,
+                                          const std::vector<TensorEntry>& ours) {
+  std::vector<TensorEntry> views = hf_views(ours, config.family, config.model);
+  if (config.model.tie_embeddings && weights.has(kHead))
+    views.push_back({kHead, at::empty_like(views.front().tensor)});
+  return views;
+}
+
+void read_hf_weights(const HfWeights& weights, const HfConfig& config, const std::vector<TensorEntry>& into) {
+  const std::vector<TensorEntry> expected = expected_tensors(weights, config, into);
+  weights.restore(expected);
+  if (config.model.tie_embeddings && expected.back().name == kHead &&
+      !at::equal(expected.back().tensor, expected.front().tensor)) {
+    throw UserError(weights.folder().string() +
+                    ": lm_head.weight is not the embedding, but config.json ties them");
   }
 }
 
 // Uninitialised fp32 weights of the model, by our names.
-std::vector<TensorEntry> empty_weights(const ModelSettings& model) {
+std::vector<TensorEntry> empty_weights(const ModelSettings& model, c10::Device device) {
   TransformerOptions options;
   options.device = c10::kMeta;
   const Transformer shapes(model, {}, options);
   std::vector<TensorEntry> weights;
   for (const Parameter& parameter : shapes.parameters()) {
-    weights.push_back({parameter.name, at::empty(parameter.value.sizes(), at::TensorOptions(at::kFloat))});
+    weights.push_back(
+        {parameter.name, at::empty(parameter.value.sizes(), at::TensorOptions(at::kFloat).device(device))});
   }
   return weights;
+}
+
+// Throws UserError if the files hold another model than config.json describes. Takes no memory for the model,
+// which may be described as larger than any machine.
+void require_described(const HfWeights& weights, const HfConfig& config) {
+  const int64_t experts = config.model.layers * config.model.experts;
+  if (experts > static_cast<int64_t>(weights.size())) {
+    throw UserError(weights.folder().string() + ": holds " + std::to_string(weights.size()) +
+                    " tensors, and config.json describes " + std::to_string(experts) + " experts");
+  }
+  weights.check(expected_tensors(weights, config, empty_weights(config.model, c10::kMeta)));
 }
 
 Settings training_settings(const HfConfig& config) {
@@ -167,8 +184,10 @@ fs::path import_huggingface(const fs::path& from, const fs::path& to, const std:
   const HfConfig config = read_hf_config(from);
   CheckpointContent content;
   content.files[kSettings] = print_settings(training_settings(config));
-  content.model = empty_weights(config.model);
-  read_hf_weights(from, config, content.model);
+  const HfWeights weights(from);
+  require_described(weights, config);
+  content.model = empty_weights(config.model, c10::kCPU);
+  read_hf_weights(weights, config, content.model);
   if (fs::exists(from / kTokenizer)) {
     content.files[kTokenizer] = read_text_file(from / kTokenizer, kMaxCheckpointText);
   }
@@ -223,7 +242,7 @@ void load_initial_weights(const fs::path& from, const ModelSettings& model,
   if (is_hf_folder(from)) {
     const HfConfig config = read_hf_config(from);
     require_same_model(named, config.model, model);
-    read_hf_weights(from, config, into);
+    read_hf_weights(HfWeights(from), config, into);
     return;
   }
   const LoadedCheckpoint checkpoint = open_checkpoint(from);

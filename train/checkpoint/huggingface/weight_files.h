@@ -17,18 +17,20 @@ class HfWeights {
   // never read.
   explicit HfWeights(const std::filesystem::path& folder);
 
+  const std::filesystem::path& folder() const { return folder_; }
+  size_t size() const { return file_of_.size(); }  // tensors
   bool has(const std::string& name) const { return file_of_.contains(name); }
   // A copy on the CPU.
   at::Tensor tensor(const std::string& name) const { return files_[file_of_.at(name)].tensor(name); }
 
-  // Copies every tensor (F32, BF16 or F16) into the fp32 entry of its name, in place and exactly. Before
-  // writing, compares names, types and shapes in both directions; throws UserError that names the first
-  // difference.
+  // Compares names, types and shapes in both directions. Throws UserError that names the first difference.
+  void check(const std::vector<TensorEntry>& into) const;
+  // Copies every tensor (F32, BF16 or F16) into the fp32 entry of its name, in place and exactly, after
+  // check().
   void restore(const std::vector<TensorEntry>& into) const;
 
  private:
   void open_shards(const std::filesystem::path& index);
-  void check(const std::vector<TensorEntry>& into) const;
   const SafetensorsInfo& info(const std::string& name) const;
 
   std::filesystem::path folder_;

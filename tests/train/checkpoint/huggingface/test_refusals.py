@@ -181,3 +181,14 @@ def test_help_and_missing_arguments(moelab):
         assert f"moelab {command} " in moelab(command, "--help").stdout
         assert moelab(command, "only-one").returncode == 2
         assert moelab(command, "a", "b", "c").returncode == 2
+
+
+@pytest.mark.parametrize("change, expected", [
+    ({"hidden_size": 1 << 18, "intermediate_size": 1 << 19}, "; expected F32 ["),
+    ({"num_hidden_layers": 4096, "num_local_experts": 4096}, " tensors, and config.json describes 16777216 experts"),
+])
+def test_a_model_described_as_larger_than_any_machine(moelab, folder, tmp_path, change, expected):
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "mixtral"
+    (folder / "config.json").write_text(json.dumps(config | change))
+    refused(moelab, folder, tmp_path / "out", expected)
