@@ -265,6 +265,8 @@ C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, moelab::emulator::Hooks)  // by
 
 namespace at::cuda {
 
+void clearCublasWorkspaces() {}  // there are none
+
 cudaDeviceProp* getDeviceProperties(c10::DeviceIndex device) {
   static cudaDeviceProp all = [device] {
     cudaDeviceProp properties;
