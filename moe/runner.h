@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "moe/routing_state.h"
 #include "moe/settings/pieces.h"
@@ -16,9 +17,19 @@ struct BlockOutput {
   at::Tensor z_loss;        // () fp32
 };
 
+// What one block, or a stage, hands to the next one.
+struct Hidden {
+  at::Tensor x_BSD;         // (B, S, D) compute: the residual stream
+  at::Tensor balance_loss;  // () fp32: sum over the blocks so far, divided by the whole model's layers
+  at::Tensor z_loss;        // () fp32, likewise
+};
+
 // One block, or one half of it, as a function of its input; the attention half has no losses. Called again
 // with the same RoutingState, it replays the routing. Valid as long as the model lives.
 using BlockFunction = std::function<BlockOutput(const at::Tensor& x_BSD, RoutingState& routing)>;
+
+// Several blocks, one after another, each by the runner. Valid as long as the model and the runner live.
+using SegmentFunction = std::function<Hidden(Hidden)>;
 
 using TensorFunction = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -47,6 +58,13 @@ class BlockRunner {
   // Calls read(), which reads that weight.
   virtual void use(OuterWeight /*weight*/, const std::function<void()>& read) { read(); }
   virtual BlockOutput run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) = 0;
+  // How many blocks a forward pass with gradients hands to run_segment() at a time; the last ones may be
+  // fewer.
+  virtual int64_t segment() const { return 1; }
+  // Returns blocks(hidden), where `blocks` are those before `end`.
+  virtual Hidden run_segment(int64_t /*end*/, Hidden hidden, const SegmentFunction& blocks) {
+    return blocks(std::move(hidden));
+  }
   // For a block that is recomputed in part; null if it is kept, or recomputed, whole. Lives as long as this.
   virtual SelectiveRecompute* pieces(int64_t layer) = 0;
 };

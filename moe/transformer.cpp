@@ -261,17 +261,30 @@ Hidden Transformer::run(Hidden h, bool training, BlockRunner& runner, const Toke
                         std::span<const CachedText> texts, int64_t chunk) {
   KindScope kind(Kind::activations);
   const Stage& stage = options_.stage;
-  const double share = 1.0 / static_cast<double>(model_.layers);
-  for (int64_t i = chunk * stage.count; i < (chunk + 1) * stage.count; ++i) {
-    const int64_t layer = stage.layer(i);
-    std::vector<CachedRows> rows;
-    for (const CachedText& text : texts) rows.push_back({&text.cache->layer(layer), text.tokens});
-    SelectiveRecompute* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
-    BlockOutput output = runner.run(layer, h.x_BSD, block(i, training, places, std::move(rows), pieces));
-    h.x_BSD = output.x_BSD;
-    h.balance_loss = h.balance_loss.add(output.balance_loss, share);
-    h.z_loss = h.z_loss.add(output.z_loss, share);
+  const int64_t end = (chunk + 1) * stage.count, together = at::GradMode::is_enabled() ? runner.segment() : 1;
+  for (int64_t i = chunk * stage.count; i < end; i += together) {
+    const int64_t behind = std::min(i + together, end);
+    const auto blocks = [this, i, behind, training, &runner, places, texts](Hidden in) {
+      for (int64_t b = i; b < behind; ++b) in = run_block(std::move(in), b, training, runner, places, texts);
+      return in;
+    };
+    h = runner.run_segment(stage.layer(behind - 1) + 1, std::move(h), blocks);
   }
+  return h;
+}
+
+Hidden Transformer::run_block(Hidden h, int64_t index, bool training, BlockRunner& runner,
+                              const TokenPositions& places, std::span<const CachedText> texts) {
+  const double share = 1.0 / static_cast<double>(model_.layers);
+  const int64_t layer = options_.stage.layer(index);
+  std::vector<CachedRows> rows;
+  for (const CachedText& text : texts) rows.push_back({&text.cache->layer(layer), text.tokens});
+  SelectiveRecompute* const pieces = at::GradMode::is_enabled() ? runner.pieces(layer) : nullptr;
+  const BlockOutput output =
+      runner.run(layer, h.x_BSD, block(index, training, places, std::move(rows), pieces));
+  h.x_BSD = output.x_BSD;
+  h.balance_loss = h.balance_loss.add(output.balance_loss, share);
+  h.z_loss = h.z_loss.add(output.z_loss, share);
   return h;
 }
 

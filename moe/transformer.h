@@ -37,13 +37,6 @@ struct TransformerOptions {
   std::function<void(Parameter&)> made = {};
 };
 
-// What a stage hands to the next one.
-struct Hidden {
-  at::Tensor x_BSD;         // (B, S, D) compute: the residual stream
-  at::Tensor balance_loss;  // () fp32: sum over the blocks so far, divided by the whole model's layers
-  at::Tensor z_loss;        // () fp32, likewise
-};
-
 struct LossParts {
   at::Tensor cross_entropy;  // () fp32, mean over the batch, nats
   at::Tensor balance_loss;   // () fp32, mean over the layers, unweighted
@@ -145,6 +138,8 @@ class Transformer {
  private:
   Hidden run(Hidden hidden, bool training, BlockRunner& runner, const TokenPositions& places,
              std::span<const CachedText> texts = {}, int64_t chunk = 0);
+  Hidden run_block(Hidden hidden, int64_t index, bool training, BlockRunner& runner,
+                   const TokenPositions& places, std::span<const CachedText> texts);
   BlockFunction block(int64_t index, bool training, const TokenPositions& places,
                       std::vector<CachedRows> rows, SelectiveRecompute* pieces);
   // The normed output of the last block (B, S, D), outside of training.

@@ -1,12 +1,14 @@
 #include "train/activations/recompute.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/memory/ledger.h"
 #include "train/activations/saved_tensors.h"
@@ -16,50 +18,61 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// The backward of a recomputed block or half of one: runs the block again with gradients enabled, then
-// backpropagates through it. That inner pass accumulates the parameters' gradients; this node returns only
-// the input's.
+// The backward of what is recomputed: runs it again with gradients enabled, then backpropagates through it.
+// That inner pass accumulates the parameters' gradients; this node returns only the inputs'.
 struct RecomputeBackward : torch::autograd::Node {
-  torch::autograd::SavedVariable x;
-  BlockFunction block;
-  RoutingState routing;
+  std::vector<torch::autograd::SavedVariable> inputs;
+  std::function<variable_list(const variable_list&)> again;  // replays the routing
   Kind kind = Kind::activations;
 
   variable_list apply(variable_list&& gradients) override {
-    const at::Tensor input = x.unpack().detach().requires_grad_();
+    variable_list fresh;
+    for (const auto& input : inputs) fresh.push_back(input.unpack().detach().requires_grad_());
     KindScope scope(kind);
-    BlockOutput output;
+    variable_list outputs;
     {
       at::AutoGradMode grad(true);
-      output = block(input, routing);
+      outputs = again(fresh);
     }
     variable_list roots, root_gradients;
-    const auto add_root = [&](const at::Tensor& root, const at::Tensor& gradient) {
-      if (!gradient.defined() || !root.requires_grad()) return;
-      roots.push_back(root);
-      root_gradients.push_back(gradient);
-    };
-    add_root(output.x_BSD, gradients[0]);
-    add_root(output.balance_loss, gradients[1]);
-    add_root(output.z_loss, gradients[2]);
-    output = {};
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(outputs[i]);
+      root_gradients.push_back(gradients[i]);
+    }
+    outputs.clear();
     gradients.clear();
     torch::autograd::backward(roots, root_gradients);
-    return {input.grad()};
+    variable_list of_inputs;
+    for (const at::Tensor& input : fresh) of_inputs.push_back(input.grad());
+    return of_inputs;
   }
 
   void release_variables() override {
-    x.reset_data();
-    routing = {};
+    for (auto& input : inputs) input.reset_data();
+    again = nullptr;
   }
 
   std::string name() const override { return "RecomputeBackward"; }
 };
 
+// Makes `outputs`, computed from `inputs` without gradients, the results of `again`, which is called in
+// backward. Those outputs may be undefined that `again` leaves undefined.
+void put_node(const variable_list& inputs, std::initializer_list<at::Tensor*> outputs,
+              std::function<variable_list(const variable_list&)> again) {
+  auto node = std::shared_ptr<RecomputeBackward>(new RecomputeBackward(), torch::autograd::deleteNode);
+  for (const at::Tensor& input : inputs) node->inputs.emplace_back(input, false);
+  node->again = std::move(again);
+  node->kind = KindScope::current();
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  for (at::Tensor* output : outputs) torch::autograd::set_history(*output, node);
+}
+
 }  // namespace
 
 std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t layers) {
-  std::vector<bool> chosen(layers, settings.checkpoint == CheckpointMode::full);
+  const bool alone = settings.checkpoint == CheckpointMode::segments && settings.every == 1;
+  std::vector<bool> chosen(layers, settings.checkpoint == CheckpointMode::full || alone);
   if (settings.checkpoint == CheckpointMode::every) {
     for (int64_t i = 0; i < layers; i += settings.every) chosen[i] = true;
   } else if (settings.checkpoint == CheckpointMode::layers) {
@@ -74,6 +87,10 @@ std::vector<bool> recomputed_layers(const ActivationSettings& settings, int64_t 
   return chosen;
 }
 
+int64_t recomputed_together(const ActivationSettings& settings) {
+  return settings.checkpoint == CheckpointMode::segments ? settings.every : 1;
+}
+
 BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& f) {
   if (!at::GradMode::is_enabled()) return f(x_BSD, routing);
   BlockOutput output;
@@ -81,15 +98,11 @@ BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const Bloc
     at::NoGradGuard no_grad;
     output = f(x_BSD, routing);
   }
-  auto node = std::shared_ptr<RecomputeBackward>(new RecomputeBackward(), torch::autograd::deleteNode);
-  node->x = torch::autograd::SavedVariable(x_BSD, false);
-  node->block = f;
-  node->routing = routing;
-  node->kind = KindScope::current();
-  node->set_next_edges(torch::autograd::collect_next_edges(x_BSD));
-  for (at::Tensor* part : {&output.x_BSD, &output.balance_loss, &output.z_loss}) {
-    torch::autograd::set_history(*part, node);
-  }
+  put_node({x_BSD}, {&output.x_BSD, &output.balance_loss, &output.z_loss},
+           [f, routing](const variable_list& inputs) mutable -> variable_list {
+             BlockOutput again = f(inputs[0], routing);
+             return {std::move(again.x_BSD), std::move(again.balance_loss), std::move(again.z_loss)};
+           });
   return output;
 }
 
@@ -101,6 +114,10 @@ class RecomputedPieces : public SelectiveRecompute {
   bool recomputes(Piece piece) const override {
     return std::find(pieces_.begin(), pieces_.end(), piece) != pieces_.end();
   }
+  int64_t recomputed_together(const ActivationSettings& settings) {
+    return settings.checkpoint == CheckpointMode::segments ? settings.every : 1;
+  }
+
   BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& half) override {
     return moelab::recompute(x_BSD, routing, half);
   }
@@ -114,13 +131,38 @@ class RecomputedPieces : public SelectiveRecompute {
 
 }  // namespace
 
-RecomputeRunner::RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece> pieces)
-    : recomputed_(std::move(recomputed)) {
+RecomputeRunner::RecomputeRunner(std::vector<bool> recomputed, std::vector<Piece> pieces, int64_t together)
+    : recomputed_(std::move(recomputed)), together_(together) {
   if (!pieces.empty()) pieces_ = std::make_unique<RecomputedPieces>(std::move(pieces));
+}
+
+RecomputeRunner::RecomputeRunner(const ActivationSettings& settings, int64_t layers)
+    : RecomputeRunner(recomputed_layers(settings, layers), settings.pieces, recomputed_together(settings)) {}
+
+Hidden RecomputeRunner::run_segment(int64_t /*end*/, Hidden h, const SegmentFunction& blocks) {
+  if (together_ == 1 || !at::GradMode::is_enabled()) return blocks(std::move(h));
+  const auto run = [this, blocks](Hidden in, std::vector<RoutingState>& routing) {
+    routing_ = &routing;
+    const auto restore = c10::make_scope_exit([this] { routing_ = nullptr; });
+    return blocks(std::move(in));
+  };
+  std::vector<RoutingState> routing(recomputed_.size());
+  const variable_list inputs = {h.x_BSD, h.balance_loss, h.z_loss};
+  {
+    const at::NoGradGuard no_grad;
+    h = run(std::move(h), routing);
+  }
+  put_node(inputs, {&h.x_BSD, &h.balance_loss, &h.z_loss},
+           [run, routing = std::move(routing)](const variable_list& in) mutable -> variable_list {
+             Hidden again = run({in[0], in[1], in[2]}, routing);
+             return {std::move(again.x_BSD), std::move(again.balance_loss), std::move(again.z_loss)};
+           });
+  return h;
 }
 
 BlockOutput RecomputeRunner::run(int64_t layer, const at::Tensor& x_BSD, const BlockFunction& block) {
   SavedTensors::begin_block(layer + 1 == static_cast<int64_t>(recomputed_.size()));
+  if (routing_) return block(x_BSD, routing_->at(layer));
   RoutingState routing;
   return recomputed_.at(layer) ? recompute(x_BSD, routing, block) : block(x_BSD, routing);
 }

@@ -1,6 +1,7 @@
 #include "train/placement/gather_runner.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -55,7 +56,7 @@ BlockOutput GatherRunner::run(int64_t layer, const at::Tensor& x_BSD, const Bloc
   weights_.arrive(layer);
   if (!weights_.active()) return inner_.run(layer, x_BSD, block);
   weights_.gather(layer);
-  weights_.fetch(layer + 1);
+  if (layer + 1 < fetch_end_) weights_.fetch(layer + 1);
   at::Tensor x = x_BSD;
   put_gate({&x}, [this, layer] { weights_.release(layer); });
   BlockOutput out = inner_.run(layer, x, block);
@@ -65,6 +66,17 @@ BlockOutput GatherRunner::run(int64_t layer, const at::Tensor& x_BSD, const Bloc
     weights_.fetch(layer - 1);
   });
   return out;
+}
+
+// A segment that runs again is the last to need weights from its end on: backward has passed there.
+Hidden GatherRunner::run_segment(int64_t end, Hidden hidden, const SegmentFunction& blocks) {
+  if (!weights_.active()) return inner_.run_segment(end, std::move(hidden), blocks);
+  return inner_.run_segment(end, std::move(hidden), [this, end, blocks](Hidden in) {
+    const bool again = inner_.segment() > 1 && at::GradMode::is_enabled();
+    fetch_end_ = again ? end : kNoEnd;
+    const auto restore = c10::make_scope_exit([this] { fetch_end_ = kNoEnd; });
+    return blocks(std::move(in));
+  });
 }
 
 }  // namespace moelab

@@ -46,17 +46,21 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 }
 
 GradientStore::GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
-                             std::shared_ptr<StateFile> file, DataRanks ranks, Reduction reduction)
+                             std::shared_ptr<StateFile> file, DataRanks ranks, Reduction reduction,
+                             GradientSums sums)
     : home_(gradient_home(settings, device)),
       device_(device),
       optimizer_(optimizer),
       file_(std::move(file)),
       ranks_(ranks),
       reduction_(reduction),
+      sums_(sums),
       copies_(device) {}
 
 c10::ScalarType GradientStore::sum_type(const Parameter& parameter) const {
-  return micro_batches_ > 1 ? at::kFloat : parameter.value.scalar_type();
+  const c10::ScalarType type = parameter.value.scalar_type();
+  const bool wider = micro_batches_ > 1 && sums_ == GradientSums::fp32;
+  return wider ? at::kFloat : type;
 }
 
 void GradientStore::take(size_t index) {
@@ -68,7 +72,7 @@ void GradientStore::take(size_t index) {
     if (!add_own(index, own)) return;
     start_exchange(index, own);
   } else if (home_ == Home::device && gradient.scalar_type() == sum_type(optimizer_.parameters()[index])) {
-    return retag(gradient, Kind::gradients);  // autograd itself sums fp32 gradients
+    return retag(gradient, Kind::gradients);  // autograd itself sums in the gradients' type
   } else {
     add(index, as_row(gradient));
   }
@@ -90,7 +94,8 @@ void GradientStore::add_own_version(size_t index, const at::Tensor& gradient) {
   Stored& stored = stored_[index];
   const bool fresh = !stored.own.defined();
   const KindScope kind(Kind::gradients);
-  if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(at::kFloat));
+  const c10::ScalarType type = sum_type(optimizer_.parameters()[index]);
+  if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(type));
   add_in_order(stored.own.view(-1), as_row(gradient), fresh);
   if (++stored.taken < micro_batches_here() * ranks_.experts->size()) return;
   stored.taken = 0;
@@ -120,10 +125,11 @@ void GradientStore::put_version(size_t index, int64_t sender, const at::Tensor& 
 bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
   if (!sums_first()) return true;
   Stored& stored = stored_[index];
-  if (gradient.scalar_type() != at::kFloat) {  // autograd itself sums fp32 gradients
+  const c10::ScalarType type = sum_type(optimizer_.parameters()[index]);
+  if (gradient.scalar_type() != type) {  // else autograd itself sums them
     const bool fresh = !stored.own.defined();
     const KindScope kind(Kind::gradients);
-    if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(at::kFloat));
+    if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(type));
     add_in_order(stored.own.view(-1), as_row(gradient), fresh);
     gradient = stored.own;
     optimizer_.leaf(index).mutable_grad().reset();
@@ -198,7 +204,7 @@ void GradientStore::keep(Parameter& parameter, const at::Tensor& rows_RN) {
   const bool fresh = !sum.defined();
   if (fresh) {
     const KindScope kind(Kind::gradients);
-    sum = at::empty(parameter.value.sizes(), rows_RN.options().dtype(at::kFloat));
+    sum = at::empty(parameter.value.sizes(), rows_RN.options().dtype(sum_type(parameter)));
   }
   add_in_order(sum.view(-1), rows_RN, fresh);
 }
@@ -255,10 +261,10 @@ void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& rows
              [&](int64_t i, const std::vector<at::Tensor>& bytes) {
                const at::Tensor part = rows.narrow(1, i * step, std::min(step, elements - i * step));
                const at::Tensor sum = bytes.front().narrow(0, 0, part.size(1) * size).view(type);
-               if (type == at::kFloat) {
+               if (micro_batches_ > 1) {
                  add_in_order(sum, part, !stored.present);
                } else {
-                 sum.copy_(part[0]);  // the only micro-batch
+                 sum.copy_(part[0]);
                }
                add_squares(sum, row, stored.squares);
              });

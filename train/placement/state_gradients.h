@@ -22,22 +22,23 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 
 // Holds a step's gradients, from autograd's accumulation until the optimizer has used them, in the home of
 // placement.gradients: on the device (Kind::gradients), in host memory, or in the file. Over several
-// micro-batches they are summed there, 16-bit ones in fp32. All homes give bitwise the same results.
+// micro-batches they are summed there, 16-bit ones in fp32 or with GradientSums::bf16 in bf16. All homes give
+// bitwise the same results.
 //
 // Of several ranks each holds the sums over all ranks of what its optimizer steps: everything, or its part of
 // each gradient (ZeRO-2). At every micro-batch it sends each of the others what that one holds, and adds what
 // it receives in rank order. Gradients travel while backward computes the next ones. A rank of N sends
 // (N - 1) times the bytes of its gradients a micro-batch, or (N - 1) / N of them. With Reduction::step it
-// adds its own micro-batches first, on the device, in fp32, and sends their sums once a step. The gradient of
-// experts that lie on this rank comes in as many versions as ranks send it rows, and is added over the ranks
-// that have the same experts.
+// adds its own micro-batches first, on the device, in the type of the sums, and sends their sums once a step.
+// The gradient of experts that lie on this rank comes in as many versions as ranks send it rows, and is added
+// over the ranks that have the same experts.
 class GradientStore {
  public:
   // Keeps references; `optimizer` must have all its parameters at the first take(). On CUDA, if the optimizer
   // steps on the host, gradients go to the host even with placement.gradients=device.
   GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
                 std::shared_ptr<StateFile> file, DataRanks ranks = {},
-                Reduction reduction = Reduction::micro_batch);
+                Reduction reduction = Reduction::micro_batch, GradientSums sums = GradientSums::fp32);
 
   // Sets the number of micro-batches per step, those of all ranks together, from the next step on.
   void accumulate(int64_t micro_batches) { micro_batches_ = micro_batches; }
@@ -112,6 +113,7 @@ class GradientStore {
   std::shared_ptr<StateFile> file_;
   DataRanks ranks_;
   Reduction reduction_;
+  GradientSums sums_;
   HostCopy copies_;
   int64_t micro_batches_ = 1;
   std::vector<Stored> stored_;  // one per parameter

@@ -51,8 +51,21 @@ WeightCounts weight_counts(const Settings& settings, const BlockShape& block) {
 }
 
 double recomputed_blocks(const Settings& settings) {
+  if (settings.activations.checkpoint == CheckpointMode::segments)
+    return static_cast<double>(settings.model.layers);
   const std::vector<bool> flags = recomputed_layers(settings.activations, settings.model.layers);
   return static_cast<double>(std::count(flags.begin(), flags.end(), true));
+}
+
+double blocks_in_pieces(const Settings& settings) {
+  const auto layers = static_cast<double>(settings.model.layers);
+  const bool segments = settings.activations.checkpoint == CheckpointMode::segments;
+  return segments ? layers : layers - recomputed_blocks(settings);
+}
+
+double kept_inputs(const Settings& settings) {
+  const int64_t together = recomputed_together(settings.activations);
+  return static_cast<double>((settings.model.layers + together - 1) / together);
 }
 
 bool recomputes_piece(const Settings& settings, Piece piece) {

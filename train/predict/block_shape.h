@@ -31,8 +31,13 @@ double outer_parameters(const ModelSettings& model);
 
 WeightCounts weight_counts(const Settings& settings, const BlockShape& block);
 
-// Number of blocks that are recomputed completely.
+// Number of blocks that are recomputed completely, alone or in a segment.
 double recomputed_blocks(const Settings& settings);
+// Number of blocks whose pieces are recomputed: those that are kept, and those of segments, once these have
+// run again.
+double blocks_in_pieces(const Settings& settings);
+// Number of blocks whose input is kept.
+double kept_inputs(const Settings& settings);
 
 bool recomputes_piece(const Settings& settings, Piece piece);
 

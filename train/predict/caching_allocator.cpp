@@ -23,6 +23,21 @@ int64_t segment_size(int64_t size) {
 
 }  // namespace
 
+std::string allocator_configuration(const MemorySettings& settings) {
+  std::string configuration;
+  for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const char* const value = std::getenv(variable);
+    if (value && configuration.empty()) configuration = value;
+  }
+  const auto add = [&](const std::string& item) {
+    configuration += (configuration.empty() ? "" : ",") + item;
+  };
+  if (settings.expandable_segments) add("expandable_segments:True");
+  if (settings.max_split.count > 0)
+    add("max_split_size_mb:" + std::to_string(settings.max_split.count / kMiB));
+  return configuration;
+}
+
 CachingOptions caching_options(const std::string& configuration) {
   CachingOptions options;
   std::istringstream items(configuration);

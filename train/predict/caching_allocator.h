@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/memory/block_observer.h"
+#include "train/settings/settings.h"
 
 namespace moelab {
 
@@ -18,7 +19,13 @@ struct CachingOptions {
   int64_t limit = 0;                 // reserved bytes above which cached segments are released; 0: none
 };
 
-// Reads "max_split_size_mb:128,expandable_segments:True"; ignores other keys.
+// The configuration of CUDA's caching allocator for a run, as c10 takes it: the environment's
+// (PYTORCH_ALLOC_CONF, or else PYTORCH_CUDA_ALLOC_CONF), then memory.expandable_segments and max_split, which
+// win.
+std::string allocator_configuration(const MemorySettings& settings);
+
+// Reads "max_split_size_mb:128,expandable_segments:True"; ignores other keys. Of a key given
+// twice, the last counts.
 CachingOptions caching_options(const std::string& configuration);
 
 // A model of CUDACachingAllocator (LibTorch 2.11) on one stream: predicts what it reserves for a sequence of

@@ -1,7 +1,6 @@
 #include "train/predict/estimate.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/memory/block_observer.h"
 #include "train/predict/caching_allocator.h"
@@ -19,8 +18,7 @@ int64_t room_of(const Settings& settings, const Gpu& gpu) {
 }
 
 CachingOptions caching_options_of(const Settings& settings, const Gpu& gpu) {
-  const char* configured = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
-  CachingOptions options = caching_options(configured == nullptr ? "" : configured);
+  CachingOptions options = caching_options(allocator_configuration(settings.memory));
   const int64_t room = room_of(settings, gpu);
   if (room > 0) options.limit = std::max<int64_t>(room - workspace_bytes(gpu), 1);
   return options;

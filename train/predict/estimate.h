@@ -25,9 +25,9 @@ struct Estimate {
 };
 
 // Runs dry_run() and replays its allocations in a model of CUDA's caching allocator
-// (train/predict/caching_allocator.h), configured by PYTORCH_CUDA_ALLOC_CONF and limited by memory.limit. The
-// allocator returns cached segments to the device only when it would exceed the limit. Throws what dry_run()
-// throws. Without `gpu` it is for the card of run.preset.
+// (train/predict/caching_allocator.h), configured by memory.* and the environment and limited by
+// memory.limit. The allocator returns cached segments to the device only when it would exceed the limit.
+// Throws what dry_run() throws. Without `gpu` it is for the card of run.preset.
 Estimate estimate(const Settings& settings);
 Estimate estimate(const Settings& settings, const Gpu& gpu);
 

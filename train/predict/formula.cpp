@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/loss/linear_cross_entropy.h"
+#include "train/activations/recompute.h"
 #include "train/predict/block_shape.h"
 #include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/precision.h"
@@ -33,6 +34,13 @@ double kept_bytes(const Settings& s, const BlockShape& b) {
     bytes += b.expert_rows * (2 * b.width + b.hidden) * b.element;
   }
   return bytes + b.tokens * b.experts * 8;
+}
+
+// Bytes that blocks keep once they have run again, in backward: one block, or a segment with the inputs of
+// its later blocks.
+double repeated_bytes(const Settings& s, const BlockShape& b) {
+  const auto together = static_cast<double>(std::min(recomputed_together(s.activations), s.model.layers));
+  return together * kept_bytes(s, b) + (together - 1) * b.tokens * b.width * b.element;
 }
 
 double on_device(Home home, double bytes) { return home == Home::device ? bytes : 0; }
@@ -87,7 +95,7 @@ StateBytes state_formula(const Settings& s, const WeightCounts& weights) {
   StateBytes state;
   state.weights = parameters * (weight_code(s.precision) ? kCodedBytes : element_bytes(s)) / ranks.weights;
   state.masters = !wide && keeps_masters(s) ? 4 * parameters / ranks.optimizer : 0;
-  state.gradients = parameters * (summed ? 4 : element_bytes(s)) / ranks.gradients;
+  state.gradients = parameters * (summed ? sum_bytes(s) : element_bytes(s)) / ranks.gradients;
   state.optimizer = (parameters * of_rule + weights.in_blocks * (rule.bytes_per_parameter(true) - of_rule)) /
                     ranks.optimizer;
   return state;
@@ -96,7 +104,7 @@ StateBytes state_formula(const Settings& s, const WeightCounts& weights) {
 double saved_bytes(const Settings& s) {
   const BlockShape b(s);
   const double whole = recomputed_blocks(s), layers = static_cast<double>(s.model.layers);
-  return layers * b.tokens * b.width * b.element + (layers - whole) * kept_bytes(s, b);
+  return kept_inputs(s) * b.tokens * b.width * b.element + (layers - whole) * kept_bytes(s, b);
 }
 
 PeakFormula peak_formula(const Settings& s) {
@@ -114,7 +122,7 @@ PeakFormula peak_formula(const Settings& s) {
       s.run.device == DeviceChoice::cuda, s.model.vocab * s.model.d_model * static_cast<int64_t>(b.element)));
   const double gradients_of_head = 4 * head + b.tokens * b.width * b.element;
   f.loss_head = gradients_of_head + std::min(logits, logit_chunk);
-  const double repeated = recomputed_blocks(s) > 0 ? kept_bytes(s, b) : 0;
+  const double repeated = recomputed_blocks(s) > 0 ? repeated_bytes(s, b) : 0;
   f.working =
       repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;
   if (s.model.dense()) f.working = repeated + 3 * b.tokens * b.width * b.element;

@@ -65,7 +65,8 @@ std::vector<KnownFormula> known_formulas(const Settings& s) {
   return {{"this program's", "state, activations and one block, term by term", peak_formula(s).peak, Of::peak,
            "", moment + ", and where in backward the two heights meet"},
           {"16 bytes a parameter", "16 P", 16 * P, Of::state, state_not_kept(s),
-           !wide && s.train.accumulation > 1 ? "that accumulated gradients are fp32" : ""},
+           sum_bytes(s) > element_bytes(s) && s.train.accumulation > 1 ? "that accumulated gradients are fp32"
+                                                                       : ""},
           {"dense transformer", "B S D L (34 + 5 H S / D)", bytes / 2 * B * S * D * L * (34 + 5 * H * S / D),
            Of::activations, activations_not_kept(s, true, true),
            rows + "the gated feed-forward's own width for its 4 D with GELU, " + moment},

@@ -146,7 +146,7 @@ class RankRun {
 
   void backward(bool adds) {
     if (adds) add_gradients(parts_.head);
-    const double again = gathers_for_backward(settings_) ? parts_.block.sent.gathers : 0;
+    const double again = gathers_in_backward(settings_) * parts_.block.sent.gathers;
     double next = clock_.send(again);
     for (int64_t layer = layers(); layer-- > 0;) {
       clock_.wait(next);
@@ -234,7 +234,7 @@ double step_sent_bytes(const Settings& settings) {
   const SentBytes all = sent_bytes(settings, weights), blocks = sent_bytes(settings, {weights.in_blocks, 0}),
                   ends = sent_bytes(settings, {0, 2 * matrix});
   const auto passes = static_cast<double>(settings.train.accumulation);
-  const double visits = gathers_for_backward(settings) ? 2 : 1;
+  const double visits = 1 + gathers_in_backward(settings);
   return static_cast<double>(gradient_exchanges(settings)) * all.gradients + all.updates +
          passes * (visits * blocks.gathers + ends.gathers);
 }

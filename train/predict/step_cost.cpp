@@ -27,7 +27,7 @@ constexpr std::string_view kOfTheModel[] = {
 };
 constexpr std::string_view kOfStateAndStorage[] = {
     "update_without_master",  // parameters rounded stochastically, in addition to their rule
-    "gradient_bytes",         // added to fp32 sums over micro-batches
+    "gradient_bytes",         // added to sums over micro-batches
     "int8_elements",          // of saved activations, coded and decoded
     "fp8_elements",
     "weight_elements",  // decoded for a product
@@ -73,7 +73,7 @@ struct Repeated {
 };
 
 Repeated repeated_flops(const Settings& s, const BlockFlops& f) {
-  const double whole = recomputed_blocks(s), others = static_cast<double>(s.model.layers) - whole;
+  const double whole = recomputed_blocks(s), others = blocks_in_pieces(s);
   Repeated r{whole * f.products(), whole * f.attention};
   if (recomputes_piece(s, Piece::attention)) {
     r.products += others * f.projections;
@@ -127,7 +127,7 @@ void add_head(StepCost& cost, const Settings& s, const BlockShape& b) {
   cost.add({"logit_elements", passes * b.tokens * vocab});
 }
 
-// Elements that a rank adds to its fp32 sums of gradients: one for each weight that it owns and each
+// Elements that a rank adds to its sums of gradients: one for each weight that it owns and each
 // micro-batch of all ranks, or first its own.
 double summed_gradients(const Settings& s, const WeightCounts& weights) {
   const auto passes = static_cast<double>(s.train.accumulation), ranks = static_cast<double>(data_ranks(s));
@@ -151,8 +151,8 @@ void add_update(StepCost& cost, const Settings& s, const WeightCounts& weights) 
 // What backward does with gradients, and what brings the blocks' weights.
 void add_weights(StepCost& cost, const Settings& s, const WeightCounts& weights) {
   const auto passes = static_cast<double>(s.train.accumulation);
-  cost.add({"gradient_bytes", 4 * summed_gradients(s, weights)});
-  if (weight_code(s.precision)) cost.add({"weight_elements", 2 * passes * weights.in_blocks});
+  cost.add({"gradient_bytes", sum_bytes(s) * summed_gradients(s, weights)});
+  if (weight_code(s.precision)) cost.add({"weight_elements", weight_visits(s) * passes * weights.in_blocks});
   add_all(cost, weight_costs(s, state_formula(s, {weights.in_blocks, 0})));
 }
 

@@ -32,7 +32,11 @@ Settings resolve(Settings s) {
   fill(s.run.name, s.model.preset);
   fill(s.run.dir, "runs/" + s.run.name);
   fill(s.checkpoint.dir, s.run.dir + "/checkpoints");
-  if (s.run.device == DeviceChoice::cpu) s.memory.cuda_graphs = CudaGraphs::none;
+  if (s.run.device == DeviceChoice::cpu) {
+    s.memory.cuda_graphs = CudaGraphs::none;
+    s.memory.expandable_segments = false;
+    s.memory.max_split = {};
+  }
   return s;
 }
 

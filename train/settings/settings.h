@@ -132,6 +132,8 @@ struct MemorySettings {
   bool recover = true;
   DynamicBatchSettings dynamic_batch;
   int64_t empty_cache_every = 0;
+  bool expandable_segments = false;
+  Bytes max_split;
   HostAllocator host_allocator = HostAllocator::system;
   CudaGraphs cuda_graphs = CudaGraphs::none;
 
@@ -165,6 +167,13 @@ struct MemorySettings {
     v.field("empty_cache_every", self.empty_cache_every,
             "steps between two times that the allocator gives unused memory back; 0: only when needed",
             at_least(0));
+    v.field("expandable_segments", self.expandable_segments,
+            "with cuda: the caching allocator's segments grow in place, against fragmentation; false: as "
+            "PYTORCH_CUDA_ALLOC_CONF says");
+    v.field(
+        "max_split", self.max_split,
+        "with cuda: larger blocks of the caching allocator are not split, e.g. 128MiB; 0: no limit, or the "
+        "one of PYTORCH_CUDA_ALLOC_CONF");
     v.field("host_allocator", self.host_allocator,
             "malloc of the program; for another than the system's the program starts itself anew");
     v.field("cuda_graphs", self.cuda_graphs,
@@ -185,7 +194,9 @@ struct SampleSettings {
   static void visit(Self& self, Visitor& v) {
     v.field("every", self.every,
             "steps between two times that each prompt is continued by 64 tokens; 0: never", at_least(0));
-    v.field("share", self.share, "share of memory.limit for the keys and values of texts being written",
+    v.field("share", self.share,
+            "share of memory.limit that writing texts may take in all: the weights that it reads, a pass's "
+            "activations, and keys and values",
             range(0, 1));
     v.field("max_sequences", self.max_sequences, "texts written at a time; the others wait", range(1, 65536));
     v.field("max_batched_tokens", self.max_batched_tokens,

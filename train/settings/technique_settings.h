@@ -24,9 +24,9 @@ constexpr std::array<std::string_view, 2> enum_names(MasterWeights) { return {"f
 
 constexpr std::array<std::string_view, 3> enum_names(Home) { return {"device", "host", "nvme"}; }
 
-enum class CheckpointMode { none, full, every, layers, ratio };
-constexpr std::array<std::string_view, 5> enum_names(CheckpointMode) {
-  return {"none", "full", "every", "layers", "ratio"};
+enum class CheckpointMode { none, full, every, layers, ratio, segments };
+constexpr std::array<std::string_view, 6> enum_names(CheckpointMode) {
+  return {"none", "full", "every", "layers", "ratio", "segments"};
 }
 
 enum class ActivationStorage { keep, int8, fp8, host, nvme, int8_host, fp8_host, int8_nvme, fp8_nvme };
@@ -45,10 +45,14 @@ constexpr std::array<std::string_view, 2> enum_names(OptimizerState) { return {"
 enum class ScheduleKind { cosine, wsd };
 constexpr std::array<std::string_view, 2> enum_names(ScheduleKind) { return {"cosine", "wsd"}; }
 
+enum class GradientSums { fp32, bf16 };
+constexpr std::array<std::string_view, 2> enum_names(GradientSums) { return {"fp32", "bf16"}; }
+
 struct PrecisionSettings {
   ComputePrecision compute = ComputePrecision::fp32;
   WeightStore store = WeightStore::compute;
   MasterWeights master = MasterWeights::fp32;
+  GradientSums gradient_sums = GradientSums::fp32;
   LossFactor loss_scale;
   bool tf32 = false;
 
@@ -63,6 +67,10 @@ struct PrecisionSettings {
     v.field(
         "master", self.master,
         "what updates are added to; fp32: master weights; none: the bf16 weights, with stochastic rounding");
+    v.field(
+        "gradient_sums", self.gradient_sums,
+        "type of the sums of 16-bit gradients over the micro-batches of a step; bf16 takes half the bytes, "
+        "and rounds at each micro-batch");
     v.field("loss_scale", self.loss_scale,
             "with fp16 or bf16: factor of the loss, divided out of the gradients again; dynamic: begins at "
             "32768, is halved when a gradient is not finite and doubled after 2000 good steps; 0: dynamic "
@@ -82,16 +90,22 @@ struct ActivationSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("checkpoint", self.checkpoint,
-            "which blocks are recomputed in backward instead of being kept; also activations.recompute");
-    v.field("every", self.every, "with checkpoint=every: recompute blocks 0, N, 2N, …", range(1, 4096));
+    v.field(
+        "checkpoint", self.checkpoint,
+        "which blocks are recomputed in backward instead of being kept; segments: all, as many together as "
+        "every says, from the input of the first; also activations.recompute");
+    v.field(
+        "every", self.every,
+        "with checkpoint=every: recompute blocks 0, N, 2N, …; with checkpoint=segments: blocks of a segment",
+        range(1, 4096));
     v.field("layers", self.layers, "with checkpoint=layers: the blocks to recompute, e.g. [0, 4, 8]",
             range(0, 4095));
     v.field("ratio", self.ratio, "with checkpoint=ratio: share of the blocks to recompute, spread evenly",
             range(0, 1));
-    v.field("pieces", self.pieces,
-            "what to recompute in the other blocks; attention and moe are the two halves of a block; also "
-            "activations.recompute_parts");
+    v.field(
+        "pieces", self.pieces,
+        "what to recompute in the other blocks, and again in the blocks of a segment; attention and moe are "
+        "the two halves of a block; also activations.recompute_parts");
     v.field("storage", self.storage, "form in which what backward needs is held until then");
     v.field("block", self.block, "with storage in 8 bits: elements that share a scale", range(16, 65536));
   }

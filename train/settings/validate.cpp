@@ -289,6 +289,10 @@ void check_parallel(const Settings& s) {
   require(s.placement.reshard_after_forward || s.parallel.zero == 3,
           "placement.reshard_after_forward=false with " + named("parallel.zero", s.parallel.zero) +
               ": only parallel.zero=3 gathers weights; set it to 3, or reshard_after_forward=true");
+  require(
+      s.placement.reshard_after_forward || s.activations.checkpoint != CheckpointMode::segments,
+      "placement.reshard_after_forward=false with activations.checkpoint=segments: what runs a segment again "
+      "gathers its weights again; set reshard_after_forward=true, or activations.checkpoint=full");
   require(s.parallel.zero < 3 || s.memory.cuda_graphs == CudaGraphs::none,
           "parallel.zero=3 with " + named("memory.cuda_graphs", s.memory.cuda_graphs) +
               ": a graph reads weights where they were when it was captured, and gathered ones move; set "
@@ -310,6 +314,10 @@ void check_memory(const MemorySettings& m) {
   require(m.limit.count == 0 || m.limit.count >= kLeast,
           named("memory.limit", m.limit) + ": a number without a unit counts bytes; write memory.limit=" +
               std::to_string(m.limit.count) + "GiB, or MiB");
+  constexpr int64_t kMiB = int64_t{1} << 20, kSmallest = 21;  // the allocator's segments have 20 MiB or more
+  require(m.max_split.count == 0 || (m.max_split.count % kMiB == 0 && m.max_split.count >= kSmallest * kMiB),
+          named("memory.max_split", m.max_split) +
+              ": CUDA's allocator takes whole MiB, and more than 20 of them; set 21MiB or more, or 0");
   require(m.target < m.warning && m.warning < m.critical && m.critical < m.emergency,
           "memory.target, warning, critical and emergency must rise in this order; they are " +
               value_text(m.target) + ", " + value_text(m.warning) + ", " + value_text(m.critical) + ", " +

@@ -131,8 +131,9 @@ Trainer::Trainer(const Settings& settings, c10::Device device, BatchSource batch
                               })),
       model_(settings.model, settings.attention,
              training_options(settings, device, optimizer_, gathered_, exchange_, ranks)),
-      gradients_(settings.placement, device, optimizer_, state_file_, ranks, settings.parallel.reduce),
-      recompute_(recomputed_layers(settings.activations, settings.model.layers), settings.activations.pieces),
+      gradients_(settings.placement, device, optimizer_, state_file_, ranks, settings.parallel.reduce,
+                 settings.precision.gradient_sums),
+      recompute_(settings.activations, settings.model.layers),
       saved_(make_tensor_store(settings, device), model_.parameters()),
       loss_scale_(settings.precision) {
   if (steps_beside_backward(settings, device)) host_steps_ = std::make_unique<SerialWorker>();

@@ -39,6 +39,25 @@ TEST_P(OrderedSum, HasTheBitsOfOneRowAfterAnother) {
   }
 }
 
+// Each addition in fp32, rounded to the sum's type.
+TEST_P(OrderedSum, RoundsABf16SumAtEachRow) {
+  for (const int64_t n : {1, 16, 33, 40001}) {
+    const at::Tensor rows_RN = numbers({5, n}, 3, GetParam()), start_N = numbers({n}, 4, at::kBFloat16);
+    at::Tensor added_N = start_N, fresh_N = rows_RN[0].to(at::kBFloat16);
+    const auto plus = [](const at::Tensor& sum, const at::Tensor& row) {
+      return (sum.to(at::kFloat) + row.to(at::kFloat)).to(at::kBFloat16);
+    };
+    for (int64_t r = 0; r < 5; ++r) added_N = plus(added_N, rows_RN[r]);
+    for (int64_t r = 1; r < 5; ++r) fresh_N = plus(fresh_N, rows_RN[r]);
+    at::Tensor sum_N = start_N.clone();
+    add_in_order(sum_N, rows_RN);
+    EXPECT_TRUE(sum_N.equal(added_N)) << n;
+    sum_N = numbers({n}, 5, at::kBFloat16);
+    add_in_order(sum_N, rows_RN, /*fresh=*/true);
+    EXPECT_TRUE(sum_N.equal(fresh_N)) << n;
+  }
+}
+
 // A part of each row, as where sums pass through tiles.
 TEST_P(OrderedSum, TakesRowsThatLieApart) {
   const at::Tensor wide_RN = numbers({3, 1000}, 6, GetParam()), part_RN = wide_RN.narrow(1, 77, 501);
@@ -55,7 +74,7 @@ TEST(OrderedSum, RefusesWhatDoesNotFit) {
   EXPECT_THROW(add_in_order(sum_N, at::zeros({0, 8})), c10::Error);
   EXPECT_THROW(add_in_order(sum_N, at::zeros({8, 2}).t()), c10::Error);
   EXPECT_THROW(add_in_order(sum_N, at::zeros({2, 8}, at::kLong)), c10::Error);
-  EXPECT_THROW(add_in_order(sum_N.to(at::kBFloat16), at::zeros({2, 8})), c10::Error);
+  EXPECT_THROW(add_in_order(sum_N.to(at::kHalf), at::zeros({2, 8})), c10::Error);
 }
 
 }  // namespace

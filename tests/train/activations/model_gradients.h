@@ -65,10 +65,9 @@ class Model {
   }
 
   at::Tensor forward() {
-    const ActivationSettings& a = settings_.activations;
-    RecomputeRunner runner(recomputed_layers(a, settings_.model.layers), a.pieces);
+    runner_ = std::make_unique<RecomputeRunner>(settings_.activations, settings_.model.layers);
     const SavedTensors::Scope scope(*saved_);
-    return model_.objective(model_.forward(batch_.first, batch_.second, true, runner));
+    return model_.objective(model_.forward(batch_.first, batch_.second, true, *runner_));
   }
   void backward(const at::Tensor& objective) { torch::autograd::backward({objective}, {}); }
 
@@ -90,6 +89,7 @@ class Model {
   Transformer model_;
   std::pair<at::Tensor, at::Tensor> batch_;
   std::unique_ptr<SavedTensors> saved_;
+  std::unique_ptr<RecomputeRunner> runner_;  // what is recomputed in segments asks it in backward
 };
 
 inline void expect_equal(const Gradients& a, const Gradients& b, const std::string& where) {

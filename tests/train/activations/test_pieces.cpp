@@ -72,6 +72,8 @@ TEST(Pieces, GoWithWholeBlocksAndWithStorage) {
     const Gradients exact = model.gradients();
     for (const Overrides& with : std::vector<Overrides>{
              {"activations.checkpoint=every", "activations.every=2"},
+             {"activations.checkpoint=segments", "activations.every=3"},
+             {"activations.checkpoint=segments", "activations.every=2", "activations.storage=host"},
              {"activations.checkpoint=layers", "activations.layers=[1]", "activations.storage=host"},
              {"activations.storage=nvme", "placement.nvme_path=" + folder.string()},
              {"activations.checkpoint=full"}}) {
@@ -147,6 +149,40 @@ TEST_F(Bytes, OfBothHalvesTheirInputsAndTheRoutingAreLeft) {
   Settings blocks = keep;
   blocks.activations.checkpoint = CheckpointMode::full;
   EXPECT_EQ(held(halves) - held(blocks), L * T * D * 4);
+}
+
+// One input for each segment, with the two sums of losses that enter it; blocks alone keep an input each.
+TEST_F(Bytes, SegmentsKeepOneInputEach) {
+  Settings blocks = keep, segments = keep;
+  blocks.activations.checkpoint = CheckpointMode::full;
+  segments.activations.checkpoint = CheckpointMode::segments;
+  for (const int64_t together : {1, 2, 4, 5, 9}) {
+    segments.activations.every = together;
+    const int64_t kept = (L + together - 1) / together, sums = together > 1 ? kept * 2 * 4 : 0;
+    EXPECT_EQ(held(blocks) - held(segments), (L - kept) * T * D * 4 - sums) << together;
+  }
+}
+
+// In backward a segment is there whole, but for the pieces that are recomputed once more.
+TEST_F(Bytes, ASegmentThatRunsAgainKeepsWhatItsBlocksKeep) {
+  const auto peak = [&](Settings s) {
+    model.use(s);
+    cpu_ledger().enter_phase(Phase::backward);
+    cpu_ledger().reset_peaks();
+    const int64_t before = cpu_ledger().allocated();
+    model.gradients();
+    return cpu_ledger().peak() - before;
+  };
+  Settings segments = keep;
+  segments.activations.checkpoint = CheckpointMode::segments;
+  std::vector<int64_t> peaks;
+  for (const int64_t together : {1, 2, 4}) {
+    segments.activations.every = together;
+    peaks.push_back(peak(segments));
+  }
+  EXPECT_LT(peaks[0], peaks[1]);
+  EXPECT_LT(peaks[1], peaks[2]);
+  EXPECT_LT(peak(with_pieces(segments, {Piece::attention, Piece::moe})), peaks[2]);
 }
 
 TEST_F(Bytes, WholeBlocksAreNotCutInPieces) {

@@ -20,6 +20,8 @@ TEST(RecomputedLayers, FollowTheSettings) {
   EXPECT_EQ(layers_of(CheckpointMode::every, 2, {}, 0, 5), (Flags{true, false, true, false, true}));
   EXPECT_EQ(layers_of(CheckpointMode::every, 9, {}, 0, 3), (Flags{true, false, false}));
   EXPECT_EQ(layers_of(CheckpointMode::layers, 1, {0, 2}, 0, 3), (Flags{true, false, true}));
+  EXPECT_EQ(layers_of(CheckpointMode::segments, 2, {}, 0, 3), (Flags{false, false, false}));
+  EXPECT_EQ(layers_of(CheckpointMode::segments, 1, {}, 0, 3), (Flags{true, true, true}));
 }
 
 TEST(RecomputedLayers, RatioSpreadsEvenly) {

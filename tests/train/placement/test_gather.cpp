@@ -37,6 +37,7 @@ std::vector<Overrides> variants() {
           {"precision.compute=bf16"},
           {"activations.checkpoint=full", "precision.compute=bf16"},
           {"activations.checkpoint=ratio", "activations.ratio=0.5"},
+          {"activations.checkpoint=segments", "activations.every=3", "activations.pieces=[attention]"},
           {"train.accumulation=2", "precision.compute=bf16", "activations.storage=host"},
           {"train.accumulation=2", "activations.storage=int8", "model.tie_embeddings=false"},
           {"optim.in_backward=true", "activations.checkpoint=full"},

@@ -37,6 +37,7 @@ std::vector<Overrides> variants() {
   }
   all.push_back({"optim.state=bf16", "precision.compute=bf16"});
   all.push_back({"precision.compute=bf16", "train.accumulation=2", "train.micro_batch=2"});
+  all.push_back({"precision.compute=bf16", "train.accumulation=2", "precision.gradient_sums=bf16"});
   all.push_back({"train.accumulation=2", "train.micro_batch=2", "optim.clip=0.01"});
   all.push_back({"precision.compute=fp16", "activations.checkpoint=full"});
   all.push_back({"optim.in_backward=true", "precision.compute=bf16"});

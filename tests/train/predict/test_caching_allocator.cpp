@@ -1,8 +1,11 @@
 #include "train/predict/caching_allocator.h"
 
+#include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
+#include <string>
 
 // Expected values are worked out by hand from the allocator's published rules.
 namespace moelab {
@@ -123,6 +126,25 @@ TEST(CachingAllocator, ConfigurationIsRead) {
   EXPECT_TRUE(options.expandable_segments);
   EXPECT_EQ(caching_options("").max_split, 0);
   EXPECT_FALSE(caching_options("expandable_segments:False").expandable_segments);
+}
+
+// As LibTorch's own reader understands the same text; settings win over the environment.
+TEST(CachingAllocator, SettingsReachTheAllocatorsConfiguration) {
+  using Configuration = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512,garbage_collection_threshold:0.5", 1);
+  MemorySettings settings;
+  for (const bool expandable : {false, true}) {
+    settings.expandable_segments = expandable;
+    settings.max_split.count = expandable ? 64 * kMiB : 0;
+    const std::string configuration = allocator_configuration(settings);
+    c10::CachingAllocator::setAllocatorSettings(configuration);
+    EXPECT_EQ(Configuration::use_expandable_segments(), expandable);
+    EXPECT_EQ(Configuration::max_split_size(), (expandable ? 64 : 512) * kMiB);
+    EXPECT_EQ(Configuration::garbage_collection_threshold(), 0.5);
+    EXPECT_EQ(caching_options(configuration).max_split, static_cast<int64_t>((expandable ? 64 : 512) * kMiB));
+    EXPECT_EQ(caching_options(configuration).expandable_segments, expandable);
+  }
+  unsetenv("PYTORCH_CUDA_ALLOC_CONF");
 }
 
 }  // namespace

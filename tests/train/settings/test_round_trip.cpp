@@ -114,10 +114,12 @@ Settings random_settings(unsigned seed) {
     s.optim.in_backward = false;
   if (s.parallel.zero == 3) s.memory.cuda_graphs = CudaGraphs::none;
   if (s.parallel.zero > 1) s.parallel.reduce = Reduction::micro_batch;
-  if (s.parallel.zero < 3) s.placement.reshard_after_forward = true;
+  const bool segments = s.activations.checkpoint == CheckpointMode::segments;
+  if (s.parallel.zero < 3 || segments) s.placement.reshard_after_forward = true;
   const bool fp8 = s.precision.compute == ComputePrecision::fp8;
   if (fp8) s.model.dispatch = Dispatch::capacity;
   const bool bare = fp8 || s.precision.compute == ComputePrecision::bf16;
+  if (!bare) s.precision.gradient_sums = GradientSums::fp32;
   if (!bare || s.optim.name == OptimizerName::adamw_compact) s.precision.master = MasterWeights::fp32;
   const bool coded = s.precision.store == WeightStore::int8 || s.precision.store == WeightStore::fp8;
   const bool masters = s.precision.compute != ComputePrecision::fp32 &&
@@ -131,7 +133,12 @@ Settings random_settings(unsigned seed) {
   DynamicBatchSettings& dynamic = s.memory.dynamic_batch;
   dynamic.min = std::min(dynamic.min, s.train.micro_batch), dynamic.max = 400 + seed;
   dynamic.enabled = dynamic.enabled && s.memory.recover && !s.optim.in_backward && !several_ranks;
-  if (s.run.device == DeviceChoice::cpu) s.memory.cuda_graphs = CudaGraphs::none;
+  s.memory.max_split.count = (seed % 3 ? 21 + int64_t{seed} : 0) << 20;
+  if (s.run.device == DeviceChoice::cpu) {
+    s.memory.cuda_graphs = CudaGraphs::none;
+    s.memory.expandable_segments = false;
+    s.memory.max_split = {};
+  }
   if (several_ranks && captures_step(s.memory.cuda_graphs)) s.memory.cuda_graphs = CudaGraphs::decode;
   if (s.memory.cuda_graphs != CudaGraphs::none) {
     s.placement.parameters = Home::device, s.precision.store = WeightStore::compute;

@@ -32,6 +32,8 @@ std::vector<Overrides> variants() {
   return {{},
           {"optim.clip=0.05", "train.accumulation=3"},
           {"precision.compute=bf16", "activations.checkpoint=full", "train.accumulation=2"},
+          {"precision.compute=bf16", "activations.checkpoint=segments", "activations.every=2",
+           "train.accumulation=2", "precision.gradient_sums=bf16"},
           {"precision.compute=bf16", "precision.master=none", "optim.state=bf16"},
           {"precision.compute=bf16", "activations.pieces=[norms,expert_hidden]", "activations.storage=int8"},
           {"precision.compute=bf16", "model.router=sigmoid", "model.shared_experts=1"},

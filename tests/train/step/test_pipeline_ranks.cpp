@@ -53,6 +53,8 @@ TEST(PipelineRanks, HaveTheBitsOfOneRank) {
         "activations.checkpoint=full"},
        {"train.tokens_per_device=96", "activations.checkpoint=every", "activations.every=2",
         "activations.storage=int8"},
+       {"precision.compute=bf16", "activations.checkpoint=segments", "activations.every=2",
+        "precision.gradient_sums=bf16", "train.accumulation=3"},
        {"precision.compute=bf16", "placement.gradients=nvme", "placement.optimizer=nvme",
         "activations.storage=nvme", drive_setting}},
       {{"parallel.pipeline=2"}, {"parallel.pipeline=4"}});
@@ -75,6 +77,8 @@ TEST(PipelineRanks, HaveTheBitsOfOneRankBesideDataAndExperts) {
       {{},
        {"parallel.zero=1", "precision.compute=bf16"},
        {"parallel.zero=3", "activations.checkpoint=full"},
+       {"parallel.zero=3", "activations.checkpoint=segments", "activations.every=2", "precision.compute=bf16",
+        "precision.gradient_sums=bf16"},
        {"parallel.zero=3", "placement.reshard_after_forward=false", "train.tokens_per_device=96"},
        {"parallel.expert=2"},
        {"parallel.expert=2", "precision.compute=bf16", "model.dispatch=dropless", "activations.pieces=[moe]"},

@@ -126,8 +126,8 @@ TEST(Recompute, IsBitwiseNeutralInEveryMode) {
         Trainer kept(plain, at::kCPU, random_batches(plain));
         std::vector<StepReport> want;
         for (int64_t step = 0; step < 3; ++step) want.push_back(kept.step(step));
-        for (const auto mode :
-             {CheckpointMode::full, CheckpointMode::every, CheckpointMode::layers, CheckpointMode::ratio}) {
+        for (const auto mode : {CheckpointMode::full, CheckpointMode::every, CheckpointMode::layers,
+                                CheckpointMode::ratio, CheckpointMode::segments}) {
           Settings s = plain;
           s.activations = {mode, 2, {1, 3}, 0.5};
           Trainer recomputed(s, at::kCPU, random_batches(s));

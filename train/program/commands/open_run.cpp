@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "train/data/packed_rows.h"
 #include "train/data/token_stream.h"
 #include "train/data/tokenizer/tokenizer.h"
+#include "train/predict/caching_allocator.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/record/progress.h"
 
@@ -35,6 +37,7 @@ c10::Device open_device(const Settings& settings, const World& world) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   const c10::Device device = choose_device(settings.run.device, world).device;
   if (device.is_cpu()) return device;
+  c10::CachingAllocator::setAllocatorSettings(allocator_configuration(settings.memory));
   at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   return device;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
 
 namespace moelab {
@@ -23,7 +24,7 @@ int64_t gradient_exchanges(const Settings& s) {
 
 double gradient_element_bytes(const Settings& s) {
   const bool summed = s.parallel.reduce == Reduction::step && s.train.accumulation > 1;
-  return summed ? 4 : element_bytes(s);
+  return summed ? sum_bytes(s) : element_bytes(s);
 }
 
 SentBytes sent_bytes(const Settings& s, const WeightCounts& weights) {
@@ -41,8 +42,8 @@ SentBytes sent_bytes(const Settings& s, const WeightCounts& weights) {
   return sent;
 }
 
-bool gathers_for_backward(const Settings& s) {
-  return s.parallel.zero == 3 && s.placement.reshard_after_forward;
+double gathers_in_backward(const Settings& s) {
+  return s.parallel.zero == 3 && s.placement.reshard_after_forward ? weight_visits(s) - 1 : 0;
 }
 
 bool waits_for_updates(const Settings& s) {

@@ -32,8 +32,8 @@ struct SentBytes {
 };
 SentBytes sent_bytes(const Settings& settings, const WeightCounts& weights);
 
-// Whether a block's weights are gathered anew for its backward pass.
-bool gathers_for_backward(const Settings& settings);
+// How often a block's weights are gathered anew in backward.
+double gathers_in_backward(const Settings& settings);
 // Whether a step ends only when stepped parts have arrived; otherwise they travel while the next one begins.
 bool waits_for_updates(const Settings& settings);
 

@@ -23,13 +23,17 @@ std::vector<Cost> state_costs(const Settings& settings, const StateBytes& all) {
   return costs;
 }
 
-// A block's weights are fetched for forward and for backward of each micro-batch, and written back by the
-// step.
+double weight_visits(const Settings& settings) {
+  return settings.activations.checkpoint == CheckpointMode::segments ? 3 : 2;
+}
+
+// Besides its visits, a block's weights are written back by the step.
 std::vector<Cost> weight_costs(const Settings& settings, const StateBytes& blocks) {
   const PlacementSettings& p = settings.placement;
   if (p.parameters == Home::device) return {};
   const auto passes = static_cast<double>(settings.train.accumulation);
-  std::vector<Cost> costs = {{moved_term(p.parameters), (2 * passes + 1) * blocks.weights}};
+  std::vector<Cost> costs = {
+      {moved_term(p.parameters), (weight_visits(settings) * passes + 1) * blocks.weights}};
   if (p.optimizer == Home::device) costs.push_back({moved_term(p.parameters), 2 * blocks.masters});
   return costs;
 }

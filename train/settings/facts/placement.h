@@ -45,6 +45,10 @@ struct StateBytes {
   double optimizer = 0;  // the update rule's state
 };
 
+// How often a micro-batch needs the blocks' weights on the device: in forward, in backward, and once more to
+// run a segment again.
+double weight_visits(const Settings& settings);
+
 // What moving state costs per step: gradients and optimizer state of all weights; and the blocks' weights.
 std::vector<Cost> state_costs(const Settings& settings, const StateBytes& all);
 std::vector<Cost> weight_costs(const Settings& settings, const StateBytes& blocks);

@@ -17,6 +17,11 @@ void check_compute(const PrecisionSettings& p, const ModelSettings& m) {
           named("precision.master", p.master) + " with " + named("precision.compute", p.compute) +
               ": weights without masters are rounded stochastically, which works for bf16 only; set "
               "precision.compute=bf16");
+  require(p.gradient_sums == GradientSums::fp32 || fp8 || p.compute == ComputePrecision::bf16,
+          named("precision.gradient_sums", p.gradient_sums) + " with " +
+              named("precision.compute", p.compute) +
+              ": only gradients in bf16 are summed in bf16; set precision.compute=bf16, or "
+              "precision.gradient_sums=fp32");
   require(
       p.loss_scale.automatic() || p.compute == ComputePrecision::fp16 || p.compute == ComputePrecision::bf16,
       named("precision.loss_scale", p.loss_scale) + " with " + named("precision.compute", p.compute) +

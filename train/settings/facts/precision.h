@@ -24,6 +24,11 @@ inline double element_bytes(const Settings& settings) {
   return static_cast<double>(bytes_of(compute_facts(settings.precision.compute).type));
 }
 
+// Bytes of an element of a sum of gradients over several micro-batches.
+inline double sum_bytes(const Settings& settings) {
+  return settings.precision.gradient_sums == GradientSums::fp32 ? 4 : element_bytes(settings);
+}
+
 // The 8-bit code that precision.store uses, in blocks of kQuantBlock; none if weights are held in the type of
 // the products.
 std::optional<BlockCode> weight_code(const PrecisionSettings& precision);
