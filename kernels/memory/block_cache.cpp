@@ -58,6 +58,8 @@ void* BlockCache::allocate(size_t bytes) {
   }
   used_ += size;
   most_used_ = std::max(most_used_, used_);
+  asked_ += bytes;
+  if (asked_ >= most_asked_) note_peak();
   return block;
 }
 
@@ -65,6 +67,7 @@ void BlockCache::release(void* block, size_t bytes) {
   const size_t size = mapped_size(bytes);
   std::lock_guard lock(mutex_);
   used_ -= size;
+  asked_ -= bytes;
   keep(by_age_.end(), {static_cast<std::byte*>(block), size});
   trim(most_used_ - used_ + slack_);
 }
@@ -82,6 +85,26 @@ size_t BlockCache::used() const {
 size_t BlockCache::mapped() const {
   std::lock_guard lock(mutex_);
   return used_ + kept_;
+}
+
+size_t BlockCache::unasked() const {
+  std::lock_guard lock(mutex_);
+  return used_ + kept_ - asked_;
+}
+
+size_t BlockCache::unasked_at_peak() const {
+  std::lock_guard lock(mutex_);
+  return unasked_at_peak_;
+}
+
+void BlockCache::reset_peak() {
+  std::lock_guard lock(mutex_);
+  note_peak();
+}
+
+void BlockCache::note_peak() {
+  most_asked_ = asked_;
+  unasked_at_peak_ = used_ + kept_ - asked_;
 }
 
 // A kept block of exactly this size, or null.

@@ -34,6 +34,12 @@ class BlockCache {
   size_t used() const;    // bytes, in mapped sizes
   size_t mapped() const;  // in use and kept
 
+  // Mapped bytes that no request asked for: what sizes are rounded by, and the kept blocks. Now, and when
+  // requests last were at their most since the reset.
+  size_t unasked() const;
+  size_t unasked_at_peak() const;
+  void reset_peak();
+
   // The size that a request is mapped with: at most an eighth larger, so that requests of nearly the same
   // size share blocks.
   static size_t mapped_size(size_t bytes);
@@ -50,12 +56,13 @@ class BlockCache {
   void trim(size_t allowed);
   void keep(ByAge::iterator before, const Kept& kept);
   void forget(ByAge::iterator entry);
+  void note_peak();
 
   const size_t slack_;
   mutable std::mutex mutex_;  // guards everything below
   ByAge by_age_;
   std::multimap<size_t, ByAge::iterator> by_size_;
-  size_t used_ = 0, most_used_ = 0, kept_ = 0;
+  size_t used_ = 0, most_used_ = 0, kept_ = 0, asked_ = 0, most_asked_ = 0, unasked_at_peak_ = 0;
 };
 
 // The CPU allocator's cache, shared by all homes.

@@ -21,7 +21,10 @@ DeviceMemory device_memory(c10::Device device) {
   if (device.is_cuda()) return gpu_memory(device);
   const Ledger& ledger = ledger_of(device);
   const int64_t allocated = ledger.allocated(), peak = ledger.peak();
-  return {allocated, allocated, peak, peak, ledger.limit()};
+  const bool cached = device.is_cpu();
+  const auto unused = static_cast<int64_t>(cached ? cpu_blocks().unasked() : 0),
+             at_peak = static_cast<int64_t>(cached ? cpu_blocks().unasked_at_peak() : 0);
+  return {allocated, allocated + unused, peak, peak + at_peak, ledger.limit()};
 }
 
 int64_t phase_peak(c10::Device device, Phase phase) {
@@ -32,6 +35,7 @@ int64_t phase_peak(c10::Device device, Phase phase) {
 void reset_peaks(c10::Device device) {
   if (device.is_cuda()) return reset_gpu_peaks(device);
   ledger_of(device).reset_peaks();
+  if (device.is_cpu()) cpu_blocks().reset_peak();
 }
 
 void set_limit(c10::Device device, int64_t bytes) {

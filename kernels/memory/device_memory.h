@@ -7,8 +7,9 @@
 
 namespace moelab {
 
-// Memory of one device, in bytes. On CPU and meta: the ledger of Home::device, exact in requested bytes, with
-// reserved = allocated. On CUDA: the caching allocator's numbers.
+// Memory of one device, in bytes. On CPU and meta: the ledger of Home::device, exact in requested bytes. What
+// is reserved is the same on meta; on the CPU it includes what the allocator's cache of blocks holds besides,
+// for all homes. On CUDA: the caching allocator's numbers.
 struct DeviceMemory {
   int64_t allocated = 0;
   int64_t reserved = 0;

@@ -12,7 +12,9 @@ Reading Recovery::note_refusal(int64_t steps, int64_t step) {
   }
   memory_.inspector.refused(refusal_);
   const Reading reading = memory_.monitor.observe(step);
-  symptom_ = {steps, false, recoveries_, fragmentation(reading), !memory_.leaks.found().empty()};
+  // the CPU's budget is of requested bytes, whatever the allocator holds besides
+  const double pieces = device_.is_cpu() ? 0 : fragmentation(reading);
+  symptom_ = {steps, false, recoveries_, pieces, !memory_.leaks.found().empty()};
   return reading;
 }
 

@@ -35,8 +35,7 @@ struct Reading {
   std::array<KindBytes, kPhases> by_phase{};  // held at each phase's peak; 0 where not entered, and on CUDA
 };
 
-// The share of reserved memory that no tensor uses, because the allocator holds it in pieces. 0 on the CPU
-// and meta, whose ledgers are exact.
+// The share of reserved memory that no tensor uses, because the allocator holds it in pieces. 0 on meta.
 double fragmentation(const Reading& reading);
 
 // Bytes of all activation kinds: plain ones, attention, routing, capacity buffers, the experts' rows.

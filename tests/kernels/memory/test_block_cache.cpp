@@ -64,6 +64,27 @@ TEST(BlockCache, ASmallRequestCostsALargeBlockLittle) {
   cache.release(small, MiB / 4);
 }
 
+// What requests are rounded up by, and what is kept, when most was asked for.
+TEST(BlockCache, CountsWhatNoRequestAskedFor) {
+  BlockCache cache(64 * MiB);
+  void* kept = cache.allocate(8 * MiB);
+  cache.release(kept, 8 * MiB);
+  EXPECT_EQ(cache.unasked(), 8 * MiB);
+  EXPECT_EQ(cache.unasked_at_peak(), 0U) << "all that was mapped then was asked for";
+  constexpr size_t odd = 9 * MiB + 1;
+  const size_t rounding = BlockCache::mapped_size(odd) - odd;
+  ASSERT_GT(rounding, 0U);
+  void* most = cache.allocate(odd);
+  EXPECT_EQ(cache.unasked_at_peak(), 8 * MiB + rounding) << "blocks of another size don't serve it";
+  cache.release(most, odd);
+  EXPECT_EQ(cache.unasked_at_peak(), 8 * MiB + rounding);
+  EXPECT_EQ(cache.unasked(), cache.mapped());
+  cache.clear();
+  cache.reset_peak();
+  EXPECT_EQ(cache.unasked(), 0U);
+  EXPECT_EQ(cache.unasked_at_peak(), 0U);
+}
+
 // Pages of kept blocks move to a new block with their bytes; only other pages are zeroed by the system.
 TEST(BlockCache, ANewSizeTakesThePagesOfTheLongestUnused) {
   static constexpr unsigned char mark = 0x5a;

@@ -157,7 +157,7 @@ def test_the_monitor_answers_at_the_end(free):
     run, _ = free
     memory = json.loads((run / "memory.json").read_text())
     monitor = memory["monitor"]
-    assert monitor["status"] == "normal" and monitor["fragmentation"] == 0 and monitor["recoveries"] == 0
+    assert monitor["status"] == "normal" and 0 < monitor["fragmentation"] < 1 and monitor["recoveries"] == 0
     assert monitor["leaks"] == []
     # an undisturbed run holds what its dry run does
     assert monitor["activations_bytes"] == pytest.approx(monitor["estimated_activations_bytes"], rel=0.01)
