@@ -50,14 +50,16 @@ std::vector<Preset> by_name() {
            "balanced", "512"}),
       gpu({"gpu-a100-80gb", "80 GiB: bf16, every block recomputed, batch 4 x 8 of 2048 tokens", "80GiB", "4",
            "8", "bf16", "full", "aggressive", "2048"}),
-      gpu({"gpu-h100-80gb", "80 GiB: bf16 with TF32, every block recomputed, batch 6 x 8 of 4096 tokens",
+      gpu({"gpu-h100-80gb",
+           "80 GiB: bf16 with TF32, captured steps, every block recomputed, batch 6 x 8 of 4096 tokens",
            "80GiB", "6", "8", "bf16", "full", "aggressive", "4096"}),
   };
   for (Preset& preset : presets) {
     preset.settings.insert(preset.settings.end(),
                            {{"data.workers", "8"}, {"data.prefetch", "2"}, {"data.buffer", "30000"}});
   }
-  presets.back().settings.emplace_back("precision.tf32", "true");
+  Preset& h100 = presets.back();
+  h100.settings.insert(h100.settings.end(), {{"precision.tf32", "true"}, {"memory.cuda_graphs", "step"}});
   return presets;
 }
 

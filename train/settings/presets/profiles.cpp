@@ -37,6 +37,7 @@ Preset::Pairs plain_run() {
           {"placement.parameters", "device"},
           {"placement.optimizer", "device"},
           {"memory.profile", "balanced"},
+          {"memory.cuda_graphs", "none"},
           {"memory.dynamic_batch.enabled", "false"},
           {"memory.dynamic_batch.min", "4"},
           {"sample.share", "0.3"},
