@@ -26,7 +26,7 @@ int64_t ranks_of(const Settings& resolved) { return std::max<int64_t>(1, resolve
 
 int64_t tokens_per_step(const Settings& resolved) {
   const TrainSettings& train = resolved.train;
-  return ranks_of(resolved) * train.micro_batch * train.accumulation * train.sequence;
+  return ranks_of(resolved) * train.micro_batch * train.accumulation * train.row();
 }
 
 Settings resolved_settings(const Case& one) {

@@ -6,6 +6,7 @@
 #include "moe/settings/error.h"
 #include "train/predict/layouts.h"
 #include "train/predict/techniques/combinations.h"
+#include "train/predict/techniques/run_rows.h"
 #include "train/settings/assign.h"
 #include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/placement.h"
@@ -69,9 +70,10 @@ class Builder {
 
   std::vector<PlanOption> build() {
     for (const Technique& technique : techniques()) {
-      const bool of_batch = technique.name == "accumulation";
+      const bool of_batch = std::any_of(technique.settings.begin(), technique.settings.end(),
+                                        [](const auto& pair) { return pair.first.starts_with("train."); });
       const bool single = &technique != &techniques().front() && technique.parts.empty();
-      if (single && !of_batch && ranks_of(technique) == 1) add(technique);
+      if (single && !of_batch && changes_a_step(technique) && ranks_of(technique) == 1) add(technique);
     }
     add_splits();
     add_layouts();

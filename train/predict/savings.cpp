@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "moe/settings/error.h"
+#include "train/predict/techniques/run_rows.h"
 #include "train/predict/techniques/techniques.h"
 #include "train/settings/assign.h"
 #include "train/settings/print.h"
@@ -46,7 +47,8 @@ std::optional<Settings> without_accumulation(Settings settings) {
 std::optional<Settings> without(const Technique& technique, const Settings& settings, const Texts& now,
                                 const Texts& absent) {
   if (technique.name == "accumulation") return without_accumulation(settings);
-  if (!technique.parts.empty() || is_of_machine_alone(technique) || !is_on(technique, now))
+  if (!technique.parts.empty() || !changes_a_step(technique) || is_of_machine_alone(technique) ||
+      !is_on(technique, now))
     return std::nullopt;
   Settings changed = settings;
   for (const auto& [key, value] : technique.settings)

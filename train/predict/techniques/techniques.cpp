@@ -4,6 +4,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "train/predict/techniques/run_rows.h"
 #include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/facts/ranks.h"
@@ -85,6 +86,12 @@ std::vector<Technique> single_techniques() {
        "The forward pass of blocks 0, 4, 8, … runs a second time.",
        "an input of T D elements for all that a block keeps, in every fourth",
        {"nemo.gradient_checkpointing", "nemo.activation_checkpointing"}},
+      {"recompute_segments",
+       "segments of four blocks recomputed, each from one kept input",
+       {{"activations.checkpoint", "segments"}, {"activations.every", "4"}},
+       "The forward pass of every block runs a second time; then four blocks' activations are there at once.",
+       "an input of T D elements for all that four blocks keep, and four blocks whole",
+       {"nemo.gradient_checkpointing"}},
       {"accumulation",
        "a quarter of the micro-batch, accumulated",
        {{"train.micro_batch", "2"}, {"train.accumulation", "4"}},
@@ -204,7 +211,7 @@ std::vector<Technique> make_techniques() {
   std::vector<Technique> rows = single_techniques();
   for (const auto& more :
        {precision_rows(), recompute_techniques(), storage_rows(), weight_store_rows(),
-        weight_placement_rows(), optimizer_techniques(), state_placement_rows(), rank_rows()})
+        weight_placement_rows(), optimizer_techniques(), state_placement_rows(), run_rows(), rank_rows()})
     rows.insert(rows.end(), more.begin(), more.end());
   rows.push_back(together(rows, {"int8_recompute",
                                  "every block recomputed, its input saved in int8",

@@ -10,6 +10,7 @@
 #include "train/io/terminal.h"
 #include "train/predict/dry_run.h"
 #include "train/predict/techniques/combinations.h"
+#include "train/predict/techniques/run_rows.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
@@ -46,13 +47,14 @@ Prediction predict(const ModelCall& call, const std::vector<const Technique*>& p
   return prediction;
 }
 
-// The baseline, each single technique, then each pair, in table order.
+// The baseline, each single technique, then each pair of those that change a step, in table order.
 std::vector<std::vector<const Technique*>> combinations() {
   const std::vector<const Technique*> singles = single_techniques();
   std::vector<std::vector<const Technique*>> all(1);
   for (const Technique* one : singles) all.push_back({one});
   for (size_t i = 0; i < singles.size(); ++i)
-    for (size_t j = i + 1; j < singles.size(); ++j) all.push_back({singles[i], singles[j]});
+    for (size_t j = i + 1; j < singles.size(); ++j)
+      if (changes_a_step(*singles[i]) && changes_a_step(*singles[j])) all.push_back({singles[i], singles[j]});
   return all;
 }
 
