@@ -98,6 +98,27 @@ std::string Larger::text() const {
   return text;
 }
 
+Filled filled(const Settings& settings, const std::function<int64_t(const Settings&)>& predict) {
+  const auto limit = static_cast<double>(settings.memory.limit.count);
+  const auto room = static_cast<int64_t>(limit * kFullTo);
+  Filled full{settings, predict(settings)};
+  const auto take = [&](int64_t TrainSettings::*key, int64_t unit, int64_t most) {
+    if (full.settings.train.tokens_per_device > 0) return;
+    Enlarger enlarger(full.settings, room, predict);
+    const int64_t value = enlarger.largest(full.settings.train.*key, unit, most,
+                                           [&](Settings& s, int64_t count) { s.train.*key = count; });
+    if (value == 0) return;
+    Settings larger = unresolve(full.settings);
+    larger.train.*key = value;
+    larger = resolve(larger);
+    full = {larger, predict(larger)};
+  };
+  take(&TrainSettings::micro_batch, 1, kMostRows);
+  if (static_cast<double>(full.needed) < kFullFrom * limit)
+    take(&TrainSettings::sequence, kTokens, kMostTokens);
+  return full;
+}
+
 Larger larger_that_fits(const Settings& settings, int64_t room,
                         const std::function<int64_t(const Settings&)>& predict) {
   Enlarger enlarger(settings, room, predict);

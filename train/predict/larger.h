@@ -24,4 +24,15 @@ struct Larger {
 Larger larger_that_fits(const Settings& settings, int64_t room,
                         const std::function<int64_t(const Settings&)>& predict);
 
+// A run's settings with more rows, and if these alone do not fill it, longer sequences.
+struct Filled {
+  Settings settings;   // resolved
+  int64_t needed = 0;  // device bytes of a step, as `predict` gives them
+};
+
+// Raises train.micro_batch of `settings`, a resolved run, as long as it takes at most kFullTo of
+// memory.limit; then, if less than kFullFrom is taken, train.sequence. Packed rows stay as they are.
+inline constexpr double kFullFrom = 0.80, kFullTo = 0.95;
+Filled filled(const Settings& settings, const std::function<int64_t(const Settings&)>& predict);
+
 }  // namespace moelab

@@ -12,6 +12,7 @@
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/predict/cost_model.h"
+#include "train/predict/fill_card.h"
 #include "train/predict/gpu.h"
 #include "train/predict/link.h"
 #include "train/program/command_texts.h"
@@ -88,6 +89,7 @@ class Parser {
     } else if (result_.command == Command::techniques || result_.command == Command::fits) {
       take_model();
     } else {
+      if (fill_) fill();
       result_.settings = load_settings(sources_, model_folder_settings);
     }
     return result_;
@@ -149,6 +151,10 @@ class Parser {
               "run.scale=", "miniature whose every tensor is smaller, e.g. 1/64; short for run.scale=")
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
+    if (text.command != Command::eval)
+      sub.add_flag("--fill", fill_,
+                   "raise train.micro_batch, then train.sequence, until 80 to 95 % of the preset's card is "
+                   "predicted to be taken");
     if (text.command == Command::train) {
       CLI::Option* resume =
           sub.add_option("--resume", result_.resume,
@@ -338,6 +344,16 @@ class Parser {
                       " needs --link, what connects the ranks, such as 100Gbit or nvlink4");
   }
 
+  // Adds what fills the card at full size: a miniature of the run has as many rows, and a sequence that is as
+  // much shorter as the model's own.
+  void fill() {
+    Sources whole = sources_;
+    whole.overrides.insert(whole.overrides.end(), {"run.scale=1", "run.device=cuda"});
+    const FilledCard full = fill_card(load_settings(whole, model_folder_settings));
+    for (const auto& [key, value] : full.changes) sources_.overrides.push_back(key + "=" + value);
+    result_.filled = full.text;
+  }
+
   void add_folders(CLI::App& sub, const CommandText& text) {
     const bool imports = text.command == Command::import_model;
     sub.add_option("from", result_.from, imports ? "Hugging Face folder" : "checkpoint, or a folder of them")
@@ -387,7 +403,8 @@ class Parser {
   CLI::App app_;
   Sources sources_;
   std::map<const CLI::Option*, std::string> short_for_;  // options that set a setting -> "KEY="
-  std::string unread_;                                   // their values, read by settings_in_order instead
+  bool fill_ = false;
+  std::string unread_;  // their values, read by settings_in_order instead
   Arguments result_;
 };
 

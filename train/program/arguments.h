@@ -14,6 +14,7 @@ struct Arguments {
   Command command = Command::train;
   Settings settings;  // resolved and validated
   bool print_config = false;
+  std::string filled;      // train, estimate: how full --fill made the card, one line; empty: not asked for
   std::string resume;      // train: "latest", "auto" or a path; empty: start from step 0
   bool overwrite = false;  // train
   std::string checkpoint;  // eval: a path; empty: the newest in checkpoint.dir

@@ -48,6 +48,7 @@ Settings settings_here(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments, const std::string& command) {
+  if (!arguments.filled.empty()) std::cerr << arguments.filled << "\n";
   if (arguments.print_config) {
     std::cout << print_settings(settings_here(arguments));
     return 0;
