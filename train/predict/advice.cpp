@@ -9,6 +9,7 @@
 #include "train/memory/split.h"
 #include "train/predict/techniques/techniques.h"
 #include "train/settings/assign.h"
+#include "train/settings/convert.h"
 #include "train/settings/print.h"
 
 namespace moelab {
@@ -145,6 +146,38 @@ std::string fewer_experts(Settings& s) {
   return fmt::format("model.experts={}", s.model.experts);
 }
 
+// The guides reduce a width of 512 to 384 and 256.
+std::string narrower(Settings& s) {
+  constexpr int64_t kUnit = 32, kNarrowest = 128;
+  const int64_t width = s.model.d_model * 3 / 4 / kUnit * kUnit;
+  if (width < kNarrowest) return "";
+  s.model.d_model = width;
+  return fmt::format("model.d_model={}", width);
+}
+
+std::string fewer_routes(Settings& s) {
+  if (s.model.dense() || s.model.experts_per_token < 2) return "";
+  return fmt::format("model.experts_per_token={}", --s.model.experts_per_token);
+}
+
+// Down to as many places as routes; below that, tokens are dropped however even the routing is.
+std::string smaller_capacity(Settings& s) {
+  if (s.model.dense() || s.model.dispatch == Dispatch::dropless || s.model.capacity_factor <= 1) return "";
+  s.model.capacity_factor = std::max(1.0, s.model.capacity_factor - 0.25);
+  return fmt::format("model.capacity_factor={}", value_text(s.model.capacity_factor));
+}
+
+// Over the ranks that there are, or over two; stage 2 divides what 1 does.
+std::string divided_state(Settings& s) {
+  ParallelSettings& p = s.parallel;
+  if (p.zero == 3 || p.tensor > 1 || p.pipeline > 1) return "";
+  p.data = std::max<int64_t>(2, p.data);
+  p.zero = p.zero == 0 ? 1 : 3;
+  if (p.zero == 3) p.reduce = Reduction::micro_batch;
+  s.memory.cuda_graphs = CudaGraphs::none;
+  return fmt::format("parallel.data={} parallel.zero={}", p.data, p.zero);
+}
+
 std::string smaller_evaluation(Settings& s) {
   if (s.eval.micro_batch < 2) return "";
   s.eval.micro_batch /= 2;
@@ -177,8 +210,12 @@ std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_
   adviser.try_steps(shorter_rows);
   if (!settings.model.dense()) adviser.try_technique("capacity");
   adviser.try_steps(shorter_sequence);
+  adviser.try_steps(divided_state);
   adviser.try_steps(fewer_layers);
+  adviser.try_steps(narrower);
   adviser.try_steps(fewer_experts);
+  adviser.try_steps(fewer_routes);
+  adviser.try_steps(smaller_capacity);
   adviser.try_technique("host_activations");
   adviser.try_technique("host_optimizer");  // the largest state first
   if (!settings.optim.in_backward) adviser.try_technique("host_gradients");

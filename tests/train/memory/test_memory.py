@@ -116,6 +116,8 @@ def test_at_the_threshold_the_batch_is_halved(shards, free, tmp_path):
     # the profile moves the threshold: of this share the aggressive one only warns
     done = train(shards, tmp_path, f"memory.limit={int(peak / 0.955)}", "memory.profile=aggressive", "--overwrite")
     assert metrics(tmp_path, "micro_batch") == 6 * [8] and "Status: warning\n" in done.stdout
+    said = "memory is at warning; to stay within memory.target=0.92, what would be enough, each by itself:\n"
+    assert done.stdout.count(said) == 1 and "\n  train.micro_batch=4 train.accumulation=2 " in done.stdout.split(said)[1]
     monitor = json.loads((tmp_path / "memory.json").read_text())["monitor"]
     assert monitor["status"] == "warning"
     assert monitor["open_bytes_by_setting"]["train.micro_batch=4 train.accumulation=2"] > 0

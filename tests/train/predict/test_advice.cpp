@@ -94,7 +94,11 @@ TEST(Advice, LeavesOutWhatIsAlreadyOn) {
   s.train.micro_batch = 1;
   s.train.sequence = 32;
   s.model.layers = 3;
+  s.model.d_model = 160;
   s.model.experts = 2;
+  s.model.experts_per_token = 1;
+  s.model.capacity_factor = 1;
+  s.parallel.zero = 3;
   s.activations.storage = ActivationStorage::host;
   s.placement.parameters = s.placement.optimizer = Home::host;
   s.placement.gradients = Home::nvme;
@@ -116,10 +120,42 @@ TEST(Advice, WithoutAPredictionListsSettingsAlone) {
               (std::vector<std::string>{
                   "attention.kernel=flash", "precision.compute=bf16", "activations.checkpoint=full",
                   "train.micro_batch=6 train.accumulation=2", "model.dispatch=capacity", "train.sequence=128",
-                  "model.layers=4", "model.experts=2", "activations.storage=host", "placement.optimizer=host",
-                  "placement.gradients=host", "placement.parameters=host"}));
+                  "parallel.data=2 parallel.zero=1", "model.layers=4", "model.d_model=288", "model.experts=2",
+                  "model.experts_per_token=1", "model.capacity_factor=1", "activations.storage=host",
+                  "placement.optimizer=host", "placement.gradients=host", "placement.parameters=host"}));
     for (const Advice& a : advice) EXPECT_FALSE(a.fits || a.predicted_peak != 0);
   }
+}
+
+// Each with the peak of its own change: 512 KiB a unit of width, routes and places at experts, and the state
+// of which ranks have parts.
+TEST(Advice, NamesWidthRoutesCapacityAndRanksWithTheirPeaks) {
+  Settings s = hungry();
+  s.model.d_model = 512;
+  s.model.experts_per_token = 3;
+  s.memory.cuda_graphs = CudaGraphs::step;  // which ranks do without
+  const auto peak = [](const Settings& changed) {
+    const bool captured = changed.memory.cuda_graphs != CudaGraphs::none;
+    const int64_t state = changed.parallel.zero == 0   ? 600
+                          : changed.parallel.zero == 1 ? 500
+                          : captured                   ? 600
+                                                       : 300;
+    const double routes = 100 * changed.model.capacity_factor * double(changed.model.experts_per_token);
+    return (changed.model.d_model / 2 + state + static_cast<int64_t>(routes)) * kMiB;
+  };
+  const auto found = [&](int64_t limit, const std::string& setting) {
+    for (const Advice& one : advise(s, peak, limit * kMiB))
+      if (one.setting == setting) return one.predicted_peak / kMiB;
+    return int64_t{0};
+  };
+  EXPECT_EQ(peak(s) / kMiB, 1231);
+  EXPECT_EQ(found(1200, "model.d_model=384"), 1167);
+  EXPECT_EQ(found(1120, "model.d_model=288"), 1119);
+  EXPECT_EQ(found(1200, "model.experts_per_token=2"), 1106);
+  EXPECT_EQ(found(1000, "model.experts_per_token=1"), 981);
+  EXPECT_EQ(found(1200, "model.capacity_factor=1"), 1156);
+  EXPECT_EQ(found(1200, "parallel.data=2 parallel.zero=1"), 1131);
+  EXPECT_EQ(found(1000, "parallel.data=2 parallel.zero=3"), 931);
 }
 
 TEST(Advice, SaysWhatWasRefusedAndHeld) {

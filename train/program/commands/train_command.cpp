@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -242,6 +244,7 @@ class TrainRun : LoopObserver {
   void step_taken(const StepTaken& step) override {
     record_->add(step);
     progress_.step(step, *record_);
+    advise_once(step.memory);
   }
   void evaluated(int64_t step, double loss, int64_t batches) override {
     progress_.held_out(step, loss, batches);
@@ -274,6 +277,19 @@ class TrainRun : LoopObserver {
     failure_.rethrow();
     print_end(settings_, loop_.steps(), ending_, *record_);
     return 0;
+  }
+
+  // With the first reading of each status above normal: what would take the run back to its target. Of
+  // several ranks none has time for dry runs while the others wait.
+  void advise_once(const Reading& memory) {
+    if (memory.status <= advised_ || settings_.monitor.quiet || !ranks_.alone()) return;
+    advised_ = memory.status;
+    const auto target = static_cast<int64_t>(static_cast<double>(memory.limit) * settings_.memory.target);
+    const std::string lines = advice_lines(advise(loop_.settings_now(), predict_held_, target));
+    if (!lines.empty())
+      print_line(fmt::format("[Step {}] memory is at {}; to stay within memory.target={}, ", memory.step,
+                             status_name(memory.status), value_text(settings_.memory.target)) +
+                 lines.substr(0, lines.size() - 1));
   }
 
   void seek_advice() {
@@ -358,6 +374,7 @@ class TrainRun : LoopObserver {
   c10::Device device_;
   double gemm_rate_;  // 0: not known
   PredictPeak predict_held_;
+  MemoryStatus advised_ = MemoryStatus::normal;  // the highest with advice so far
   Dataset data_;
   DryRun predicted_;
   Ranks& ranks_;
