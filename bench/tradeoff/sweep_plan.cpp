@@ -31,10 +31,10 @@ Names preset_names(const std::vector<Preset>& presets) {
   return names;
 }
 
+// A ladder may also have rungs of ranks, on a part whose baseline has as many.
 Names single_names() {
   Names names;
-  for (const Technique* technique : single_techniques())
-    if (ranks_of(*technique) == 1) names.emplace_back(technique->name);
+  for (const Technique* technique : single_techniques()) names.emplace_back(technique->name);
   return names;
 }
 

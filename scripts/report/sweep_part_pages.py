@@ -46,9 +46,9 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
             times(case.speed_ratio), loss_change(case)]
 
 
-def missing_rows(case: Case, below: Case | None) -> list[list[str]]:
+def missing_rows(case: Case, below: Case | None, on_ladder: set[str]) -> list[list[str]]:
     """Rows for the guide's steps right below this rung that have no rung."""
-    return [["–", f"`{name}`: {reason}", "", "", "", "", ""] for name, reason in sweep_parts.without_rung(case, below)]
+    return [["–", f"`{name}`: {reason}", "", "", "", "", ""] for name, reason in sweep_parts.without_rung(case, below, on_ladder)]
 
 
 def ladder_blocks(sweep: Sweep, prefix: str) -> list:
@@ -57,8 +57,9 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
         return []
     ground = sweep.case(rungs[0].baseline)
     steps = [case for case in (ground, *rungs) if case]
+    on_ladder = {technique for case in rungs for technique in case.techniques}
     rows = [row for case, below in zip(rungs, [ground, *rungs])
-            for row in (*missing_rows(case, below), ladder_row(case, below))]
+            for row in (*missing_rows(case, below, on_ladder), ladder_row(case, below))]
     table = Table("Each rung keeps what the ones below it have. memory, speed, loss: against "
                   f"{', '.join(dict.fromkeys(f'`{case.baseline}`' for case in rungs))}, as in the table of the cases.",
                   ["rung", "adds", "peak memory", "memory", "tokens/s", "speed", "loss"],

@@ -56,15 +56,17 @@ def ladder(sweep: Sweep) -> list[Case]:
     return sorted(of_families(sweep, "ladder").cases, key=lambda case: len(case.techniques))
 
 
-def without_rung(case: Case, below: Case | None) -> list[tuple[str, str]]:
-    """The steps of PRIORITY right before what this rung adds that have no rung, each with the reason."""
+def without_rung(case: Case, below: Case | None, on_ladder: set[str]) -> list[tuple[str, str]]:
+    """The steps of PRIORITY right before what this rung adds that have no rung, each with the reason. `on_ladder`: the
+    techniques that are rungs."""
     added = set(case.techniques) - set(below.techniques if below else ())
     found, skipped = [], []
     for name, step in PRIORITY.items():
-        if "reason" in step:
+        technique = step.get("technique", step.get("of_ranks"))
+        if "reason" in step and technique not in on_ladder:
             skipped.append((name, step["reason"]))
         else:
-            found += skipped if step["technique"] in added else []
+            found += skipped if technique in added else []
             skipped = []
     return found
 

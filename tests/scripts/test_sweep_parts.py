@@ -141,11 +141,25 @@ def test_the_ladders_order_is_the_guides():
     stated = yaml.safe_load((ROOT / "train/predict/techniques/claims.yaml").read_text())["claims"]
     (order,) = [claim["figures"]["order"] for claim in stated if claim["id"] == "ava.priority"]
     assert list(sweep_parts.PRIORITY) == order
-    assert all(step.keys() in ({"technique"}, {"reason"}) for step in sweep_parts.PRIORITY.values())
+    assert all(step.keys() in ({"technique"}, {"reason", "of_ranks"}) for step in sweep_parts.PRIORITY.values())
     ladder = next(part["ladder"] for part in yaml.safe_load((ROOT / "bench/tradeoff/full.yaml").read_text())["parts"]
                   if "ladder" in part)
     rungs = [step["technique"] for step in sweep_parts.PRIORITY.values() if "technique" in step]
     assert ladder[:len(rungs)] == rungs
+    (of_ranks,) = [part["ladder"] for part in yaml.safe_load((ROOT / "bench/tradeoff/ranks.yaml").read_text())["parts"]
+                   if "ladder" in part]
+    assert of_ranks == [step.get("technique", step.get("of_ranks")) for step in sweep_parts.PRIORITY.values()]
+    assert len(of_ranks) == 8
+
+
+def test_a_ladder_of_ranks_has_all_rungs(tmp_path):
+    rungs = [step.get("technique", step.get("of_ranks")) for step in sweep_parts.PRIORITY.values()]
+    rows = made.in_part("core", "single", "baseline", 1000, 800, [])
+    for count in range(1, 9):
+        rows += made.in_part("core", "ladder", f"ladder {count}", 900, 300, rungs[:count])
+    (sweep,) = sweep_parts.together(sweeps_of(tmp_path, rows))
+    shown = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
+    assert [row[:2] for row in shown] == [[f"ladder {count}", f"`{rungs[count - 1]}`"] for count in range(1, 9)]
 
 
 def test_crossovers_by_sequence_and_by_model(whole):

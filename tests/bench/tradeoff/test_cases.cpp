@@ -143,6 +143,19 @@ TEST(Cases, ATechniqueIsLeftOutOfAStackThatItIsHeldAgainst) {
   }
 }
 
+// Rungs of ranks stand on a part whose runs all have as many.
+TEST(Cases, ALadderMayHaveRungsOfRanks) {
+  const auto cases = cases_of(part_with([](PlanPart& part) {
+    part.settings = {"parallel.data=2"};
+    part.ladder = {"bf16", "zero_1", "read_ahead", "zero_2"};
+  }));
+  ASSERT_EQ(cases.size(), 5u);
+  for (const Case& one : cases) EXPECT_EQ(one.ranks, 2) << one.name;
+  EXPECT_EQ(value(cases[2], "parallel.zero"), "1");
+  EXPECT_EQ(value(cases[4], "parallel.zero"), "2");
+  EXPECT_EQ(value(cases[4], "data.workers"), "8");
+}
+
 TEST(Cases, ALadderEndsAtAllOfItsRungs) {
   const Names rungs = {"flash_attention", "bf16", "recompute_full", "accumulation", "capacity"};
   const auto cases = cases_of(part_with([&](PlanPart& part) {
