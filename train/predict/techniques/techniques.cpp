@@ -242,6 +242,20 @@ std::vector<Technique> make_techniques() {
                                  "What its parts say.",
                                  {"ava.all_defaults_combined", "parrot.moe_nano"},
                                  {"flash_attention", "capacity", "bf16", "recompute_full", "accumulation"}}));
+  rows.push_back(together(rows, {"host_state",
+                                 "weights, gradients and optimizer state in host memory",
+                                 {},
+                                 "What its parts trade.",
+                                 "What its parts say.",
+                                 {"vibee.offload_cpu", "ava.cpu_offload"},
+                                 {"host_weights", "host_gradients", "host_optimizer"}}));
+  rows.push_back(together(rows, {"nvme_state",
+                                 "weights, gradients and optimizer state in a file",
+                                 {},
+                                 "What its parts trade.",
+                                 "What its parts say.",
+                                 {"vibee.offload_nvme"},
+                                 {"nvme_weights", "nvme_gradients", "nvme_optimizer"}}));
   for (Technique& row : divided_and_away()) rows.push_back(together(rows, std::move(row)));
   return rows;
 }
