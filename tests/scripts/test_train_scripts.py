@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -104,6 +105,20 @@ def test_a_script_sets_what_it_promises(name, tmp_path):
             s["model"]["d_model"], s["model"]["experts"], s["precision"]["compute"],
             s["activations"]["checkpoint"]) == PROMISED[name][1:]  # fmt: skip
     assert (s["model"]["dispatch"], s["attention"]["kernel"]) == ("capacity", "flash")
+
+
+def test_a_filled_miniature_runs(shards, tmp_path):
+    """Filled by the full size's prediction for CUDA; the miniature shrinks everything but the number of rows."""
+    done = script(tmp_path, "train_8gb", *QUICK, "--fill", "eval.batches=0", "checkpoint.keep=0", f"data.path={shards}",
+                  "train.accumulation=1")  # fmt: skip
+    found = summary(done, tmp_path / "runs/train_8gb-scale-1-64")
+    rows = int(re.search(r"filled: train\.micro_batch=(\d+); predicted to take .* of 8\.0 GiB, on RTX 4060", done.stderr)[1])
+    assert rows > 40 and found["settings"]["train"]["micro_batch"] == rows
+    assert found["peak_bytes"] > found["memory_limit_bytes"] / 2
+    for wrong, named in ((["--config", "moe-pico", "--fill"], "memory.limit is not set"),
+                         (["--config", "moe-nano", "--preset", "gpu-8gb", "--fill", "train.tokens_per_device=4096",
+                           "train.micro_batch=1"], "train.tokens_per_device=4096")):  # fmt: skip
+        expect_mistake(run(tmp_path, [PROGRAM, "estimate", *wrong]), "--fill", named)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
