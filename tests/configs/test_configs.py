@@ -53,3 +53,13 @@ def test_a_config_for_a_gpu_fits_it(config):
     estimate = json.loads(done.stdout)
     limit = estimate["memory_limit_bytes"]
     assert limit / 3 < estimate["peak_bytes"] <= estimate["reserved_bytes"] < estimate["on_card_bytes"] <= limit
+
+
+def test_seven_billion_parameters_in_miniature(folder):
+    """Beside the card, all that the full size has on the host is there too."""
+    config = programs.ROOT / "configs/dense-7b-24gb.yaml"
+    small = ["run.device=cpu", "run.scale=1/1024", "model.layers=4", "train.steps=2", "train.accumulation=2", "data.path=data/python-stdlib"]
+    summary, _ = train(folder, config, *small)
+    assert (summary["status"], summary["steps"]) == ("ok", 2)
+    assert summary["peak_bytes"] <= summary["memory_limit_bytes"] == 24 * 2**20
+    assert summary["host_bytes"] > summary["state_bytes"]["optimizer"] > 0
