@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <set>
-#include <string>
 
 #include "kernels/memory/ledger.h"
 #include "tests/train/step/data_ranks.h"
@@ -15,11 +14,10 @@
 namespace moelab {
 namespace {
 
-// moe-pico with the technique, on sequences that are short if nothing else is said.
-Settings settings_of(const Technique& technique, int64_t sequence = 64) {
-  Sources sources{
-      .config = "moe-pico",
-      .overrides = {"train.sequence=" + std::to_string(sequence), "train.steps=2", "eval.batches=0"}};
+// moe-pico with the technique, on short sequences.
+Settings settings_of(const Technique& technique) {
+  Sources sources{.config = "moe-pico",
+                  .overrides = {"train.sequence=64", "train.steps=2", "eval.batches=0"}};
   for (const auto& [key, value] : over_baseline(technique))
     sources.overrides.push_back(std::string(key) + "=" + std::string(value));
   return load_settings(sources);
@@ -47,12 +45,11 @@ TEST_P(Row, SettingsAreAcceptedAndTheRunWorks) {
 }
 
 // Loss curves and speeds are comparable only if all steps see the same number of tokens. Ranks are held
-// against one rank with as many micro-batches as there are ranks. Rows of packed documents have a length of
-// their own, which is a step's in sequences of 256 tokens.
+// against one rank with as many micro-batches as there are ranks.
 TEST_P(Row, ARanksStepSeesAsManyTokensAsTheBaseline) {
   const auto tokens = [](const Technique& technique) {
-    const Settings s = settings_of(technique, 256);
-    return s.train.micro_batch * s.train.accumulation * s.train.row();
+    const Settings s = settings_of(technique);
+    return s.train.micro_batch * s.train.accumulation * s.train.sequence;
   };
   EXPECT_EQ(tokens(techniques()[GetParam()]), tokens(techniques().front()));
 }
