@@ -166,7 +166,8 @@ def test_runs_go_on_with_other_stages(tmp_path, corpus, untied_alone, ranks, acc
 
 
 @pytest.mark.parametrize("ranks, more", [(2, ["train.accumulation=2", "model.kv_heads=2"]),
-                                         (4, ["train.accumulation=1", "parallel.zero=3", "placement.optimizer=host"])])
+                                         (4, ["train.accumulation=1", "parallel.zero=3", "placement.optimizer=host"]),
+                                         (4, ["train.accumulation=2", "parallel.pipeline=2", UNTIED])])
 def test_ranks_that_share_each_matrix_come_close_to_one(tmp_path, corpus, ranks, more):
     one, several = tmp_path / "one", tmp_path / "several"
     alone = [setting for setting in more if not setting.startswith(("parallel.", "train.accumulation"))]
