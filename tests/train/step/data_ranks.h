@@ -52,6 +52,12 @@ inline void run_ranks(const RankLayout& layout, const std::function<void(DataRan
   });
 }
 
+// As above, for `size` data-parallel ranks, of which `experts` neighbours each share the experts.
+inline void run_data_ranks(int64_t size, const std::function<void(DataRanks)>& rank, int64_t experts = 1,
+                           bool divided = true) {
+  run_ranks({.data = size, .expert = experts}, rank, divided);
+}
+
 // What a rank has sent, without what ranks decide together.
 inline int64_t sent_bytes(const DataRanks& ranks) {
   int64_t bytes = 0;
@@ -60,12 +66,6 @@ inline int64_t sent_bytes(const DataRanks& ranks) {
         ranks.expert_weights, ranks.expert_updates, ranks.tensor, ranks.stages, ranks.stage_gradients})
     bytes += use->sent_bytes();
   return bytes;
-}
-
-// As above, for `size` data-parallel ranks, of which `experts` neighbours each share the experts.
-inline void run_data_ranks(int64_t size, const std::function<void(DataRanks)>& rank, int64_t experts = 1,
-                           bool divided = true) {
-  run_ranks({.data = size, .expert = experts}, rank, divided);
 }
 
 }  // namespace moelab::test

@@ -15,7 +15,6 @@
 namespace moelab {
 namespace {
 
-using test::Outcome;
 using Overrides = std::vector<std::string>;
 
 Settings settings_of(int64_t ranks, int64_t experts, const Overrides& more) {
