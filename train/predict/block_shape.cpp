@@ -32,13 +32,16 @@ BlockShape::BlockShape(const Settings& s) {
                 : capacity > 0 ? rows * experts * capacity
                                : tokens * static_cast<double>(m.experts_per_token);
   element = element_bytes(s);
-  expert_parameters = 0;
+  const int64_t sharing = s.parallel.expert;  // ranks, each with its experts; shared experts stay whole
+  double experts_of_all = 0;
   for (const BlockMatrix& matrix : block_matrices(m)) {
-    const bool expert = matrix.part == MatrixPart::experts || matrix.part == MatrixPart::feed_forward;
-    if (expert) expert_parameters += matrix.elements();
+    const bool expert =
+        matrix.part == MatrixPart::experts || (matrix.part == MatrixPart::feed_forward && sharing == 1);
+    if (expert) experts_of_all += matrix.elements();
   }
   const double blocks = approximate_parameter_count(m) - outer_parameters(m);
-  attention_parameters = blocks / static_cast<double>(m.layers) - expert_parameters;
+  attention_parameters = blocks / static_cast<double>(m.layers) - experts_of_all;
+  expert_parameters = experts_of_all / static_cast<double>(sharing);
 }
 
 double outer_parameters(const ModelSettings& m) {

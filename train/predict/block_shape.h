@@ -20,7 +20,7 @@ struct BlockShape {
   double capacity;       // rows of one expert for one sequence; 0: no capacity buffers
   double experts;        // 0: dense
   double element;        // bytes of an activation's element
-  // parameters: attention half with both norms and the router; all experts
+  // parameters: attention half with both norms and the router; all experts of a rank (parallel.expert)
   double attention_parameters, expert_parameters;
 
   double parameters() const { return attention_parameters + expert_parameters; }

@@ -5,6 +5,7 @@
 #include "kernels/loss/linear_cross_entropy.h"
 #include "train/activations/recompute.h"
 #include "train/predict/block_shape.h"
+#include "train/predict/rank_share.h"
 #include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/facts/storage.h"
@@ -27,6 +28,7 @@ double kept_bytes(const Settings& s, const BlockShape& b) {
                  : 4 * b.tokens * static_cast<double>(s.model.heads);
   }
   if (moe) return bytes;
+  if (s.parallel.expert > 1) bytes += b.expert_rows * b.width * b.element;  // rows of other ranks
   bytes += norms ? 0 : stream;
   if (!hidden) bytes += 2 * (b.expert_rows * b.hidden + b.tokens * b.shared_hidden) * b.element;
   if (s.model.dispatch == Dispatch::onehot && b.experts > 0) {
@@ -84,6 +86,63 @@ void place(StateBytes& state, const Settings& s, const BlockShape& b) {
   }
 }
 
+// Of what a rank has: its experts' state divides over the ranks that have the same.
+StateBytes share_state(const Settings& s, const BlockShape& b) {
+  const WeightCounts weights = weight_counts(s, b);
+  if (s.parallel.expert == 1) return state_formula(s, weights);
+  const double experts = static_cast<double>(s.model.layers) * b.expert_parameters;
+  const StateBytes shared = state_formula(s, {weights.in_blocks - experts, weights.outside}),
+                   own = state_formula(replicas_of_experts(s), {experts, 0});
+  return {.weights = shared.weights + own.weights,
+          .masters = shared.masters + own.masters,
+          .gradients = shared.gradients + own.gradients,
+          .optimizer = shared.optimizer + own.optimizer};
+}
+
+// Of a rank's share of a run, with so many micro-batches under way; `head`: it computes the loss.
+PeakFormula share_peak(const Settings& s, double under_way, bool head_here) {
+  const BlockShape b(s);
+  const double head = head_here ? largest_outside(s.model) : 0;
+  PeakFormula f;
+  f.state = share_state(s, b);
+  const double gradients = f.state.gradients;
+  place(f.state, s, b);
+  const bool gathered = f.state.gradients < gradients;  // consumed or moved away one by one
+  const bool summed = s.train.accumulation > 1 && !gathered;
+  f.activations = under_way * stored_bytes(s, saved_bytes(s), Home::device);
+  const double logits = head_here ? b.tokens * static_cast<double>(s.model.vocab) * b.element : 0;
+  const auto logit_chunk = static_cast<double>(logit_chunk_bytes(
+      s.run.device == DeviceChoice::cuda, s.model.vocab * s.model.d_model * static_cast<int64_t>(b.element)));
+  const double gradients_of_head = 4 * head + b.tokens * b.width * b.element;
+  f.loss_head = gradients_of_head + std::min(logits, logit_chunk);
+  const double repeated = recomputed_blocks(s) > 0 ? repeated_bytes(s, b) : 0;
+  f.working =
+      repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;
+  if (s.model.dense()) f.working = repeated + 3 * b.tokens * b.width * b.element;
+  const double held = f.state.weights + f.state.masters + f.state.optimizer;
+  const double begins = f.activations + std::max(f.loss_head, f.working) + gradients_of_head / 2 +
+                        (summed ? f.state.gradients : 0);
+  const double others = f.activations * (under_way - 1) / under_way;  // of micro-batches that still wait
+  const double ends = f.state.gradients + f.working + exchanged_gradients(s, b) + others;
+  f.peak = held + std::max(begins, ends);
+  return f;
+}
+
+// Micro-batches whose activations a stage holds at most.
+double under_way(const Settings& s, int64_t stage) {
+  const ParallelSettings& p = s.parallel;
+  const int64_t behind = p.pipeline - stage - 1, passes = p.chunks * s.train.accumulation;
+  const int64_t most =
+      p.schedule == PipelineSchedule::interleaved ? 2 * behind + (p.chunks - 1) * p.pipeline : behind;
+  return static_cast<double>(std::min(most + 1, passes)) / static_cast<double>(p.chunks);
+}
+
+PeakFormula stage_peak(const Settings& s, int64_t stage) {
+  Settings share = rank_share(s, stage);
+  share.model.tie_embeddings = true;  // an end of the pipeline has one of the two
+  return share_peak(share, under_way(s, stage), stage + 1 == s.parallel.pipeline);
+}
+
 }  // namespace
 
 StateBytes state_formula(const Settings& s, const WeightCounts& weights) {
@@ -108,30 +167,9 @@ double saved_bytes(const Settings& s) {
 }
 
 PeakFormula peak_formula(const Settings& s) {
-  const BlockShape b(s);
-  const double head = largest_outside(s.model);
-  PeakFormula f;
-  f.state = state_formula(s, weight_counts(s, b));
-  const double gradients = f.state.gradients;
-  place(f.state, s, b);
-  const bool gathered = f.state.gradients < gradients;  // consumed or moved away one by one
-  const bool summed = s.train.accumulation > 1 && !gathered;
-  f.activations = stored_bytes(s, saved_bytes(s), Home::device);
-  const double logits = b.tokens * static_cast<double>(s.model.vocab) * b.element;
-  const auto logit_chunk = static_cast<double>(logit_chunk_bytes(
-      s.run.device == DeviceChoice::cuda, s.model.vocab * s.model.d_model * static_cast<int64_t>(b.element)));
-  const double gradients_of_head = 4 * head + b.tokens * b.width * b.element;
-  f.loss_head = gradients_of_head + std::min(logits, logit_chunk);
-  const double repeated = recomputed_blocks(s) > 0 ? repeated_bytes(s, b) : 0;
-  f.working =
-      repeated + 3 * b.tokens * b.width * b.element + 2 * b.expert_rows * b.hidden * b.element / b.experts;
-  if (s.model.dense()) f.working = repeated + 3 * b.tokens * b.width * b.element;
-  const double held = f.state.weights + f.state.masters + f.state.optimizer;
-  const double begins = f.activations + std::max(f.loss_head, f.working) + gradients_of_head / 2 +
-                        (summed ? f.state.gradients : 0);
-  const double ends = f.state.gradients + f.working + exchanged_gradients(s, b);
-  f.peak = held + std::max(begins, ends);
-  return f;
+  if (s.parallel.pipeline == 1) return share_peak(rank_share(s, 0), 1, true);
+  const PeakFormula first = stage_peak(s, 0), last = stage_peak(s, s.parallel.pipeline - 1);
+  return first.peak > last.peak ? first : last;
 }
 
 }  // namespace moelab

@@ -14,7 +14,8 @@ StateBytes state_formula(const Settings& settings, const WeightCounts& weights);
 double saved_bytes(const Settings& settings);
 
 // Device memory at a step's peak, by closed formula: the state on the device, plus the larger of backward's
-// beginning (all activations) and its end (all gradients).
+// beginning (all activations) and its end (all gradients). Of several ranks that of one, and of a pipeline's
+// stages that of the first or the last.
 struct PeakFormula {
   StateBytes state;        // on the device
   double activations = 0;  // at the end of forward, as stored

@@ -60,19 +60,19 @@ class Enlarger {
       return parameter_count(a.model) > parameter_count(b.model);
     });
     for (const Settings& changed : larger) {
-      if (peak_formula(resolve(changed)).peak > kFormulaMargin * static_cast<double>(room_)) continue;
-      const std::optional<int64_t> needed = bytes_of(changed);
+      const std::optional<int64_t> needed = bytes_of(changed, /*prunes=*/true);
       if (needed && *needed <= room_) return changed.model.preset;
     }
     return "";
   }
 
  private:
-  // None: the run is invalid.
-  std::optional<int64_t> bytes_of(const Settings& changed) {
+  // None: the run is invalid; or, if the formula `prunes`, far too large.
+  std::optional<int64_t> bytes_of(const Settings& changed, bool prunes = false) {
     try {
       const Settings run = resolve(changed);
       validate(run);
+      if (prunes && peak_formula(run).peak > kFormulaMargin * static_cast<double>(room_)) return std::nullopt;
       return predict_(run);
     } catch (const UserError&) {
       return std::nullopt;

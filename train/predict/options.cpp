@@ -61,8 +61,10 @@ bool is_wanted(const Settings& base, const Settings& changed) {
 
 class Builder {
  public:
-  Builder(const Settings& base, const std::vector<std::string>& pinned, bool fp8_products)
+  Builder(const Settings& base, const std::vector<std::string>& pinned, bool fp8_products,
+          const std::vector<RankLayoutOption>& layouts)
       : base_(base),
+        layouts_(layouts),
         open_(unresolve(base)),
         before_(setting_texts(base)),
         pinned_(pinned),
@@ -101,37 +103,54 @@ class Builder {
       const bool halved = rows % micro == 0 && (count & (count - 1)) == 0;
       if (!halved || micro == train.micro_batch) continue;
       add("micro-batch " + std::to_string(micro) + " x " + std::to_string(count),
-          {{"train.micro_batch", std::to_string(micro)}, {"train.accumulation", std::to_string(count)}});
+          {{"train.micro_batch", std::to_string(micro)}}, {train.micro_batch, micro});
     }
   }
 
   void add_layouts() {
     const size_t techniques = options_.size();
-    for (const Changes& layout : rank_layouts(data_ranks(base_))) {
+    for (const RankLayoutOption& layout : layouts_) {
       std::string name;
-      for (const auto& [key, value] : layout)
+      for (const auto& [key, value] : layout.changes)
         if (before_.at(key) != value) name += (name.empty() ? "" : " ") + key + "=" + value;
-      add(name, layout);
+      add(name, layout.changes, {layout.more_passes, 1});
     }
     for (size_t i = techniques; i < options_.size(); ++i)
       for (size_t j = techniques; j < i; ++j) exclude_each_other(i, j);
   }
 
-  void add(const std::string& name, const Changes& changes) {
+  // A change takes `passes.first / passes.second` times as many micro-batches.
+  void add(const std::string& name, const Changes& changes, std::pair<int64_t, int64_t> passes = {1, 1}) {
+    const auto passes_of = [passes](int64_t before) { return before * passes.first / passes.second; };
     Settings changed = open_;
     Changes real;
     for (const auto& [key, value] : changes) {
       if (before_.at(key) == value) continue;
-      if (std::find(pinned_.begin(), pinned_.end(), key) != pinned_.end()) return;
+      // how many ranks take rows follows from the other axes
+      if (key != "parallel.data" && is_pinned(key)) return;
       assign(changed, {key, {Value::Kind::argument, value, {}, 0}, "techniques"});
       real[key] = value;
     }
     if (real.empty() || adds_slow_products(changed) || !is_wanted(base_, changed) || options_.size() == 64)
       return;
+    if (passes_of(base_.train.accumulation) != base_.train.accumulation && is_pinned("train.accumulation") &&
+        !real.contains("parallel.data"))
+      return;
     changed = resolve(changed);
-    if (!is_accepted(changed)) return;
-    options_.push_back({name, copying_fields(base_, changed)});
+    const Change change = copying_fields(base_, changed);
+    const auto apply = [change, passes_of](Settings& settings) {
+      change(settings);
+      settings.train.accumulation = passes_of(settings.train.accumulation);
+    };
+    Settings alone = base_;
+    apply(alone);
+    if (!is_accepted(alone)) return;
+    options_.push_back({name, apply});
     changes_.push_back(real);
+  }
+
+  bool is_pinned(const std::string& key) const {
+    return std::find(pinned_.begin(), pinned_.end(), key) != pinned_.end();
   }
 
   // Products in fp8 where they are emulated, or where a run would be warned of them.
@@ -156,6 +175,7 @@ class Builder {
   }
 
   const Settings& base_;
+  const std::vector<RankLayoutOption>& layouts_;
   Settings open_;
   Changes before_;
   const std::vector<std::string>& pinned_;
@@ -176,8 +196,13 @@ void add_sets(const std::vector<PlanOption>& options, size_t from, uint64_t set,
 }  // namespace
 
 std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
+                                     bool fp8_products, const std::vector<RankLayoutOption>& layouts) {
+  return Builder(base, pinned, fp8_products, layouts).build();
+}
+
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
                                      bool fp8_products) {
-  return Builder(base, pinned, fp8_products).build();
+  return plan_options(base, pinned, fp8_products, rank_layouts(data_ranks(base)));
 }
 
 std::vector<uint64_t> admissible_sets(const std::vector<PlanOption>& options) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "train/predict/layouts.h"
 #include "train/settings/settings.h"
 
 namespace moelab {
@@ -16,7 +17,7 @@ struct PlanOption {
   uint64_t excludes = 0;                 // bit i: cannot be combined with option i
 };
 
-// The techniques and, with several ranks, the layouts that may be added to `base`, a resolved run; at
+// The techniques and, with several ranks, those of `layouts` that may be added to `base`, a resolved run; at
 // most 64. Left out:
 // - what is on already or changes nothing;
 // - what would train another model or use another rule (model.* and attention.* stay; the update rule may
@@ -29,6 +30,9 @@ struct PlanOption {
 // - what `base` alone refuses.
 // Two layouts exclude each other, and two options when they set a key to different values, when one's
 // settings include the other's, or when validate() refuses the pair.
+std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
+                                     bool fp8_products, const std::vector<RankLayoutOption>& layouts);
+// … with the layouts along the data axis alone.
 std::vector<PlanOption> plan_options(const Settings& base, const std::vector<std::string>& pinned,
                                      bool fp8_products);
 

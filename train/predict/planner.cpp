@@ -8,7 +8,6 @@
 #include "train/predict/formula.h"
 #include "train/predict/options.h"
 #include "train/settings/facts/data_parallel.h"
-#include "train/settings/facts/require.h"
 #include "train/settings/print.h"
 #include "train/settings/resolve.h"
 #include "train/settings/validate.h"
@@ -42,11 +41,12 @@ class Search {
       : base_(base),
         search_(search),
         predict_(predict),
-        options_(plan_options(base, search.pinned, costs.fp8_products)) {
+        options_(plan_options(base, search.pinned, costs.fp8_products,
+                              search.layouts.empty() ? rank_layouts(data_ranks(base)) : search.layouts)) {
     for (const uint64_t set : admissible_sets(options_)) {
       const Settings settings = settings_of(set);
       if (repeats_another(settings)) continue;
-      candidates_.push_back({set, step_time(settings, costs, search.link), peak_formula(settings).peak});
+      candidates_.push_back({set, step_time(settings, costs, search.network), peak_formula(settings).peak});
     }
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
       if (a.time.total() != b.time.total()) return a.time.total() < b.time.total();
@@ -178,25 +178,20 @@ int64_t room_of(const MemorySettings& memory) {
   return static_cast<int64_t>(static_cast<double>(memory.limit.count) * memory.critical);
 }
 
-std::string unknown_layout(const ParallelSettings& p) {
-  if (p.expert > 1)
-    return named("parallel.expert", p.expert) +
-           ": the planner does not know yet what sharing experts costs; set it to 1";
-  if (p.pipeline > 1)
-    return named("parallel.pipeline", p.pipeline) +
-           ": moelab plan does not know how long the stages of a pipeline take; set parallel.pipeline=1, or "
-           "ask moelab estimate for their memory";
-  if (p.tensor > 1)
-    return named("parallel.tensor", p.tensor) +
-           ": moelab plan does not know how long slices of matrices and their sums take; set "
-           "parallel.tensor=1, or ask moelab estimate for their memory";
-  return "";
+Settings with_few_passes(const Settings& settings) {
+  const ParallelSettings& p = settings.parallel;
+  const int64_t enough = p.chunks > 1 ? 3 * p.pipeline : p.pipeline + 2;
+  Settings few = settings;
+  few.train.accumulation = std::min(few.train.accumulation, enough);
+  return few;
 }
 
 int64_t finalists_for(const Settings& settings) {
   constexpr int64_t kDryBlocks = 4000;
-  return std::clamp<int64_t>(kDryBlocks / settings.model.layers / (data_ranks(settings) > 1 ? 2 : 1), 40,
-                             500);
+  const int64_t passes = (with_few_passes(settings).train.accumulation + 1) / 2;
+  const int64_t least = passes > 1 ? 8 : 40;
+  return std::clamp<int64_t>(
+      kDryBlocks / settings.model.layers / passes / (settings.parallel.ranks() > 1 ? 2 : 1), least, 500);
 }
 
 std::vector<std::string> added_settings(const Settings& given, const Settings& plan) {
@@ -213,8 +208,9 @@ std::string names_of(const Plan& plan) {
   return text.empty() ? "the settings as given" : text;
 }
 
-double step_tokens(const TrainSettings& train) {
-  return static_cast<double>(train.micro_batch * train.accumulation * train.row());
+double step_tokens(const Settings& settings) {
+  const TrainSettings& train = settings.train;
+  return static_cast<double>(data_ranks(settings) * train.micro_batch * train.accumulation * train.row());
 }
 
 PlanResult search_plans(const Settings& base, const CostModel& costs, const PlanSearch& search,

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "train/predict/cost_model.h"
+#include "train/predict/layouts.h"
+#include "train/predict/network.h"
 #include "train/predict/rank_time.h"
 #include "train/settings/settings.h"
 
@@ -28,12 +30,13 @@ struct Plan {
 };
 
 struct PlanSearch {
-  std::vector<std::string> pinned = {};  // keys that must not change
-  int64_t room = 0;                      // bytes that a plan may need; each rank
-  Link link = {};                        // between ranks, if there are several
-  int64_t best = 10;                     // maximum number of plans to return
-  int64_t finalists = 500;               // maximum number of dry runs, a quarter of it after the first plan;
-                                         // one more if none of them fits
+  std::vector<std::string> pinned = {};        // keys that must not change
+  int64_t room = 0;                            // bytes that a plan may need; each rank
+  Network network = {};                        // between ranks, if there are several
+  std::vector<RankLayoutOption> layouts = {};  // of ranks, that a plan may choose; none: along the data axis
+  int64_t best = 10;                           // maximum number of plans to return
+  int64_t finalists = 500;  // maximum number of dry runs, a quarter of it after the first plan;
+                            // one more if none of them fits
 };
 
 struct PlanResult {
@@ -58,12 +61,13 @@ PlanResult search_plans(const Settings& base, const CostModel& costs, const Plan
 // The bytes that a plan for these settings may need: memory.limit up to memory.critical.
 int64_t room_of(const MemorySettings& memory);
 
-// Why no plan knows how long a step of these ranks takes: a setting with its value, and what is not known;
-// empty: it does.
-std::string unknown_layout(const ParallelSettings& parallel);
+// These settings with as few micro-batches as have the same peak: the first makes gradients that later ones
+// are added to, and a pipeline's stages hold as many as there are stages.
+Settings with_few_passes(const Settings& settings);
 
 // Dry runs that keep a search of these settings within ten seconds: one takes one or two milliseconds a
-// block, and with several ranks two are run, the first's and the fullest's.
+// block and micro-batch of with_few_passes(), and with several ranks two are run, the first's and the
+// fullest's.
 int64_t finalists_for(const Settings& settings);
 
 // The settings of a plan that `given`, both resolved, has not: key=value.
@@ -72,7 +76,7 @@ std::vector<std::string> added_settings(const Settings& given, const Settings& p
 // The plan's techniques, e.g. "bf16, recompute_cheap".
 std::string names_of(const Plan& plan);
 
-// Number of tokens that a step trains on, without padding.
-double step_tokens(const TrainSettings& train);
+// Number of tokens that a step of all ranks trains on, without padding.
+double step_tokens(const Settings& settings);
 
 }  // namespace moelab

@@ -1,242 +1,156 @@
 #include "train/predict/rank_time.h"
 
 #include <algorithm>
-#include <deque>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "train/parallel/schedule.h"
+#include "train/parallel/simulated_pipeline.h"
 #include "train/predict/block_shape.h"
+#include "train/predict/stage_run.h"
 #include "train/settings/facts/data_parallel.h"
 
 namespace moelab {
 namespace {
 
-StepTime operator-(const StepTime& a, const StepTime& b) {
-  return {a.computing - b.computing, a.copying - b.copying, a.waiting - b.waiting};
-}
-StepTime operator+(const StepTime& a, const StepTime& b) {
-  return {a.computing + b.computing, a.copying + b.copying, a.waiting + b.waiting};
-}
-StepTime operator*(double count, const StepTime& a) {
-  return {count * a.computing, count * a.copying, count * a.waiting};
+// Micro-batches for each stage that are played; each further one adds the same.
+constexpr int64_t kPlayed = 4;
+
+RankLayout layout_of(const Settings& s) {
+  const ParallelSettings& p = s.parallel;
+  return {.data = data_ranks(s), .tensor = p.tensor, .pipeline = p.pipeline, .expert = p.expert};
 }
 
-// The time of one rank and of its link, which carries one message behind another.
-class Clock {
- public:
-  Clock(const Link& link, double copy_seconds_per_byte) : link_(link), copy_(copy_seconds_per_byte) {}
+// On a CPU, what loopback takes is what the cores take for messages over any link.
+struct Ways {
+  Ways(const Settings& s, const CostModel& costs, const Network& network)
+      : layout(layout_of(s)), network(network) {
+    if (costs.runs_on != DeviceChoice::cpu) return;
+    loopback = find_link("loopback");
+  }
 
-  const StepTime& spent() const { return spent_; }
-  void compute(double seconds) {
-    spent_.computing += seconds;
-    spent_.copying += owed_;
-    owed_ = 0;
+  Road along(Axis axis) const {
+    Road road = road_along(network, layout, axis);
+    road.seconds_per_byte = std::max(road.seconds_per_byte, loopback.seconds_per_byte);
+    road.latency = std::max(road.latency, loopback.latency);
+    return road;
   }
-  // Starts an exchange with the other ranks, and returns when it will have ended.
-  double send(double bytes) {
-    if (bytes == 0) return 0;
-    free_ = std::max(free_, spent_.total()) + bytes * link_.seconds_per_byte;
-    owed_ += bytes * copy_;
-    return free_ + link_.latency;
+  Roads roads() const {
+    return {along(Axis::data), along(Axis::replicas), along(Axis::expert), along(Axis::tensor),
+            along(Axis::all)};
   }
-  // While it waits, a rank's core copies.
-  void wait(double until) {
-    const double idle = std::max(0.0, until - spent_.total());
-    spent_.waiting += idle;
-    owed_ = std::max(0.0, owed_ - idle);
-  }
-  // All ranks say a few words to each other.
-  void agree() { wait(spent_.total() + link_.latency); }
+  double copy() const { return loopback.seconds_per_byte; }
 
- private:
-  const Link& link_;
-  double copy_, owed_ = 0;  // seconds of copying that are still to be done
-  double free_ = 0;         // when the link is
-  StepTime spent_;
+  RankLayout layout;
+  const Network& network;
+  Link loopback = {};
 };
 
-// What a step does with one block, or with embedding or head.
-struct StepPart {
-  double forward = 0, backward = 0, update = 0;  // seconds; the passes, of one micro-batch
-  SentBytes sent;
-  double messages = 1;  // weights, each with a message of its own
-};
-
-struct ModelParts {
-  StepPart block, embedding, head;
-};
-
-// Weights of a block: its norms, attention's two, the router, and two for each kind of expert.
-double weights_of_block(const ModelSettings& m) {
-  return 4 + (m.qk_norm == QkNorm::none ? 0 : 2) + (m.dense() ? 2 : 3) + (m.shared_experts > 0 ? 2 : 0);
+double played(const ParallelSettings& p, int64_t micro_batches, const std::vector<PassSeconds>& passes,
+              double message) {
+  std::vector<std::vector<PipelineAction>> actions;
+  for (int64_t stage = 0; stage < p.pipeline; ++stage)
+    actions.push_back(pipeline_actions(p.schedule, p.pipeline, p.chunks, micro_batches, stage));
+  return simulate_pipeline(actions, p.chunks, passes, message).seconds;
 }
 
-ModelParts model_parts(const Settings& s, const CostModel& costs) {
-  const BlockShape shape(s);
-  const StepParts parts = step_parts(s);
-  const double layers = static_cast<double>(s.model.layers),
-               passes = static_cast<double>(s.train.accumulation);
-  const double blocks = costs.step_seconds(parts.blocks) / (layers * passes);
-  const double outside = static_cast<double>(s.model.vocab * s.model.d_model);
-  const double update = costs.step_seconds(parts.update) /
-                        (layers * shape.parameters() + (s.model.tie_embeddings ? 1 : 2) * outside);
-  ModelParts p;
-  p.block = {.forward = parts.forward_share * blocks,
-             .backward = (1 - parts.forward_share) * blocks,
-             .update = update * shape.parameters(),
-             .sent = sent_bytes(s, {shape.parameters(), 0}),
-             .messages = weights_of_block(s.model)};
-  p.embedding = {.update = update * outside, .sent = sent_bytes(s, {0, outside})};
-  p.head = p.embedding;
-  p.head.forward = costs.step_seconds(parts.head) / passes;
-  if (s.model.tie_embeddings) {  // one weight: stepped and sent as the embedding, gathered for both
-    p.head.update = 0;
-    p.head.sent = {.gathers = p.embedding.sent.gathers};
-  }
-  return p;
+// A step's passes through all stages, whose chunks' times are given.
+double pipeline_seconds(const Settings& s, const std::vector<PassSeconds>& passes, double message) {
+  const ParallelSettings& p = s.parallel;
+  const int64_t all = s.train.accumulation, few = std::min(all, kPlayed * p.pipeline);
+  const double seconds = played(p, few, passes, message);
+  if (few == all) return seconds;
+  const double fewer = played(p, few - p.pipeline, passes, message);
+  return seconds + static_cast<double>(all - few) * (seconds - fewer) / static_cast<double>(p.pipeline);
 }
 
-// A training on one of the ranks, step after step, as train/step and train/placement do it.
-class RankRun {
- public:
-  RankRun(const Settings& s, const CostModel& costs, const Link& link, double copy)
-      : settings_(s), parts_(model_parts(s, costs)), clock_(link, copy), latency_(link.latency) {
-    arrives_.resize(static_cast<size_t>(s.model.layers) + 2);
-    // as GradientStore: twice the largest gradient may be under way
-    const double expert = BlockShape(s).expert_parameters * 2 / 3;
-    const double largest = std::max(expert, static_cast<double>(s.model.vocab * s.model.d_model));
-    most_under_way_ = 2 * sent_bytes(s, {largest, 0}).gradients;
-  }
+struct PlayedStage {
+  StepTime step;
+  PassSeconds pass{};
 
-  // Micro-batches between the first two and the last pass alike.
-  StepTime step() {
-    const StepTime before = clock_.spent();
-    const int64_t passes = settings_.train.accumulation, exchanges = gradient_exchanges(settings_);
-    const int64_t few = std::min<int64_t>(passes, 3);
-    StepTime second, third;
-    for (int64_t i = 0; i < few; ++i) {
-      (i == 1 ? second : third) = clock_.spent();
-      forward();
-      backward(/*adds=*/exchanges == passes || i == few - 1);
-      clock_.agree();
+  double in_passes(const Settings& s) const {
+    return static_cast<double>(s.train.accumulation) * (pass.forward + pass.backward);
+  }
+};
+
+PlayedStage play(const Settings& s, int64_t stage, const CostModel& costs, const Ways& ways) {
+  StageRun run(s, stage, costs, ways.roads(), ways.copy());
+  run.step();
+  const StepTime step = run.step();
+  return {step, run.pass()};
+}
+
+// Stages between the first and the last with equally many layers are alike.
+std::vector<PlayedStage> play_stages(const Settings& s, const CostModel& costs, const Ways& ways) {
+  std::vector<PlayedStage> stages;
+  std::map<int64_t, size_t> alike;  // blocks -> stage
+  for (int64_t stage = 0; stage < s.parallel.pipeline; ++stage) {
+    const bool inner = stage > 0 && stage + 1 < s.parallel.pipeline;
+    const int64_t blocks = stage_of(s.parallel, s.model.layers, stage).blocks();
+    if (inner && alike.contains(blocks)) {
+      stages.push_back(stages[alike[blocks]]);
+      continue;
     }
-    const StepTime repeated =
-        passes > few ? static_cast<double>(passes - few) * (third - second) : StepTime{};
-    if (!settings_.optim.in_backward) update();
-    return clock_.spent() - before + repeated;
+    if (inner) alike[blocks] = stages.size();
+    stages.push_back(play(s, stage, costs, ways));
   }
+  return stages;
+}
 
- private:
-  int64_t layers() const { return settings_.model.layers; }
-
-  // With ZeRO-3 a block's weights are gathered while the block before it runs; else they may still be on
-  // their way from the update before.
-  void forward() {
-    clock_.wait(std::max(arrives_.front(), clock_.send(parts_.embedding.sent.gathers)));
-    double next = clock_.send(parts_.block.sent.gathers);
-    for (int64_t layer = 0; layer < layers(); ++layer) {
-      clock_.wait(std::max(arrives_[static_cast<size_t>(layer) + 1], next));
-      const bool last = layer + 1 == layers();
-      next = clock_.send((last ? parts_.head : parts_.block).sent.gathers);
-      clock_.compute(parts_.block.forward);
-    }
-    clock_.wait(std::max(arrives_.back(), next));
-    clock_.compute(parts_.head.forward);
+// The slowest stage's step, in which its passes take turns with those of the others. What a stage does after
+// its passes, it does while others still have some, except the one that takes the longest for it.
+StepTime pipeline_time(const Settings& s, const CostModel& costs, const Ways& ways) {
+  const std::vector<PlayedStage> stages = play_stages(s, costs, ways);
+  std::vector<PassSeconds> passes;
+  double after = 0;
+  for (const PlayedStage& stage : stages) {
+    const auto chunks = static_cast<double>(s.parallel.chunks);
+    passes.push_back({stage.pass.forward / chunks, stage.pass.backward / chunks});
+    after = std::max(after, stage.step.total() - stage.in_passes(s));
   }
-
-  void backward(bool adds) {
-    if (adds) add_gradients(parts_.head);
-    const double again = gathers_in_backward(settings_) * parts_.block.sent.gathers;
-    double next = clock_.send(again);
-    for (int64_t layer = layers(); layer-- > 0;) {
-      clock_.wait(next);
-      if (layer > 0) next = clock_.send(again);
-      clock_.compute(parts_.block.backward);
-      if (adds) add_gradients(parts_.block);
-    }
-    if (adds) add_gradients(parts_.embedding);
-  }
-
-  void add_gradients(const StepPart& part) {
-    const double bytes = part.sent.gradients;
-    while (!under_way_.empty() && bytes_under_way_ + bytes > most_under_way_) finish_oldest();
-    under_way_.push_back({clock_.send(bytes), bytes});
-    bytes_under_way_ += bytes;
-    if (!settings_.optim.in_backward) return;
-    finish_all();
-    // each weight's gradient is waited for before the next one comes, and its norm is agreed on
-    clock_.wait(clock_.spent().total() + (2 * part.messages - 1) * latency_);
-    step(part);
-  }
-
-  void finish_oldest() {
-    clock_.wait(under_way_.front().first);
-    bytes_under_way_ -= under_way_.front().second;
-    under_way_.pop_front();
-  }
-  void finish_all() {
-    while (!under_way_.empty()) finish_oldest();
-  }
-
-  // Returns when the stepped weights will have arrived.
-  double step(const StepPart& part) {
-    clock_.compute(part.update);
-    const double arrives = clock_.send(part.sent.updates);
-    if (!waits_for_updates(settings_)) return arrives;
-    clock_.wait(arrives);
-    // each weight is waited for before the next one is stepped
-    if (part.sent.updates > 0) clock_.wait(clock_.spent().total() + (part.messages - 1) * latency_);
-    return 0;
-  }
-
-  // The ranks have room, and agree on the norm.
-  void update() {
-    finish_all();
-    clock_.agree();
-    clock_.agree();
-    arrives_.front() = step(parts_.embedding);
-    for (int64_t layer = 0; layer < layers(); ++layer)
-      arrives_[static_cast<size_t>(layer) + 1] = step(parts_.block);
-    arrives_.back() = step(parts_.head);
-  }
-
-  const Settings& settings_;
-  ModelParts parts_;
-  Clock clock_;
-  double latency_;
-  std::vector<double> arrives_;                      // of updated embedding, blocks and head
-  std::deque<std::pair<double, double>> under_way_;  // gradients: when they have arrived, and bytes
-  double bytes_under_way_ = 0, most_under_way_ = 0;
-};
+  const Road road = ways.along(Axis::pipeline);
+  const double handed = pass_exchanges(s, rank_share(s, 0)).handed.bytes;
+  const double seconds = after + pipeline_seconds(s, passes, road.latency + handed * road.seconds_per_byte);
+  StepTime slowest =
+      std::max_element(stages.begin(), stages.end(), [&](const PlayedStage& a, const PlayedStage& b) {
+        return a.step.total() < b.step.total();
+      })->step;
+  const double stalled = std::max(0.0, seconds - slowest.total());
+  slowest.stages = stalled;
+  slowest.waiting += stalled;
+  return slowest;
+}
 
 }  // namespace
 
-StepTime step_time(const Settings& settings, const CostModel& costs, const Link& link) {
-  if (data_ranks(settings) == 1) return {.computing = costs.step_seconds(step_cost(settings))};
-  double copy = 0;
-  Link between = link;
-  if (costs.runs_on == DeviceChoice::cpu) {
-    // what loopback takes is what the cores take for messages over any link
-    const Link loopback = find_link("loopback");
-    copy = loopback.seconds_per_byte;
-    between.seconds_per_byte = std::max(link.seconds_per_byte, copy);
-    between.latency = std::max(link.latency, loopback.latency);
-  }
-  RankRun run(settings, costs, between, copy);
-  run.step();
-  return run.step();
+StepTime step_time(const Settings& settings, const CostModel& costs, const Network& network) {
+  const Ways ways(settings, costs, network);
+  if (ways.layout.ranks() == 1) return {.computing = costs.step_seconds(step_cost(settings))};
+  return settings.parallel.pipeline > 1 ? pipeline_time(settings, costs, ways)
+                                        : play(settings, 0, costs, ways).step;
 }
 
 double step_sent_bytes(const Settings& settings) {
-  const BlockShape shape(settings);
-  const WeightCounts weights = weight_counts(settings, shape);
-  const double matrix = static_cast<double>(settings.model.vocab * settings.model.d_model);
-  const SentBytes all = sent_bytes(settings, weights), blocks = sent_bytes(settings, {weights.in_blocks, 0}),
-                  ends = sent_bytes(settings, {0, 2 * matrix});
-  const auto passes = static_cast<double>(settings.train.accumulation);
-  const double visits = 1 + gathers_in_backward(settings);
-  return static_cast<double>(gradient_exchanges(settings)) * all.gradients + all.updates +
-         passes * (visits * blocks.gathers + ends.gathers);
+  const bool alone = settings.parallel.pipeline == 1;  // the first stage has the head, too
+  const Settings share = rank_share(settings, 0);
+  const BlockShape shape(share);
+  const auto layers = static_cast<double>(share.model.layers),
+             passes = static_cast<double>(share.train.accumulation),
+             matrix = static_cast<double>(share.model.vocab * share.model.d_model);
+  const bool tied = share.model.tie_embeddings;
+  // gathered for both ends, even if they are one weight
+  const double weights = matrix * (alone && !tied ? 2 : 1), ends = matrix * (alone ? 2 : 1);
+  const double experts = settings.parallel.expert > 1 ? layers * shape.expert_parameters : 0,
+               others = layers * shape.parameters() - experts;
+  const double visits = 1 + gathers_in_backward(share), sums = static_cast<double>(gradient_exchanges(share));
+  const SentBytes all = sent_bytes(share, {others, weights}), blocks = sent_bytes(share, {others, 0}),
+                  edges = sent_bytes(share, {0, ends}), own = sent_bytes_of_experts(share, experts);
+  const PassExchanges e = pass_exchanges(settings, share);
+  const Exchange in_block = e.sums_forward + e.sums_backward + e.rows_forward + e.rows_backward;
+  const double within = layers * in_block.bytes + (alone ? 2 : 1) * e.sum.bytes + e.handed.bytes;
+  return sums * (all.gradients + own.gradients) + all.updates + own.updates +
+         passes * (visits * (blocks.gathers + own.gathers) + edges.gathers + within);
 }
 
 }  // namespace moelab

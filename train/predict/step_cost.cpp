@@ -5,6 +5,7 @@
 
 #include "train/predict/block_shape.h"
 #include "train/predict/formula.h"
+#include "train/predict/rank_share.h"
 #include "train/settings/facts/data_parallel.h"
 #include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
@@ -178,9 +179,18 @@ StepParts step_parts(const Settings& settings) {
   parts.forward_share =
       forward_share(flops, repeated_flops(settings, flops), static_cast<double>(settings.model.layers));
   add_blocks(parts.blocks, settings, block);
-  add_weights(parts.blocks, settings, weights);
   add_head(parts.head, settings, block);
-  add_update(parts.update, settings, weights);
+  const auto add_state = [&](const Settings& s, const WeightCounts& of) {
+    add_weights(parts.blocks, s, of);
+    add_update(parts.update, s, of);
+  };
+  if (settings.parallel.expert == 1) {
+    add_state(settings, weights);
+    return parts;
+  }
+  const double experts = static_cast<double>(settings.model.layers) * block.expert_parameters;
+  add_state(settings, {weights.in_blocks - experts, weights.outside});
+  add_state(replicas_of_experts(settings), {experts, 0});
   return parts;
 }
 

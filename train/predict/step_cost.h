@@ -37,7 +37,8 @@ struct StepParts {
 };
 StepParts step_parts(const Settings& settings);
 
-// The cost of one optimizer step of a resolved run, in closed form. Products count everything computed,
+// The cost of one optimizer step of a resolved run, in closed form; of a rank's share of it, if ranks share
+// matrices or layers (train/predict/rank_share.h). Products count everything computed,
 // including empty rows of capacity buffers and recomputation, unlike model_flops_per_token, which counts the
 // model alone.
 StepCost step_cost(const Settings& settings);

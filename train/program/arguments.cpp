@@ -11,6 +11,7 @@
 
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
+#include "train/parallel/layout.h"
 #include "train/predict/cost_model.h"
 #include "train/predict/fill_card.h"
 #include "train/predict/gpu.h"
@@ -271,13 +272,18 @@ class Parser {
                    "device whose speed is assumed, by default the preset's card, else cpu, which is this "
                    "machine's as a short probe finds it")
         ->type_name(devices);
-    sub.add_option("--ranks", call.ranks, "data-parallel ranks, each with such a device; needs --link")
+    sub.add_option("--ranks", call.ranks, "ranks, each with such a device; needs --link")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 20));
     std::string links;
     for (const std::string& link : link_names()) links += link + "|";
     sub.add_option("--link", call.link,
-                   "what connects the ranks: a name, or a rate such as 25Gbit or 500Mbit")
+                   "what connects the ranks of a machine: a name, or a rate such as 25Gbit or 500Mbit")
+        ->type_name(links + "RATE");
+    sub.add_option("--machines", call.machines, "machines with equally many of the ranks; needs --network")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 20));
+    sub.add_option("--network", call.network, "what connects each rank to those of other machines: as --link")
         ->type_name(links + "RATE");
     sub.add_option("--out", call.out, "file to write the fastest plan that fits into")->type_name("FILE");
     sub.add_option("settings", sources_.overrides,
@@ -298,7 +304,11 @@ class Parser {
     call.command = train_line();
     take_device();
     check_link(call);
-    if (call.ranks > 1) sources_.overrides.push_back("parallel.data=" + std::to_string(call.ranks));
+    if (call.ranks > 1) {
+      const ParallelSettings p = load_settings(sources_, model_folder_settings).parallel;
+      const int64_t data = layout_of(call.ranks, 0, p.tensor, p.pipeline, p.expert).data;
+      sources_.overrides.push_back("parallel.data=" + std::to_string(data));
+    }
     call.given = load_settings(sources_, model_folder_settings);
     if (call.given.memory.limit.count == 0)
       throw UserError(
@@ -337,6 +347,16 @@ class Parser {
 
   static void check_link(const PlanCall& call) {
     if (!call.link.empty()) find_link(call.link);
+    if (!call.network.empty()) find_link(call.network);
+    const std::string machines = "--machines " + std::to_string(call.machines);
+    if (call.ranks % call.machines != 0)
+      throw UserError(machines + " does not divide --ranks " + std::to_string(call.ranks) +
+                      "; each machine has equally many");
+    if (call.machines > 1 && call.network.empty())
+      throw UserError(machines + " needs --network, what connects them, such as 400Gbit");
+    if (call.machines == 1 && !call.network.empty())
+      throw UserError("--network " + call.network +
+                      " connects machines, and there is one; say how many with --machines");
     if (call.ranks == 1 && !call.link.empty())
       throw UserError("--link " + call.link + " connects ranks, and there is one; say how many with --ranks");
     if (call.ranks > 1 && call.link.empty())

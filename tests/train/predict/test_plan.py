@@ -50,19 +50,22 @@ def test_what_a_gpu_reserves_for_the_winner_fits(tmp_path, words):
     assert estimate.returncode == 0 and estimate.stdout.startswith("fits: takes "), estimate.stdout
 
 
-def test_the_winner_trains_on_its_ranks(tmp_path, make_shards):
+@pytest.mark.parametrize("pinned, chosen", [(["parallel.tensor=1", "parallel.pipeline=1", "parallel.expert=1"], r"^  zero: [13]$"),
+                                            (["parallel.zero=0", "parallel.pipeline=1", "parallel.expert=1"], r"^  tensor: 2$")])
+def test_the_winner_trains_on_its_ranks(tmp_path, make_shards, pinned, chosen):
     """At a budget that whole state on each rank would pass, as the printed command says."""
     out = tmp_path / "plan.yaml"
     words = ["--ranks", "2", "--model", "moe-pico", "train.sequence=64", "train.micro_batch=1", "precision.compute=fp32",
              "optim.name=adamw"]
     estimate = moelab("estimate", "--json", "--config", "moe-pico", "--ranks", "2", *words[4:], "activations.checkpoint=full")
     whole, *_, divided = (stage["peak_bytes"] for stage in json.loads(estimate.stdout)["ranks"]["by_stage"])
-    done = moelab("plan", "--memory", (whole + divided) // 2, "--link", "1Gbit", "--out", out, *words, "optim.in_backward=false")
+    done = moelab("plan", "--memory", (whole + divided) // 2, "--link", "1Gbit", "--out", out, *words, "optim.in_backward=false",
+                  *pinned)
     assert done.returncode == 0, done.stderr
     assert re.search(r"a step of the first takes [\d.]+ ms: [\d.]+ ms computing, ", done.stdout)
     ranks, command = re.search(r"is in \S+: scripts/ranks.sh (\d+) \S*moelab (.+) data.path=FOLDER", done.stdout).groups()
     assert ranks == "2" and f"# scripts/ranks.sh 2 moelab train --config {out} " in out.read_text()
-    assert not re.search(r"^  zero: 0$", out.read_text(), re.M)
+    assert re.search(chosen, out.read_text(), re.M), out.read_text()
     trained = subprocess.run([ROOT / "scripts/ranks.sh", ranks, PROGRAM, *command.split(), f"data.path={make_shards(20_000, 2_000)}",
                               f"run.dir={tmp_path / 'run'}", "train.steps=2", "eval.batches=0"],
                              capture_output=True, text=True, timeout=120, check=False)
@@ -177,9 +180,11 @@ def test_a_plan_that_cannot_fit_names_the_smallest_that_would_do(tmp_path):
     (["--memory", "8GB", "--ranks", "2", "--link", "10GB"], "give a rate such as 25Gbit"),
     (["--memory", "8GB", "--ranks", "0", "--link", "10Gbit"], "--ranks"),
     (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.data=2"], "--ranks counts"),
-    (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.expert=2"], "set it to 1"),
-    (["--memory", "8GB", "parallel.pipeline=2"], "moelab plan does not know how long the stages of a pipeline take"),
-    (["--memory", "8GB", "parallel.tensor=2"], "moelab plan does not know how long slices of matrices"),
+    (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.expert=4"], "parallel.expert=4 does not divide the 2"),
+    (["--memory", "8GB", "--ranks", "2", "--link", "10Gbit", "parallel.pipeline=3"], "does not divide the 2 ranks"),
+    (["--memory", "8GB", "--ranks", "4", "--link", "nvlink4", "--machines", "2"], "--machines 2 needs --network"),
+    (["--memory", "8GB", "--ranks", "4", "--link", "nvlink4", "--network", "10Gbit"], "say how many with --machines"),
+    (["--memory", "8GB", "--ranks", "4", "--link", "nvlink4", "--machines", "3", "--network", "10Gbit"], "--machines 3 does not divide"),
 ])
 def test_mistakes_are_named(words, expected):
     done = moelab("plan", *words)

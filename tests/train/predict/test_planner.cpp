@@ -159,7 +159,7 @@ Settings base_of_ranks() {
 }
 
 PlanSearch search_of_ranks(int64_t room) {
-  PlanSearch search{.pinned = kPinned, .room = room, .link = find_link("1Gbit")};
+  PlanSearch search{.pinned = kPinned, .room = room, .network = find_link("1Gbit")};
   for (const char* key : {"activations.checkpoint", "activations.pieces", "precision.compute", "optim.name",
                           "optim.in_backward"})
     search.pinned.emplace_back(key);
@@ -231,7 +231,8 @@ TEST(PeakFormula, IsNearTheDryRun) {
 TEST(PeakFormula, OfRanksIsNearTheDryRun) {
   install_allocators();
   for (const char* config : {"moe-micro", "moe-nano", "olmoe-1b-7b"}) {
-    for (Changes layout : rank_layouts(8)) {
+    for (const RankLayoutOption& one : rank_layouts(8)) {
+      Changes layout = one.changes;
       for (const std::vector<std::string>& words :
            {std::vector<std::string>{}, {"precision.compute=bf16", "train.accumulation=2"}}) {
         std::vector<std::string> overrides = {"run.device=cuda"};

@@ -34,9 +34,9 @@ std::vector<Settings> layouts(int64_t ranks) {
                                          {"activations.checkpoint=full", "model.tie_embeddings=true"},
                                          {"placement.parameters=host"}};
   std::vector<Settings> all;
-  for (const Changes& layout : rank_layouts(ranks)) {
+  for (const RankLayoutOption& layout : rank_layouts(ranks)) {
     for (Words words : techniques) {
-      for (const auto& [key, value] : layout) words.push_back(key + "=" + value);
+      for (const auto& [key, value] : layout.changes) words.push_back(key + "=" + value);
       all.push_back(settings(words));
     }
   }

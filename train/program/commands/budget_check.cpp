@@ -87,10 +87,8 @@ class Check {
     return fmt::format("train.micro_batch={} train.accumulation={}", split.micro_batch, split.accumulation);
   }
 
-  // The fastest combination that fits, by the costs of a device like the run's; none where no plan knows the
-  // layout of the ranks.
+  // The fastest combination that fits, by the costs of a device like the run's.
   PlanResult combinations() {
-    if (!unknown_layout(settings_.parallel).empty()) return {};
     const bool cuda = settings_.run.device == DeviceChoice::cuda;
     const Card* const card = find_card(settings_.run.preset);
     const CostModel& costs = !cuda             ? cost_model("cpu")

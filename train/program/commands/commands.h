@@ -54,6 +54,8 @@ struct PlanCall {
   std::vector<std::string> pinned;  // keys that the user gave; the planner does not change them
   int64_t ranks = 1;                // each with a device of its own
   std::string link;                 // between ranks: a name in link_names() or a rate; empty for one rank
+  int64_t machines = 1;             // that the ranks fill evenly; with several, link is that of one machine
+  std::string network;              // between machines, likewise; empty for one machine
   Gpu card = {};                    // the card whose memory it is; without bytes: memory.limit alone is known
   Settings given = {};              // resolved: the settings of `command`, which the plan's settings change
   std::string program;              // as the user called it

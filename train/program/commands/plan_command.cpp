@@ -27,15 +27,29 @@ namespace {
 // Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit or the
 // card, what is too much there.
 int64_t bytes_needed(const Settings& settings, const Gpu& gpu) {
-  const Estimate needs = estimate(settings, gpu);
+  const Estimate needs = estimate(with_few_passes(settings), gpu);
   if (needs.fits(settings.memory.limit.count)) return needs.run.held();
   return gpu.bytes > 0 ? needs.on_card() : needs.needed();
 }
 
 // Tokens a second of all ranks.
-std::string speed_of(const Settings& base, const Plan& plan) {
-  const auto ranks = static_cast<double>(data_ranks(base));
-  return fmt::format("{:.0f}", ranks * step_tokens(base.train) / plan.time.total());
+std::string speed_of(const Plan& plan) {
+  return fmt::format("{:.0f}", step_tokens(plan.settings) / plan.time.total());
+}
+
+// What starts a run of these settings on this machine.
+std::string starter(const Settings& settings) {
+  const int64_t ranks = settings.parallel.ranks();
+  return ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "";
+}
+
+Network network_of(const PlanCall& call) {
+  if (call.ranks == 1) return {};
+  Network network(find_link(call.link));
+  if (call.machines == 1) return network;
+  network.between = find_link(call.network);
+  network.machine_ranks = call.ranks / call.machines;
+  return network;
 }
 
 void print_question(const Settings& base, const PlanCall& call) {
@@ -43,35 +57,36 @@ void print_question(const Settings& base, const PlanCall& call) {
   const std::string device = call.card.bytes > 0    ? call.card.name
                              : call.device == "cpu" ? "this CPU"
                                                     : call.device;
-  std::cout << fmt::format("{}, {} parameters, on {} with {}; {} sequences of {} tokens a step\n",
+  const std::string ranks =
+      call.ranks > 1 ? fmt::format(" of {} ranks, each on such a device", call.ranks) : "";
+  std::cout << fmt::format("{}, {} parameters, on {} with {}; {} sequences of {} tokens a step{}\n",
                            base.model.preset, human_count(parameter_count(base.model)), device,
-                           human_bytes(base.memory.limit.count), train.micro_batch * train.accumulation,
-                           train.row());
+                           human_bytes(base.memory.limit.count),
+                           data_ranks(base) * train.micro_batch * train.accumulation, train.row(), ranks);
 }
 
 // `basis`: what the speed follows from.
 void print_answer(const Settings& base, const PlanCall& call, const Plan& winner, const Larger& larger,
                   const std::string& basis) {
-  const int64_t limit = base.memory.limit.count, ranks = data_ranks(base);
+  const int64_t limit = base.memory.limit.count;
   std::cout << fmt::format(
       "the fastest that fits takes {}, {:.0f} % of the memory; {} tokens/s, {}:\n", human_bytes(winner.peak),
-      100 * static_cast<double>(winner.peak) / static_cast<double>(limit), speed_of(base, winner), basis);
+      100 * static_cast<double>(winner.peak) / static_cast<double>(limit), speed_of(winner), basis);
   std::vector<std::string> words = added_settings(call.given, winner.settings);
   words.emplace_back("data.path=FOLDER");
-  std::cout << fmt::format("  {}{} {}\n", ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "",
-                           call.command, shell_line(words));
+  std::cout << fmt::format("  {}{} {}\n", starter(winner.settings), call.command, shell_line(words));
   if (const std::string text = larger.text(); !text.empty())
     std::cout << "what would fit too, one change at a time: " << text << "\n";
 }
 
-void print_table(const Settings& base, const PlanResult& result) {
+void print_table(const PlanResult& result) {
   std::cout << "\neach row: the fastest that needs at least 5 % less memory than the row above it\n";
   std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", "", "peak", "tokens/s",
                            "techniques that are added to your settings");
   int row = 0;
   for (const Plan& plan : result.fits) {
-    std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", ++row, human_bytes(plan.peak),
-                             speed_of(base, plan), names_of(plan));
+    std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", ++row, human_bytes(plan.peak), speed_of(plan),
+                             names_of(plan));
   }
 }
 
@@ -93,30 +108,40 @@ std::string source_of(const CostModel& costs, const std::optional<Probe>& probe)
 }
 
 void print_search(const Settings& base, const CostModel& costs, const std::optional<Probe>& probe,
-                  const Link& link, int64_t room, const PlanResult& result) {
+                  const Network& network, int64_t room, const PlanResult& result) {
   std::cout << fmt::format("\nstep times: {}\n", source_of(costs, probe));
   std::cout << fmt::format(
       "memory: by dry run, up to {:.0f} % of the limit ({}); of {} combinations of techniques {} are too "
       "large by formula, {} were dry-run\n",
       100 * base.memory.critical, human_bytes(room), result.admissible, result.pruned, result.dry_runs);
-  if (data_ranks(base) == 1) return;
-  std::cout << fmt::format("each of {} ranks has such a device and these sequences; between them {}: {}\n",
-                           data_ranks(base), link.name, link.about);
+  if (base.parallel.ranks() == 1) return;
+  const Link& inside = network.inside;
+  std::cout << fmt::format("between ranks {}: {}\n", inside.name, inside.about);
+  if (!network.between) return;
+  std::cout << fmt::format("between machines of {} ranks, for each rank {}: {}\n", network.machine_ranks,
+                           network.between->name, network.between->about);
 }
 
+// Where the time goes. Waiting is said of what nothing hides, by what is waited for.
 void print_time(const Settings& base, const StepTime& time) {
-  if (data_ranks(base) == 1) return;
+  if (base.parallel.ranks() == 1) return;
   std::cout << fmt::format(
       "\na step of the first takes {:.4g} ms: {:.4g} ms computing, {:.4g} ms copying messages, {:.4g} ms "
       "waiting for other ranks\n",
       1e3 * time.total(), 1e3 * time.computing, 1e3 * time.copying, 1e3 * time.waiting);
+  const double others = time.waiting - time.sums - time.rows - time.stages;
+  if (time.waiting == others) return;
+  std::cout << fmt::format(
+      "  of that {:.4g} ms for sums over slices of matrices, {:.4g} ms for rows of experts, {:.4g} ms for "
+      "other stages, and {:.4g} ms for what computing does not hide of gradients and weights\n",
+      1e3 * time.sums, 1e3 * time.rows, 1e3 * time.stages, 1e3 * others);
 }
 
 void print_refused(const Settings& base, const Gpu& gpu, const Plan& plan, int64_t room) {
-  const Estimate needs = estimate(plan.settings, gpu);
+  const Estimate needs = estimate(with_few_passes(plan.settings), gpu);
   const int64_t held = needs.run.held();
   std::cout << fmt::format("\nthe fastest that does not fit: {} ({} tokens/s)\n  peak {}", names_of(plan),
-                           speed_of(base, plan), human_bytes(held));
+                           speed_of(plan), human_bytes(held));
   if (held > room) std::cout << fmt::format(", {} too much", human_bytes(held - room));
   std::cout << ", in " << peak_text(needs.run) << "\n";
   const int64_t limit = base.memory.limit.count;
@@ -126,10 +151,10 @@ void print_refused(const Settings& base, const Gpu& gpu, const Plan& plan, int64
   }
 }
 
-void print_without(const Plan& winner, const CostModel& costs, const Link& link, const std::string& name,
-                   const Settings& without) {
-  const int64_t saved = dry_run(without, costs.gpu).held() - winner.peak;
-  const double change = 100 * (step_time(without, costs, link).total() / winner.time.total() - 1);
+void print_without(const Plan& winner, const CostModel& costs, const Network& network,
+                   const std::string& name, const Settings& without) {
+  const int64_t saved = dry_run(with_few_passes(without), costs.gpu).held() - winner.peak;
+  const double change = 100 * (step_time(without, costs, network).total() / winner.time.total() - 1);
   std::cout << fmt::format(
       "  {:<22}{:>10} {}  {}\n", name, human_bytes(std::abs(saved)), saved >= 0 ? "less" : "more",
       std::abs(change) < 0.5
@@ -138,10 +163,10 @@ void print_without(const Plan& winner, const CostModel& costs, const Link& link,
 }
 
 // Takes away one technique of the plan at a time.
-void print_bought(const Plan& winner, const CostModel& costs, const Link& link) {
+void print_bought(const Plan& winner, const CostModel& costs, const Network& network) {
   if (winner.parts.empty()) return;
   std::cout << "\nwhat each technique of the first row buys\n";
-  for (const Plan::Part& part : winner.parts) print_without(winner, costs, link, part.name, part.without);
+  for (const Plan::Part& part : winner.parts) print_without(winner, costs, network, part.name, part.without);
 }
 
 // The search, which says on a terminal how far it is.
@@ -156,10 +181,8 @@ PlanResult searched(const Settings& base, const CostModel& costs, const PlanSear
 }
 
 void write_winner(const Plan& winner, const PlanCall& call) {
-  const int64_t ranks = data_ranks(winner.settings);
-  const std::string starter = ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "";
   const auto command = [&](const std::string& program) {
-    return fmt::format("{}{} train --config {}", starter, program, call.out);
+    return fmt::format("{}{} train --config {}", starter(winner.settings), program, call.out);
   };
   std::ofstream file(call.out, std::ios::binary);
   file << "# " << command("moelab") << " data.path=...\n" << print_settings(winner.settings);
@@ -172,7 +195,7 @@ void write_winner(const Plan& winner, const PlanCall& call) {
 // A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
 // last reserve as the limit until the reserve fits.
 int64_t limit_for(const Plan& plan, const Gpu& gpu, double share) {
-  Settings settings = plan.settings;
+  Settings settings = with_few_passes(plan.settings);
   int64_t& limit = settings.memory.limit.count;
   limit = static_cast<int64_t>(static_cast<double>(dry_run(settings, gpu).held()) / share) + 1;
   for (Estimate needs = estimate(settings, gpu); !needs.fits(limit); needs = estimate(settings, gpu))
@@ -189,14 +212,13 @@ int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& 
   std::cerr << fmt::format(
       "moelab: nothing fits in {}; the smallest that would do is memory.limit={} ({}), with {}: {}\n",
       human_bytes(base.memory.limit.count), needed, human_bytes(needed), names_of(plan),
-      peak_text(dry_run(plan.settings, gpu)));
+      peak_text(dry_run(with_few_passes(plan.settings), gpu)));
   return 3;
 }
 
 }  // namespace
 
 int plan_command(const Settings& base, const PlanCall& call) {
-  if (const std::string unknown = unknown_layout(base.parallel); !unknown.empty()) throw UserError(unknown);
   use_threads(base);
   const CostModel& known = cost_model(call.device);
   std::optional<Probe> probe;
@@ -206,8 +228,9 @@ int plan_command(const Settings& base, const PlanCall& call) {
   const CostModel costs = probe ? scaled_to(known, *probe) : known;
   PlanSearch search{.pinned = call.pinned};
   search.room = room_of(base.memory);
-  if (call.ranks > 1) search.link = find_link(call.link);
+  search.network = network_of(call);
   search.finalists = finalists_for(base);
+  if (call.ranks > 1) search.layouts = best_layouts(base, call.pinned, costs, search.network, search.room);
   const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;
   const PredictBytes bytes = [&](const Settings& s) { return bytes_needed(s, gpu); };
   const PlanResult result = searched(base, costs, search, bytes);
@@ -218,14 +241,14 @@ int plan_command(const Settings& base, const PlanCall& call) {
                probe         ? "predicted for this machine"
                : costs.error ? "predicted from another machine"
                              : "a guess from the datasheet");
-  print_table(base, result);
+  print_table(result);
   print_time(base, winner.time);
-  print_bought(winner, costs, search.link);
+  print_bought(winner, costs, search.network);
   if (result.refused)
     print_refused(base, gpu, *result.refused, search.room);
   else
     std::cout << "\nnothing faster is too large\n";
-  print_search(base, costs, probe, search.link, search.room, result);
+  print_search(base, costs, probe, search.network, search.room, result);
   if (!call.out.empty()) write_winner(winner, call);
   return 0;
 }
