@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/temporary_folder.h"
+#include "tests/train/settings/load_preset.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/load.h"
 #include "train/settings/presets/parameter_count.h"
@@ -52,8 +53,7 @@ TEST(Presets, AllLoadAndHaveDifferentNames) {
   std::set<std::string_view> names;
   for (const Preset& preset : model_presets()) {
     EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
-    for (const Preset& run : run_presets())
-      EXPECT_NO_THROW(load_settings({.config = std::string(preset.name), .preset = std::string(run.name)}));
+    for (const Preset& run : run_presets()) EXPECT_NO_THROW(test::load_preset(preset.name, run.name));
   }
   for (const Preset& preset : run_presets()) EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
 }
@@ -113,7 +113,7 @@ TEST(Presets, NoneHasWhatIsSlowOnAGpu) {
   for (const auto* presets : {&model_presets(), &run_presets()}) {
     for (const Preset& preset : *presets) {
       const bool is_run = presets == &run_presets();
-      const Settings s = load_settings({.config = is_run ? "moe-micro" : std::string(preset.name),
+      const Settings s = load_settings({.config = is_run ? "moe-nano" : std::string(preset.name),
                                         .preset = is_run ? std::string(preset.name) : ""});
       EXPECT_EQ(compute_facts(s.precision.compute).slow_on_gpu, "") << preset.name;
     }

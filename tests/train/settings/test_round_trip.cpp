@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/temporary_folder.h"
+#include "tests/train/settings/load_preset.h"
 #include "train/settings/convert.h"
 #include "train/settings/for_each_field.h"
 #include "train/settings/load.h"
@@ -29,8 +30,7 @@ void expect_round_trip(const Settings& settings) {
 TEST(RoundTrip, Presets) {
   for (const Preset& model : model_presets()) {
     expect_round_trip(load_settings({.config = std::string(model.name)}));
-    for (const Preset& gpu : run_presets())
-      expect_round_trip(load_settings({.config = std::string(model.name), .preset = std::string(gpu.name)}));
+    for (const Preset& gpu : run_presets()) expect_round_trip(test::load_preset(model.name, gpu.name));
     expect_round_trip(load_settings({.config = std::string(model.name), .overrides = {"run.scale=0.1"}}));
   }
 }
