@@ -39,7 +39,7 @@ def test_a_smaller_clip_differs_where_it_clips(tmp_path):
 def test_a_setting_that_changes_bytes_alone_differs(tmp_path):
     done = compared(programs.moelab(), told(tmp_path, "activations.checkpoint=full"))
     assert done.returncode == 1, done
-    assert "peak_bytes" in done.stdout and " loss: " not in done.stdout, done.stdout
+    assert "_bytes: " in done.stdout and " loss: " not in done.stdout, done.stdout
 
 
 def test_a_program_that_is_not_there():

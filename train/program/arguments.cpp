@@ -5,6 +5,7 @@
 #include <CLI/Formatter.hpp>
 #include <CLI/Validators.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -261,16 +262,14 @@ class Parser {
     sub.add_option("--preset", sources_.preset,
                    "card, e.g. gpu-8gb: its memory, its speed, and the preset's batch")
         ->type_name("NAME");
-    add_short(
-        sub, "--memory", "memory.limit=",
-        "memory of the device, by default its card's: 8GiB, or 8GB as cards are named, which is as much")
+    add_short(sub, "--memory",
+              "memory.limit=", "memory of the device, by default its card's; 8GB is 8GiB, as for cards")
         ->type_name("BYTES");
     sub.add_option("--model,--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     std::string devices;
     for (const std::string& device : cost_devices()) devices += (devices.empty() ? "" : "|") + device;
     sub.add_option("--device", call.device,
-                   "device whose speed is assumed, by default the preset's card, else cpu, which is this "
-                   "machine's as a short probe finds it")
+                   "device whose speed is assumed; by default the preset's card, else a probe's cpu")
         ->type_name(devices);
     sub.add_option("--ranks", call.ranks, "ranks, each with such a device; needs --link")
         ->capture_default_str()
@@ -278,13 +277,13 @@ class Parser {
     std::string links;
     for (const std::string& link : link_names()) links += link + "|";
     sub.add_option("--link", call.link,
-                   "what connects the ranks of a machine: a name, or a rate such as 25Gbit or 500Mbit")
+                   "what connects the ranks of a machine: a name, or a rate such as 500Mbit")
         ->type_name(links + "RATE");
     sub.add_option("--machines", call.machines, "machines with equally many of the ranks; needs --network")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 20));
-    sub.add_option("--network", call.network, "what connects each rank to those of other machines: as --link")
-        ->type_name(links + "RATE");
+    sub.add_option("--network", call.network, "what connects each rank to those of other machines")
+        ->type_name("LINK");
     sub.add_option("--out", call.out, "file to write the fastest plan that fits into")->type_name("FILE");
     sub.add_option("settings", sources_.overrides,
                    "settings that no plan may change; with placement.nvme_path a plan may use that drive")
@@ -301,6 +300,8 @@ class Parser {
         throw UserError("command line: " + text + ": a plan is for the ranks that --ranks counts");
       call.pinned.push_back(key);
     }
+    if (call.ranks > 1 && find_card(sources_.preset) != nullptr)  // ranks refuse captured steps
+      sources_.overrides.insert(sources_.overrides.begin(), "memory.cuda_graphs=none");
     call.command = train_line();
     take_device();
     check_link(call);
@@ -313,10 +314,12 @@ class Parser {
     if (call.given.memory.limit.count == 0)
       throw UserError(
           "plan: the memory is not known; give a card (--preset gpu-8gb, --device rtx4090) or --memory 8GiB");
-    // A plan chooses the precision and what is recomputed, whatever the card's preset would have.
+    // A plan chooses the precision, what is recomputed and what captured steps refuse, whatever the card's
+    // preset would have.
     if (find_card(sources_.preset) != nullptr)
-      sources_.overrides.insert(sources_.overrides.begin(),
-                                {"precision.compute=fp32", "activations.checkpoint=none"});
+      sources_.overrides.insert(
+          sources_.overrides.begin(),
+          {"precision.compute=fp32", "activations.checkpoint=none", "memory.cuda_graphs=none"});
     result_.settings = load_settings(sources_, model_folder_settings);
   }
 
@@ -369,7 +372,11 @@ class Parser {
   void fill() {
     Sources whole = sources_;
     whole.overrides.insert(whole.overrides.end(), {"run.scale=1", "run.device=cuda"});
-    const FilledCard full = fill_card(load_settings(whole, model_folder_settings));
+    const Settings settings = load_settings(whole, model_folder_settings);
+    if (const char* const ranks = std::getenv("WORLD_SIZE");
+        ranks != nullptr && std::string_view(ranks) != "1" && settings.parallel.data == 0)
+      throw UserError("--fill: how many of the ranks divide the data is not known yet; give parallel.data=N");
+    const FilledCard full = fill_card(settings);
     for (const auto& [key, value] : full.changes) sources_.overrides.push_back(key + "=" + value);
     result_.filled = full.text;
   }
@@ -423,8 +430,8 @@ class Parser {
   CLI::App app_;
   Sources sources_;
   std::map<const CLI::Option*, std::string> short_for_;  // options that set a setting -> "KEY="
+  std::string unread_;                                   // their values, read by settings_in_order instead
   bool fill_ = false;
-  std::string unread_;  // their values, read by settings_in_order instead
   Arguments result_;
 };
 

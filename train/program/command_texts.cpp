@@ -29,10 +29,9 @@ constexpr std::array<CommandText, 11> kTexts = {
       "moelab plan --preset gpu-8gb --model moe-nano --out plan.yaml\n"
       "         moelab plan --ranks 8 --link 100Gbit --memory 24GiB --model moe-740m --device rtx4090",
       kEstimated,
-      "A plan never changes the model, its attention or its update rule; with AdamW it may choose a\n"
-      "smaller form of its state. With --ranks it also chooses how the ranks share the run and when they\n"
-      "add their gradients; batch and accumulation are those of data-parallel ranks alone, and a step\n"
-      "keeps its sequences. Exit code 3: nothing fits.\n\n"},
+      "A plan keeps the model, its attention and its update rule; AdamW's state may take a smaller form.\n"
+      "With --ranks it chooses how they share the run; batch and accumulation are those of data-parallel\n"
+      "ranks alone, and a step keeps its sequences. Exit code 3: nothing fits.\n\n"},
      {Command::fits, "fits", "Find the largest models, depths and batches that fit each size of card",
       "moelab fits --config moe-nano --json", kEstimated},
      {Command::generate, "generate", "Write text with a checkpoint's model",

@@ -23,12 +23,15 @@
 namespace moelab {
 namespace {
 
-// Ranks have the same command line, so rank 0 speaks for all of a user's mistakes.
-void print_mistake(const UserError& error) {
+// Ranks have the same command line, so rank 0 speaks for all of what is the same to each.
+bool speaks_for_all() {
   const char* const rank = std::getenv("RANK");
-  const bool speaks =
-      rank == nullptr || std::string_view(rank) == "0" || dynamic_cast<const RankError*>(&error);
-  if (speaks) std::cerr << "moelab: " << error.what() << "\n";
+  return rank == nullptr || std::string_view(rank) == "0";
+}
+
+void print_mistake(const UserError& error) {
+  if (speaks_for_all() || dynamic_cast<const RankError*>(&error) != nullptr)
+    std::cerr << "moelab: " << error.what() << "\n";
 }
 
 void print_lost_rank(const LostRank& error) {
@@ -48,7 +51,7 @@ Settings settings_here(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments, const std::string& command) {
-  if (!arguments.filled.empty()) std::cerr << arguments.filled << "\n";
+  if (!arguments.filled.empty() && speaks_for_all()) std::cerr << arguments.filled << "\n";
   if (arguments.print_config) {
     std::cout << print_settings(settings_here(arguments));
     return 0;

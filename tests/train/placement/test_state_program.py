@@ -113,7 +113,7 @@ def test_a_stopped_run_saves_even_when_the_folder_vanished(shards, drive, tmp_pa
 
 @pytest.mark.parametrize("settings", [[], ["placement.optimizer=host"], ["train.micro_batch=8"]])
 def test_a_limit_below_the_weights_names_one_that_does(shards, tmp_path, settings):
-    for limit in ["1", "4096", "1MiB"]:
+    for limit in ["1KiB", "4KiB", "1MiB"]:
         done = train(shards, tmp_path / "run", f"memory.limit={limit}", *settings)
         assert done.returncode == 3, done
         assert done.stdout == "" and done.stderr.count("\n") == 1, done

@@ -40,7 +40,7 @@ def test_lines_about_a_step_begin_with_it(tmp_path):
     shards = programs.prepare_bytes(tmp_path, "some text\n" * 3000)
     lines = printed(shards, tmp_path / "run", False)
     of_steps = [re.sub(r"[\d.]+", "0", line) for line in lines if line.startswith("[Step ")]
-    kinds = ["loss 0, 0 bits a byte ", "Memory: ", "saved step-0", "held-out loss 0 nats a token, 0 bits a byte (0 batches)"]
+    kinds = ["loss 0, 0 bits a byte ", "Memory: ", "saved step-0", "held-out loss 0 nats a token, 0 bits a byte (0 batch)"]
     for kind in kinds:
         assert any(kind in line for line in of_steps), (kind, lines)
     assert any("% of the GEMM rate" in line for line in lines)

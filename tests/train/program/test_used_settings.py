@@ -17,7 +17,7 @@ LEFT = ("model.", "parallel.", "reference.path", "train.init", "train.tokens_per
         "memory.critical", "memory.emergency", "memory.dynamic_batch.", "memory.cuda_graphs", "memory.host_allocator",
         "sample.every")  # fmt: skip
 GIVEN = {"sample.prompt": "a", "optim.betas": "[0.5, 0.5]", "activations.checkpoint": "layers", "activations.layers": "[1]",
-         "activations.pieces": "[]", "placement.nvme_block": "2MiB",
+         "activations.pieces": "[]", "placement.nvme_block": "2MiB", "memory.max_split": "64MiB",
          "activations.storage": "int8", "monitor.snapshot": "oom", "activations.block": "64"}  # fmt: skip
 
 

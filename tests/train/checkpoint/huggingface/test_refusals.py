@@ -184,7 +184,7 @@ def test_help_and_missing_arguments(moelab):
 
 
 @pytest.mark.parametrize("change, expected", [
-    ({"hidden_size": 1 << 18, "intermediate_size": 1 << 19}, "; expected F32 ["),
+    ({"hidden_size": 1 << 18, "intermediate_size": 1 << 19, "head_dim": 64}, "; expected F32 ["),
     ({"num_hidden_layers": 4096, "num_local_experts": 4096}, " tensors, and config.json describes 16777216 experts"),
 ])
 def test_a_model_described_as_larger_than_any_machine(moelab, folder, tmp_path, change, expected):

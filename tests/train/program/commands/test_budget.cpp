@@ -75,7 +75,8 @@ TEST_F(BudgetRunTest, WithoutRecoverTheMonitorOnlyWatches) {
                                              "memory.limit=" + std::to_string(std::llround(peak / 0.98))}));
   EXPECT_EQ(tight.code, 0) << tight.error;
   EXPECT_EQ(micro_batches(tight), (std::vector<int64_t>{8, 8, 8}));
-  EXPECT_TRUE(tight.dashboard().at(0).ends_with("Status: emergency")) << tight.out;
+  EXPECT_NE(tight.dashboard().at(0).find("memory is at emergency"), std::string::npos) << tight.out;
+  EXPECT_TRUE(tight.dashboard().at(1).ends_with("Status: emergency")) << tight.out;
 }
 
 // The limit drops below what a step needs in the middle of the run; three rows can only be split in three.
