@@ -45,7 +45,8 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
-    return git("rev-parse", "--short=12", "HEAD") + (", modified" if git("status", "--porcelain", "--untracked-files=no") else "")
+    changed = git("status", "--porcelain", "--untracked-files=normal", "--", "kernels", "tests", "scripts", "train")
+    return git("rev-parse", "--short=12", "HEAD") + (", modified" if changed else "")
 
 
 class Mutant(NamedTuple):
@@ -169,7 +170,10 @@ def try_kernel(build: Build, mutant: Mutant) -> str | None:
         subprocess.run([sys.executable, ROOT / "tests/emulator/translate.py", changed if str(path) == mutant.file else source, to], check=True)
     for source in users:
         path = source.relative_to(ROOT).with_suffix(".cpp")
-        objects.append(build.compile(str(build.emulated / path), str(folder / path), f"-I{folder}"))
+        made = build.compile(str(build.emulated / path), str(folder / path), f"-I{folder}")
+        if made is None:
+            sys.exit(f"{mutant.file}:{mutant.line}: what is left does not compile")
+        objects.append(made)
     for path in folder.rglob("*.*"):
         path.unlink()
     program = build.link("test_kernels_emulated", objects)
@@ -181,7 +185,7 @@ def try_copy(build: Build, mutant: Mutant) -> str | None:
     changed.write_text(mutant.source(), encoding="utf-8")
     made = build.compile(str(ROOT / mutant.file), str(changed))
     if made is None:
-        return "it does not compile"
+        sys.exit(f"{mutant.file}:{mutant.line}: what is left does not compile")
     for test in sorted(name for name in build.tests if name.startswith("test_streams_emulated")):
         program = pathlib.Path(build.tests[test]["command"][0]).name
         if (failed := build.run(test, build.link(program, [made]))) is not None:

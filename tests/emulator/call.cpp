@@ -66,7 +66,11 @@ Tensor Call::twin_of(const Tensor& t) {
   on_device = on_device || t.is_cuda();
   if (t.is_cpu() && side_ == c10::kCPU) {
     if (!late_) return t;
-    if (!may_wait(t.const_data_ptr())) return t.clone();
+    if (!may_wait(t.const_data_ptr())) {
+      const Tensor kept = t.clone();
+      kept.unsafeGetTensorImpl()->set_wrapped_number(t.unsafeGetTensorImpl()->is_wrapped_number());
+      return kept;
+    }
   }
   for (const Pair& pair : pairs_) {
     if (pair.real.is_same(t)) return pair.twin;

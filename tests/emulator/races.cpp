@@ -240,9 +240,10 @@ void tell(Detector& d, uintptr_t address, const Access& before, bool wrote_befor
       source_line(d, now.where).c_str(), d.current, d.block.number);
 }
 
-// Drops what `now` comes behind. An atomic operation writes: no read stands for it.
+// Whether `now` stands for `old`: it comes behind, and races with the same accesses, which a plain and an
+// atomic one do not.
 bool is_replaced(const Detector& d, const Access& old, const Access& now) {
-  return (old.atomic == 0 || now.atomic != 0) && ordered(d, old);
+  return old.atomic == now.atomic && ordered(d, old);
 }
 
 void remember(Detector& d, Cell& cell, const Access& now) {

@@ -1,8 +1,8 @@
 // The CUDA runtime as libc10_cuda and our operators call it, for a device whose memory is the host's: one GPU
 // of compute capability 9.0, or MOELAB_EMULATOR_CAPABILITY (as "8.0"), with a driver for this CUDA version,
-// or for MOELAB_EMULATOR_DRIVER (as "12.8"; 0: no driver). Work is done when a call returns, but for copies
-// (streams.h). Linked before libcudart, it stands in front of it; LibTorch's own CUDA kernels, which
-// libtorch_cuda holds, are replaced by fallback.cpp.
+// or for MOELAB_EMULATOR_DRIVER (as "12.8"; 0: no driver). When work is done: streams.h. Linked before
+// libcudart, it stands in front of it; LibTorch's own CUDA kernels, which libtorch_cuda holds, are replaced
+// by fallback.cpp.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -71,6 +71,11 @@ __global__ void unwritten_kernel(int* left) {
   nobodys = 1;
 }
 
+__global__ void read_and_count_kernel(int* counter, int* seen) {
+  if (blockIdx.x == 0) *seen = *counter;
+  atomicAdd(counter, 1);
+}
+
 __global__ void wide_kernel(const int4* from, int4* to) { *to = *from; }
 
 __global__ void element_kernel(int i, float* to) {
@@ -119,6 +124,8 @@ void count(bool with_barrier, int* counts, unsigned blocks) {
   const auto kernel = with_barrier ? count_kernel<true> : count_kernel<false>;
   kernel<<<blocks, kThreads, 0, nullptr>>>(counts);
 }
+
+void read_and_count(int* counter, int* seen) { read_and_count_kernel<<<2, 1, 0, nullptr>>>(counter, seen); }
 
 void read_unwritten(int* left, unsigned blocks) { unwritten_kernel<<<blocks, 1, 0, nullptr>>>(left); }
 

@@ -31,6 +31,9 @@ void sum_in_last_block(bool first_fence, bool second_fence, int* numbers, unsign
 // Each thread counts itself in shared memory, and the first one writes the count down.
 void count(bool with_barrier, int* counts, unsigned blocks);
 
+// Two blocks of a thread each: both count themselves in `counter`, which the first one has read before.
+void read_and_count(int* counter, int* seen);
+
 // left[block] = what shared memory holds before anyone has written it.
 void read_unwritten(int* left, unsigned blocks);
 // Reads 16 bytes at once.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/emulator/fibers.h"
 #include "tests/emulator/races.h"
 #include "tests/emulator/sample_kernels.h"
 
@@ -97,6 +98,17 @@ TEST(EmulatorRaces, AnAtomicOperationIsAWrite) {
   expect_races(true, [&] { samples::count(false, counts.data(), 3); });
   expect_races(false, [&] { samples::count(true, counts.data(), 3); });
   EXPECT_EQ(counts, std::vector<int>(3, kThreads));
+}
+
+// In whatever order the blocks run.
+TEST(EmulatorRaces, AReadBeforeAnOwnAtomicOperationRacesWithAnothers) {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    set_seed(seed);
+    int counter = 0, seen = -1;
+    expect_races(true, [&] { samples::read_and_count(&counter, &seen); });
+    EXPECT_EQ(counter, 2);
+  }
+  set_seed(first_seed());
 }
 
 TEST(Emulator, NoBlockFindsWhatAnotherLeftInSharedMemory) {

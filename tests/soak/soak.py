@@ -83,7 +83,7 @@ class Soak:
         cell = self.least("streams", tests, "seeds")
         done = sum(record["counts"].get("seeds", 0) for record in store.records(self.store.path)
                    if record["part"] == "streams" and record["commit"] == self.commit and record["cell"] == cell)
-        counts, failures = streams.run(tests[cell], streams.FIRST + done, streams.ROUNDS)
+        counts, failures = streams.run(tests[cell], streams.first_seed(tests[cell]) + done, streams.ROUNDS)
         self.report("streams", cell, counts, failures)
 
     def long(self) -> None:

@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 
 ROUNDS = 20  # of one process: a seed each
-FIRST = 6  # the seeds below are scripts/test.sh's
 SECONDS = 900
 
 
@@ -17,15 +16,20 @@ def tests_of(build: pathlib.Path) -> dict[str, dict]:
     return {test["name"].removeprefix(prefix): test for test in json.loads(said)["tests"] if test["name"].startswith(prefix)}
 
 
+def first_seed(test: dict) -> int:
+    """The first that a run of the tests does not try."""
+    return 1 + next(int(word.split("=")[1]) for word in test["command"] if word.startswith("--gtest_repeat="))
+
+
 def run(test: dict, first: int, rounds: int) -> tuple[dict, list[str]]:
-    """Runs a test with the seeds from `first` on: how many seeds passed, and what went wrong."""
+    """Runs a test with the seeds from `first` on: how many seeds were tried, and what went wrong."""
     environment = dict(entry.split("=", 1) for prop in test["properties"] if prop["name"] == "ENVIRONMENT" for entry in prop["value"])
     command = [word for word in test["command"] if not word.startswith("--gtest_repeat")] + [f"--gtest_repeat={rounds}", "--gtest_fail_fast"]
     try:
         done = subprocess.run(command, env=os.environ | environment | {"MOELAB_EMULATOR_SEED": str(first)}, capture_output=True, text=True,
                               check=False, timeout=SECONDS, errors="replace")
     except subprocess.TimeoutExpired:
-        return {}, [f"seeds from {first} on: not done after {SECONDS} s"]
+        return {"seeds": rounds}, [f"seeds from {first} on: not done after {SECONDS} s"]
     if done.returncode != 0:
-        return {}, [f"seeds from {first} on: exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
+        return {"seeds": rounds}, [f"seeds from {first} on: exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
     return {"seeds": rounds}, []
