@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How long the stages of a pipeline wait for each other: measured, and beside it what a simulation of the schedule says when it
-is given the measured times of each stage's passes.
+is given the measured times of each stage's passes and of a message as long as theirs, sent alone in the same round.
 
 Rounds take turns between the schedules, one thread a stage. Appends one JSON line to --out: every run and the medians, command,
 commit and machine. Run it on a quiet machine with a core for each stage.
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ranks import ROOT, ranks_command
+from ranks import ROOT, exchange_alone, ranks_command
 
 sys.path.insert(0, str(ROOT / "bench/peers"))
 from peers import commit_of, write_record  # noqa: E402
@@ -29,14 +29,21 @@ def schedule(chunks):
     return ["parallel.schedule=interleaved", f"parallel.chunks={chunks}"] if chunks > 1 else []
 
 
-def bubbles_of(summaries, simulator, chunks, micro_batches):
-    """Of each stage: the measured share of the time of passes and waiting that it waited, and the simulated one."""
+def message_bytes(summaries, chunks, micro_batches):
+    """Of what a stage hands on: the first sends it from each of its chunks, for each micro-batch."""
+    first = summaries[0]
+    return first["communication"]["sent_bytes"]["pipeline/activations"] // (first["steps"] * chunks * micro_batches)
+
+
+def bubbles_of(summaries, simulator, message, chunks, micro_batches):
+    """Of each stage: the measured share of the time of passes and waiting that it waited, and the simulated one, with messages of
+    so many seconds."""
     stages = [one["communication"]["stage"] for one in summaries]
     passes = summaries[0]["steps"] * chunks * micro_batches
     measured = [one["waited_seconds"] / sum(one.values()) for one in stages]
     times = [str(one[f"{way}_seconds"] / passes) for one in stages for way in ("forward", "backward")]
-    done = subprocess.run([simulator, str(chunks), str(micro_batches), *times], check=True, capture_output=True, text=True)
-    return {"measured": measured, "simulated": json.loads(done.stdout)["bubble"]}
+    done = subprocess.run([simulator, str(chunks), str(micro_batches), str(message), *times], check=True, capture_output=True, text=True)
+    return {"measured": measured, "simulated": json.loads(done.stdout)["bubble"], "message_ms": 1e3 * message}
 
 
 def run(a, chunks):
@@ -47,18 +54,23 @@ def run(a, chunks):
         subprocess.run(ranks_command(a.stages, train), check=True, stdout=subprocess.DEVNULL)
         folders = [Path(folder, "run"), *(Path(folder, f"run/ranks/{rank}") for rank in range(1, a.stages))]
         summaries = [json.loads((one / "summary.json").read_text()) for one in folders]
-    return bubbles_of(summaries, a.build / "bin/bench_pipeline", chunks, a.micro_batches)
+    size = message_bytes(summaries, chunks, a.micro_batches)
+    # both of two ranks send half of it to each other
+    message = exchange_alone(a.build / "bin/bench_exchange", "unlimited", 2, 2 * size)["sent"] / 1e3
+    return bubbles_of(summaries, a.build / "bin/bench_pipeline", message, chunks, a.micro_batches)
 
 
 def row_of(chunks, runs):
     """The medians over the runs, of the mean over the stages."""
     measured, simulated = (statistics.median(statistics.mean(one[kind]) for one in runs) for kind in ("measured", "simulated"))
-    return {"chunks": chunks, "measured": measured, "simulated": simulated, "runs": runs}
+    message = statistics.median(one["message_ms"] for one in runs)
+    return {"chunks": chunks, "message_ms": message, "measured": measured, "simulated": simulated, "runs": runs}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build/quick", help="has moelab and bench_pipeline (default: build/quick)")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/quick",
+                        help="has moelab, bench_exchange and bench_pipeline (default: build/quick)")
     parser.add_argument("--model", default="moe-micro", help="default: moe-micro")
     parser.add_argument("--stages", type=int, default=2, help="default: 2")
     parser.add_argument("--chunks", type=int, nargs="+", default=[1, 3], help="of a stage; 1: the schedule 1f1b (default: 1 3)")
@@ -77,7 +89,7 @@ def main():
     write_record(a.out, "bubble", commit_of(a.build / "bin/moelab"),
                  {"model": a.model, "stages": a.stages, "micro_batches": a.micro_batches, "settings": [*COMMON, *a.settings], "rows": rows})
     for row in rows:
-        print(f"{row['chunks']} chunks: waited {row['measured']:.1%}, simulated {row['simulated']:.1%}")
+        print(f"{row['chunks']} chunks: messages of {row['message_ms']:.2f} ms, waited {row['measured']:.1%}, simulated {row['simulated']:.1%}")
 
 
 if __name__ == "__main__":

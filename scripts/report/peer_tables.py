@@ -29,8 +29,10 @@ def short_commit(commit):
 
 
 def source(record):
+    """Where a record comes from; of a file outside the project its name alone."""
     where = f"{record['machine']}; commit {short_commit(record['commit'])}, {record['date'][:10]}"
-    return f"{where}: `{shlex.join(record['command'])}`"
+    words = [pathlib.Path(word).name if word.startswith("/") else word for word in record["command"]]
+    return f"{where}: `{shlex.join(words)}`"
 
 
 def of_kind(records, kind):

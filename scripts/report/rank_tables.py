@@ -140,14 +140,16 @@ def waiting(record):
     """A row for each schedule of a pipeline: how long its stages waited, and how long a simulation has them wait."""
     def row(one):
         schedule = "1f1b" if one["chunks"] == 1 else f"interleaved, {one['chunks']} chunks"
-        return [schedule, f"{one['measured']:.1%}", f"{one['simulated']:.1%}", f"{100 * (one['measured'] - one['simulated']):+.1f}"]
+        return [schedule, f"{one['message_ms']:.2f}", f"{one['measured']:.1%}", f"{one['simulated']:.1%}",
+                f"{100 * (one['measured'] - one['simulated']):+.1f}"]
 
     about = (f"{record['model']} ({' '.join(record['settings'])}) on {record['stages']} stages of one thread each, "
              f"{record['micro_batches']} micro-batches a step. The share of the step in which a stage waits for others, in the mean over "
-             "the stages; the simulation plays the schedule with the measured times of each stage's passes, and messages that take no "
-             f"time. Medians of {len(record['rows'][0]['runs'])} rounds that take turns.")
+             "the stages; the simulation plays the schedule with the measured times of each stage's passes and of a message as long as "
+             f"theirs that is sent alone. Medians of {len(record['rows'][0]['runs'])} rounds that take turns.")
     return [Heading(2, "How long the stages of a pipeline wait"),
-            Table("", ["schedule", "measured", "simulated", "difference, points"], [row(one) for one in record["rows"]]), Text(about)]
+            Table("", ["schedule", "a message, ms", "measured", "simulated", "difference, points"], [row(one) for one in record["rows"]]),
+            Text(about)]
 
 
 def picture(found, ranks):

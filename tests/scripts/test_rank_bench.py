@@ -47,11 +47,13 @@ def test_what_a_link_adds_is_beside_the_unlimited_one(step, share):
 def test_a_stage_waits_for_a_share_of_its_passes_and_waiting(tmp_path):
     """2 steps of 4 micro-batches: a pass of the first stage takes 0.25 s forward and 0.5 s back."""
     simulator = tmp_path / "simulator"
-    simulator.write_text("""#!/bin/sh\n[ "$*" = "1 4 0.25 0.5 0.5 0.5" ] && echo '{"bubble": [0.4, 0.1]}'\n""")
+    simulator.write_text("""#!/bin/sh\n[ "$*" = "1 4 0.125 0.25 0.5 0.5 0.5" ] && echo '{"bubble": [0.4, 0.1]}'\n""")
     simulator.chmod(0o755)
     stages = [dict(zip(("forward_seconds", "backward_seconds", "waited_seconds"), seconds)) for seconds in ((2, 4, 2), (4, 4, 0))]
-    figures = bubble.bubbles_of([{"steps": 2, "communication": {"stage": stage}} for stage in stages], simulator, 1, 4)
-    assert figures == {"measured": [0.25, 0], "simulated": [0.4, 0.1]}
+    figures = bubble.bubbles_of([{"steps": 2, "communication": {"stage": stage}} for stage in stages], simulator, 0.125, 1, 4)
+    assert figures == {"measured": [0.25, 0], "simulated": [0.4, 0.1], "message_ms": 125}
+    sent = {"steps": 2, "communication": {"sent_bytes": {"pipeline/activations": 2 * 3 * 4 * 1000}}}
+    assert bubble.message_bytes([sent], 3, 4) == 1000
     row = bubble.row_of(1, [figures] * 3)
     assert (row["measured"], row["simulated"]) == (0.125, 0.25)
     record = {"kind": "bubble", "machine": "mine", "commit": "c0de", "command": ["bubble.py"], "date": "2026-11-24", "model": "m", "stages": 2,
@@ -60,7 +62,7 @@ def test_a_stage_waits_for_a_share_of_its_passes_and_waiting(tmp_path):
     out.write_text(json.dumps(record) + "\n")
     page = subprocess.run([sys.executable, ROOT / "scripts/report_ranks.py", out], check=True, capture_output=True, text=True).stdout
     page = " ".join(page.split())
-    assert "| 1f1b | 12.5% | 25.0% | -12.5 |" in page and "| interleaved, 3 chunks | 12.5% | 25.0% | -12.5 |" in page
+    assert "| 1f1b | 125.00 | 12.5% | 25.0% | -12.5 |" in page and "| interleaved, 3 chunks | 125.00 | 12.5% | 25.0% | -12.5 |" in page
     assert "Medians of 3 rounds" in page
 
 
@@ -94,7 +96,8 @@ case "$1" in
   --version) echo 'moelab 0.0.0 (commit c0de)' ;;
   techniques) echo '{"techniques": [{"settings": {"optim.name": "adamw"}}]}' ;;
   plan) echo "$@" >>"$0.asked"
-    printf '\\n1 combinations of techniques: none\\na step of the first takes 120 ms: 90 ms computing, 10 ms copying messages, 20 ms waiting' ;;
+    echo 'memory: of 1 combinations of techniques 0 are too large'
+    echo 'a step of the first takes 120 ms: 90 ms computing, 10 ms copying messages, 20 ms waiting' ;;
   *) for word in "$@"; do case $word in
        --print-config) printf 'optim: {name: lion}\\nparallel: {zero: 3}\\nplacement: {reshard_after_forward: true}\\n' && exit ;;
        run.dir=*) folder=${word#*=} ;;
