@@ -114,9 +114,6 @@ class RecomputedPieces : public SelectiveRecompute {
   bool recomputes(Piece piece) const override {
     return std::find(pieces_.begin(), pieces_.end(), piece) != pieces_.end();
   }
-  int64_t recomputed_together(const ActivationSettings& settings) {
-    return settings.checkpoint == CheckpointMode::segments ? settings.every : 1;
-  }
 
   BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& half) override {
     return moelab::recompute(x_BSD, routing, half);

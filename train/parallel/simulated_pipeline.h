@@ -12,7 +12,8 @@ struct PassSeconds {
 };
 
 // One step of a pipeline, played with times. A stage waits for what it receives, and before a send for its
-// last message in the same direction to have been received.
+// last message in the same direction to have been received. (The trainer asks for messages one pass ahead, so
+// that a send may wait less than here.)
 struct SimulatedPipeline {
   bool finished = false;            // false: stages wait for each other for ever
   double seconds = 0;               // of the whole step

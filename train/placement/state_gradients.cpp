@@ -332,7 +332,7 @@ double GradientStore::sum_of(const at::Tensor& squares) const {
   const double own = std::accumulate(square, square + squares.numel(), 0.0);
   if (!gradients_differ()) return own;
   double sum = 0;
-  for (const double one : of_all_ranks(*ranks_.control, own)) sum += one;
+  for (const double one : of_all_ranks(*ranks_.of_stage, own)) sum += one;
   return sum;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "kernels/memory/report.h"
 #include "train/memory/split.h"
@@ -149,9 +150,13 @@ std::string fewer_experts(Settings& s) {
 // The guides reduce a width of 512 to 384 and 256.
 std::string narrower(Settings& s) {
   constexpr int64_t kUnit = 32, kNarrowest = 128;
-  const int64_t width = s.model.d_model * 3 / 4 / kUnit * kUnit;
+  // a head's width that was not given is d_model / heads, and even
+  const bool derived = s.model.head_dim * s.model.heads == s.model.d_model;
+  const int64_t unit = derived ? std::lcm(kUnit, 2 * s.model.heads) : kUnit;
+  const int64_t width = s.model.d_model * 3 / 4 / unit * unit;
   if (width < kNarrowest) return "";
   s.model.d_model = width;
+  if (derived) s.model.head_dim = width / s.model.heads;
   return fmt::format("model.d_model={}", width);
 }
 
@@ -170,11 +175,11 @@ std::string smaller_capacity(Settings& s) {
 // Over the ranks that there are, or over two; stage 2 divides what 1 does.
 std::string divided_state(Settings& s) {
   ParallelSettings& p = s.parallel;
-  if (p.zero == 3 || p.tensor > 1 || p.pipeline > 1) return "";
+  const bool refused = s.memory.dynamic_batch.enabled || s.memory.cuda_graphs != CudaGraphs::none ||
+                       (p.zero > 0 && p.reduce == Reduction::step);
+  if (refused || p.zero == 3 || p.tensor > 1 || p.pipeline > 1) return "";
   p.data = std::max<int64_t>(2, p.data);
   p.zero = p.zero == 0 ? 1 : 3;
-  if (p.zero == 3) p.reduce = Reduction::micro_batch;
-  s.memory.cuda_graphs = CudaGraphs::none;
   return fmt::format("parallel.data={} parallel.zero={}", p.data, p.zero);
 }
 

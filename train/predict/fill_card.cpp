@@ -16,7 +16,8 @@ FilledCard fill_card(const Settings& s) {
   const int64_t limit = s.memory.limit.count;
   if (limit == 0)
     throw UserError(
-        "--fill: memory.limit is not set, so nothing can be filled; give a card's --preset, or it");
+        "--fill: memory.limit is not set, so nothing can be filled; give a card's --preset, or "
+        "memory.limit=8GiB");
   if (s.train.tokens_per_device > 0)
     throw UserError("--fill: train.tokens_per_device=" + std::to_string(s.train.tokens_per_device) +
                     " says how long the rows are; set it to 0, or raise it without --fill");
@@ -28,8 +29,9 @@ FilledCard fill_card(const Settings& s) {
     return within ? predicted.needed() : std::numeric_limits<int64_t>::max();
   });
   if (full.needed > limit)
-    throw UserError("--fill: memory.limit=" + value_text(s.memory.limit) +
-                    " does not hold the run as it is; moelab plan finds techniques with which it does");
+    throw UserError("--fill: the run as it is exceeds memory.target=" + value_text(s.memory.target) +
+                    " of memory.limit=" + value_text(s.memory.limit) +
+                    "; moelab plan finds techniques with which it does not");
   FilledCard card;
   card.share = static_cast<double>(full.needed) / static_cast<double>(limit);
   const auto add = [&](const char* key, int64_t before, int64_t now) {

@@ -38,15 +38,6 @@ std::vector<int64_t> powers_of_two(int64_t most) {
   return powers;
 }
 
-bool is_accepted(const Settings& settings) {
-  try {
-    validate(settings);
-    return true;
-  } catch (const UserError&) {
-    return false;
-  }
-}
-
 struct Layout {
   int64_t data, tensor, pipeline, expert, chunks;
   DataLayout divides;
@@ -98,8 +89,11 @@ class Judge {
   void judge_all() {
     const ModelSettings& m = base_.model;
     const int64_t ranks = base_.parallel.ranks(), machine = network_.between ? network_.machine_ranks : ranks;
+    // stages hand tensors on between CPUs only
+    const int64_t stages = base_.run.device == DeviceChoice::cuda ? base_.parallel.pipeline : m.layers;
     for (const int64_t tensor : powers_of_two(std::min(machine, ranks)))
-      for (const int64_t pipeline : powers_of_two(std::min(ranks / tensor, m.layers)))
+      for (const int64_t pipeline :
+           powers_of_two(machine % tensor == 0 ? std::min(ranks / tensor, stages) : 0))
         if (const int64_t data = ranks / tensor / pipeline; data * tensor * pipeline == ranks)
           for (const int64_t expert : powers_of_two(m.dense() ? 1 : std::min(data, m.experts)))
             for (const int64_t chunks : powers_of_two(pipeline == 1 ? 1 : kMostChunks))
@@ -168,7 +162,7 @@ class Judge {
       const Changes changes = one.layout.texts();
       const bool known = std::any_of(best.begin(), best.end(),
                                      [&](const RankLayoutOption& other) { return other.changes == changes; });
-      if (!known && is_accepted(one.layout.of(tried_with_.back(), one.more_passes)))
+      if (!known && is_valid(one.layout.of(tried_with_.back(), one.more_passes)))
         best.push_back({changes, one.more_passes});
     }
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "moe/settings/error.h"
 #include "train/predict/layouts.h"
 #include "train/predict/techniques/combinations.h"
 #include "train/predict/techniques/run_rows.h"
@@ -38,15 +37,6 @@ Change copying_fields(const Settings& base, const Settings& changed) {
   return [changes](Settings& settings) {
     for (const Change& change : changes) change(settings);
   };
-}
-
-bool is_accepted(const Settings& settings) {
-  try {
-    validate(settings);
-    return true;
-  } catch (const UserError&) {
-    return false;
-  }
 }
 
 // Whether `changed` trains the same model by the same rule, in memory that exists.
@@ -144,7 +134,7 @@ class Builder {
     };
     Settings alone = base_;
     apply(alone);
-    if (!is_accepted(alone)) return;
+    if (!is_valid(alone)) return;
     options_.push_back({name, apply});
     changes_.push_back(real);
   }
@@ -166,7 +156,7 @@ class Builder {
     Settings both = base_;
     options_[a].apply(both);
     options_[b].apply(both);
-    if (!clash(changes_[a], changes_[b]).empty() || !is_accepted(both)) exclude_each_other(a, b);
+    if (!clash(changes_[a], changes_[b]).empty() || !is_valid(both)) exclude_each_other(a, b);
   }
 
   void exclude_each_other(size_t a, size_t b) {

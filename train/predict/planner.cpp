@@ -4,7 +4,6 @@
 #include <bit>
 #include <initializer_list>
 
-#include "moe/settings/error.h"
 #include "train/predict/formula.h"
 #include "train/predict/options.h"
 #include "train/settings/facts/data_parallel.h"
@@ -102,11 +101,7 @@ class Search {
   // The dry run's peak; none if the model's checks or validate() refuse the combination.
   std::optional<int64_t> peak_of(const Candidate& one) {
     const Settings settings = settings_of(one.set);
-    try {
-      validate(settings);
-    } catch (const UserError&) {
-      return std::nullopt;
-    }
+    if (!is_valid(settings)) return std::nullopt;
     ++result_.dry_runs;
     return predict_(settings);
   }

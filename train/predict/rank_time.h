@@ -21,8 +21,7 @@ struct StepTime {
 // over `network`. A message takes its link's latency and its bytes' time on the link, one message behind
 // another on each link.
 // - Gradients, gathered and updated weights: what the rank computes before it needs the message hides it.
-// Steps
-//   follow each other: updated weights travel while the next one begins.
+//   Updated weights travel while the next step begins.
 // - Sums over ranks that share each matrix, and rows on their way to experts: nothing hides them. An expert's
 //   load is the mean of all.
 // - Stages of a pipeline take turns as their schedule has it, played with the times of their passes.

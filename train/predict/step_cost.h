@@ -37,10 +37,9 @@ struct StepParts {
 };
 StepParts step_parts(const Settings& settings);
 
-// The cost of one optimizer step of a resolved run, in closed form; of a rank's share of it, if ranks share
-// matrices or layers (train/predict/rank_share.h). Products count everything computed,
-// including empty rows of capacity buffers and recomputation, unlike model_flops_per_token, which counts the
-// model alone.
+// The cost of one optimizer step of a resolved run, in closed form; `settings` may be a rank's share of one
+// (train/predict/rank_share.h). Products count everything computed, including empty rows of capacity buffers
+// and recomputation, unlike model_flops_per_token, which counts the model alone.
 StepCost step_cost(const Settings& settings);
 
 }  // namespace moelab

@@ -354,4 +354,13 @@ void validate(const Settings& settings) {
   check_dynamic_batch(settings);
 }
 
+bool is_valid(const Settings& settings) {
+  try {
+    validate(settings);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 }  // namespace moelab

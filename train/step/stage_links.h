@@ -47,7 +47,8 @@ class StageLinks {
   // Returns once all but the `left` newest messages in each direction were received.
   void settle(size_t left = 0);
 
-  // Stops waiting for what was sent and expected, after a pass has failed.
+  // Drops what was sent and expected, after a pass has failed. Over a network this waits for messages under
+  // way, at most for the group's timeout.
   void forget();
 
   // Time spent in waiting for messages.

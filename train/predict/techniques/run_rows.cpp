@@ -14,7 +14,7 @@ std::vector<Technique> run_rows() {
        "eight workers that each read two batches ahead",
        {{"data.workers", "8"}, {"data.prefetch", "2"}},
        "Threads that wait for the disk instead of the step.",
-       "16 batches of 8 bytes a token and target in host memory; none on the device",
+       "17 batches of 8 bytes a token and 8 a target in host memory; none on the device",
        {"ava.data_pipeline"}},
       {"jemalloc",
        "jemalloc instead of the system's malloc",

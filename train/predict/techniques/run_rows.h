@@ -5,8 +5,7 @@
 
 namespace moelab {
 
-// Rows of the technique table about how a run reads data, sums gradients, shares memory out and gives it
-// back.
+// Rows of the technique table about how a run reads data, writes texts, and takes and gives back memory.
 std::vector<Technique> run_rows();
 
 // Whether a step's bytes or its arithmetic follow from the technique; not if it is about reading ahead, texts

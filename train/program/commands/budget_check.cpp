@@ -96,7 +96,8 @@ class Check {
                                                : cost_model_of_card(card->name);
     const PlanSearch search{
         .room = room_of(settings_.memory), .best = 1, .finalists = finalists_for(settings_)};
-    return search_plans(settings_, costs, search, predict_);
+    return search_plans(settings_, costs, search,
+                        [this](const Settings& s) { return predict_(with_few_passes(s)); });
   }
 
   std::string combination_text(const Plan& plan) const {

@@ -76,7 +76,7 @@ void print_formulas(const Settings& settings, const DryRun& run) {
   }
 }
 
-// Null for stages of a pipeline and for slices of matrices, whose work the cost model does not know.
+// Null where ranks share matrices or layers: their work differs.
 nlohmann::ordered_json work_json(const Settings& settings) {
   nlohmann::ordered_json work;
   if (settings.parallel.pipeline > 1 || settings.parallel.tensor > 1) return work;

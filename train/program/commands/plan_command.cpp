@@ -99,10 +99,8 @@ std::string source_of(const CostModel& costs, const std::optional<Probe>& probe)
   if (!probe) return fmt::format("of {}; {}", costs.about, error);
   return fmt::format(
       "of this machine, whose products run at {:.0f} GFLOP/s in fp32, {:.0f} in bf16 and {:.0f} in fp16, "
-      "whose "
-      "memory gives AdamW {:.1f} GB/s, and where a small step takes {:.0f} ms (a probe of {:.1f} s); scaled "
-      "from "
-      "{}; {}",
+      "whose memory gives AdamW {:.1f} GB/s, and where a small step takes {:.0f} ms (a probe of {:.1f} s); "
+      "scaled from {}; {}",
       1e-9 * probe->gemm.fp32, 1e-9 * probe->gemm.bf16, 1e-9 * probe->gemm.fp16, 1e-9 * probe->memory_rate(),
       1e3 * probe->step_seconds, probe->seconds, costs.about, error);
 }
@@ -122,7 +120,7 @@ void print_search(const Settings& base, const CostModel& costs, const std::optio
                            network.between->name, network.between->about);
 }
 
-// Where the time goes. Waiting is said of what nothing hides, by what is waited for.
+// Where the time goes; waiting that nothing hides is split by its cause.
 void print_time(const Settings& base, const StepTime& time) {
   if (base.parallel.ranks() == 1) return;
   std::cout << fmt::format(

@@ -20,8 +20,8 @@ Thresholds profile_thresholds(MemoryProfile profile);
 Preset::Pairs plain_run();
 
 // Run profiles: combinations of techniques for any model and card. The user gives the limit (except with
-// memory-optimized), and the batch unless the profile names one. What guides' profiles say about several
-// devices is left out.
+// memory-optimized), and the batch unless the profile names one. Those for several ranks say how these share
+// the run.
 std::vector<Preset> run_profiles();
 
 }  // namespace moelab
