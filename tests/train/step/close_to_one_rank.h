@@ -7,7 +7,7 @@
 
 #include "tests/train/step/beside_one_rank.h"
 
-// Runs of ranks whose sums are in another order than one rank's, so that they can be close to it alone.
+// Runs of ranks whose sums are in another order than one rank's, so that they can only be close to it.
 namespace moelab::test {
 
 struct Trained {

@@ -53,9 +53,9 @@ Settings settings_of(const Pair& pair, const Overrides& more) {
         "train.micro_batch=1", "train.tokens_per_device=96", "activations.checkpoint=full"})
     all.emplace_back(one);
   all.insert(all.end(), pair.axes.begin(), pair.axes.end());
-  const char data = pair.axes.front().back();
-  all.push_back(std::string("train.accumulation=") + (data == '1' ? "4" : data == '2' ? "2" : "1"));
   all.insert(all.end(), more.begin(), more.end());
+  const int64_t data = load_settings({.config = "moe-pico", .overrides = all}).parallel.data;
+  all.push_back("train.accumulation=" + std::to_string(4 / data));
   return load_settings({.config = "moe-pico", .overrides = all});
 }
 
