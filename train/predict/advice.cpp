@@ -173,14 +173,15 @@ std::string smaller_capacity(Settings& s) {
 }
 
 // Over the ranks that there are, or over two; stage 2 divides what 1 does.
-std::string divided_state(Settings& s) {
+std::string divided_state(Settings& s, bool captured) {
   ParallelSettings& p = s.parallel;
-  const bool refused = s.memory.dynamic_batch.enabled || s.memory.cuda_graphs != CudaGraphs::none ||
-                       (p.zero > 0 && p.reduce == Reduction::step);
+  const bool refused = s.memory.dynamic_batch.enabled || (p.zero > 0 && p.reduce == Reduction::step);
   if (refused || p.zero == 3 || p.tensor > 1 || p.pipeline > 1) return "";
   p.data = std::max<int64_t>(2, p.data);
   p.zero = p.zero == 0 ? 1 : 3;
-  return fmt::format("parallel.data={} parallel.zero={}", p.data, p.zero);
+  s.memory.cuda_graphs = CudaGraphs::none;
+  return fmt::format("parallel.data={} parallel.zero={}{}", p.data, p.zero,
+                     captured ? " memory.cuda_graphs=none" : "");
 }
 
 std::string smaller_evaluation(Settings& s) {
@@ -215,7 +216,8 @@ std::vector<Advice> advise(const Settings& settings, const PredictPeak& predict_
   adviser.try_steps(shorter_rows);
   if (!settings.model.dense()) adviser.try_technique("capacity");
   adviser.try_steps(shorter_sequence);
-  adviser.try_steps(divided_state);
+  const bool captured = settings.memory.cuda_graphs != CudaGraphs::none;
+  adviser.try_steps([captured](Settings& s) { return divided_state(s, captured); });
   adviser.try_steps(fewer_layers);
   adviser.try_steps(narrower);
   adviser.try_steps(fewer_experts);
