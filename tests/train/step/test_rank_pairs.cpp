@@ -8,6 +8,7 @@
 
 #include "tests/train/step/close_to_one_rank.h"
 #include "train/predict/dry_run.h"
+#include "train/settings/assign.h"
 #include "train/settings/load.h"
 
 namespace moelab {
@@ -53,9 +54,10 @@ Settings settings_of(const Pair& pair, const Overrides& more) {
         "train.micro_batch=1", "train.tokens_per_device=96", "activations.checkpoint=full"})
     all.emplace_back(one);
   all.insert(all.end(), pair.axes.begin(), pair.axes.end());
+  for (const std::string& axis : pair.axes)
+    if (const Assignment given = parse_override(axis); given.key == "parallel.data")
+      all.push_back("train.accumulation=" + std::to_string(4 / std::stoi(given.value.text)));
   all.insert(all.end(), more.begin(), more.end());
-  const int64_t data = load_settings({.config = "moe-pico", .overrides = all}).parallel.data;
-  all.push_back("train.accumulation=" + std::to_string(4 / data));
   return load_settings({.config = "moe-pico", .overrides = all});
 }
 
