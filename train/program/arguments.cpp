@@ -13,10 +13,12 @@
 #include "moe/settings/error.h"
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/parallel/layout.h"
+#include "train/parallel/world.h"
 #include "train/predict/cost_model.h"
 #include "train/predict/fill_card.h"
 #include "train/predict/gpu.h"
 #include "train/predict/link.h"
+#include "train/program/command_line_errors.h"
 #include "train/program/command_texts.h"
 #include "train/program/completion.h"
 #include "train/program/help.h"
@@ -31,8 +33,8 @@ namespace {
 
 std::string version() { return "moelab " MOELAB_VERSION " (" + build_name() + ")"; }
 
-// The command-line parser and its results. CLI11 is told to accept unknown arguments; check_extras refuses
-// them, so that messages can suggest the nearest name.
+// The command-line parser and its results. CLI11 is told to accept unknown arguments; refuse_unknown()
+// refuses them, so that messages can suggest the nearest name.
 class Parser {
  public:
   Parser() : app_("moelab trains mixture-of-experts transformers under a memory budget", "moelab") {
@@ -77,10 +79,10 @@ class Parser {
   }
 
   Arguments arguments() {
-    check_extras(app_, "moelab --help");
+    refuse_unknown(app_, "moelab --help");
     if (app_.get_subcommands().empty()) throw UserError("command line: no command; " + one_of_commands());
     const CLI::App& sub = *app_.get_subcommands().front();
-    check_extras(sub, "moelab " + sub.get_name() + " --help");
+    refuse_unknown(sub, "moelab " + sub.get_name() + " --help");
     sources_.overrides = settings_in_order(sub);
     for (const CommandText& text : command_texts())
       if (sub.get_name() == text.name) result_.command = text.command;
@@ -304,7 +306,7 @@ class Parser {
       sources_.overrides.insert(sources_.overrides.begin(), "memory.cuda_graphs=none");
     call.command = train_line();
     take_device();
-    check_link(call);
+    check_links(call);
     if (call.ranks > 1) {
       const ParallelSettings p = load_settings(sources_, model_folder_settings).parallel;
       const int64_t data = layout_of(call.ranks, 0, p.tensor, p.pipeline, p.expert).data;
@@ -348,33 +350,14 @@ class Parser {
       sources_.overrides.push_back("memory.limit=" + std::to_string(call.card.bytes >> 30) + "GiB");
   }
 
-  static void check_link(const PlanCall& call) {
-    if (!call.link.empty()) find_link(call.link);
-    if (!call.network.empty()) find_link(call.network);
-    const std::string machines = "--machines " + std::to_string(call.machines);
-    if (call.ranks % call.machines != 0)
-      throw UserError(machines + " does not divide --ranks " + std::to_string(call.ranks) +
-                      "; each machine has equally many");
-    if (call.machines > 1 && call.network.empty())
-      throw UserError(machines + " needs --network, what connects them, such as 400Gbit");
-    if (call.machines == 1 && !call.network.empty())
-      throw UserError("--network " + call.network +
-                      " connects machines, and there is one; say how many with --machines");
-    if (call.ranks == 1 && !call.link.empty())
-      throw UserError("--link " + call.link + " connects ranks, and there is one; say how many with --ranks");
-    if (call.ranks > 1 && call.link.empty())
-      throw UserError("--ranks " + std::to_string(call.ranks) +
-                      " needs --link, what connects the ranks, such as 100Gbit or nvlink4");
-  }
-
   // Adds what fills the card at full size: a miniature of the run has as many rows, and a sequence that is as
   // much shorter as the model's own.
   void fill() {
     Sources whole = sources_;
     whole.overrides.insert(whole.overrides.end(), {"run.scale=1", "run.device=cuda"});
     const Settings settings = load_settings(whole, model_folder_settings);
-    if (const char* const ranks = std::getenv("WORLD_SIZE");
-        ranks != nullptr && std::string_view(ranks) != "1" && settings.parallel.data == 0)
+    const World world = world_from([](const char* name) { return std::getenv(name); });
+    if (!world.alone() && settings.parallel.data == 0)
       throw UserError("--fill: how many of the ranks divide the data is not known yet; give parallel.data=N");
     const FilledCard full = fill_card(settings);
     for (const auto& [key, value] : full.changes) sources_.overrides.push_back(key + "=" + value);
@@ -387,44 +370,6 @@ class Parser {
         ->type_name("FOLDER")
         ->required();
     sub.add_option("to", result_.to, "new folder")->type_name("FOLDER")->required();
-  }
-
-  static std::string one_of_commands() {
-    std::string text = "expected one of";
-    for (const CommandText& command : command_texts())
-      text += std::string(&command == command_texts().data() ? " " : ", ") + command.name;
-    return text;
-  }
-
-  static void check_extras(const CLI::App& app, const std::string& help) {
-    const std::vector<std::string> extras = app.remaining();
-    if (extras.empty()) return;
-    const std::string& given = extras[0];
-    const std::string name = given.substr(0, given.find('='));
-    const bool option = name.rfind('-', 0) == 0;
-    if (option) refuse_dashes(given, name);
-    std::vector<std::string> candidates;
-    for (const CLI::Option* known : app.get_options())
-      if (option && known->get_name().rfind("--", 0) == 0) candidates.push_back(known->get_name());
-    for (const CommandText& command : command_texts())
-      if (!option) candidates.emplace_back(command.name);
-    const std::string shown = describe({Value::Kind::argument, name, {}, 0});
-    throw UserError("command line: unknown " + std::string(option ? "option " : "command ") + shown +
-                    did_you_mean(name, candidates) + " (see " + help + ")");
-  }
-
-  // Throws the UserError for a setting that is written as an option: --train.steps=5, or --steps, whose last
-  // part alone is named.
-  static void refuse_dashes(const std::string& given, const std::string& option) {
-    const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
-    std::string keys;
-    for (const std::string& key : setting_keys()) {
-      if (name.empty() || (key != name && !key.ends_with("." + name))) continue;
-      const std::string value = given.size() > option.size() ? given.substr(option.size()) : "=VALUE";
-      keys += (keys.empty() ? "" : " or ") + key + value;
-    }
-    if (!keys.empty())
-      throw UserError("command line: " + option + ": settings take no dashes; write " + keys);
   }
 
   CLI::App app_;
