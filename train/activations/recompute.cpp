@@ -56,16 +56,20 @@ struct RecomputeBackward : torch::autograd::Node {
   std::string name() const override { return "RecomputeBackward"; }
 };
 
-// Makes `outputs`, computed from `inputs` without gradients, the results of `again`, which is called in
-// backward. Those outputs may be undefined that `again` leaves undefined.
-void put_node(const variable_list& inputs, std::initializer_list<at::Tensor*> outputs,
-              std::function<variable_list(const variable_list&)> again) {
+// Makes `output` (BlockOutput or Hidden), computed from `inputs` without gradients, the result of `again`,
+// which is called in backward and leaves the same tensors undefined.
+template <class Output, class Again>
+void put_node(const variable_list& inputs, Output& output, Again again) {
   auto node = std::shared_ptr<RecomputeBackward>(new RecomputeBackward(), torch::autograd::deleteNode);
   for (const at::Tensor& input : inputs) node->inputs.emplace_back(input, false);
-  node->again = std::move(again);
+  node->again = [again = std::move(again)](const variable_list& fresh) mutable -> variable_list {
+    Output made = again(fresh);
+    return {std::move(made.x_BSD), std::move(made.balance_loss), std::move(made.z_loss)};
+  };
   node->kind = KindScope::current();
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-  for (at::Tensor* output : outputs) torch::autograd::set_history(*output, node);
+  for (at::Tensor* part : {&output.x_BSD, &output.balance_loss, &output.z_loss})
+    torch::autograd::set_history(*part, node);
 }
 
 }  // namespace
@@ -98,11 +102,8 @@ BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const Bloc
     at::NoGradGuard no_grad;
     output = f(x_BSD, routing);
   }
-  put_node({x_BSD}, {&output.x_BSD, &output.balance_loss, &output.z_loss},
-           [f, routing](const variable_list& inputs) mutable -> variable_list {
-             BlockOutput again = f(inputs[0], routing);
-             return {std::move(again.x_BSD), std::move(again.balance_loss), std::move(again.z_loss)};
-           });
+  put_node({x_BSD}, output,
+           [f, routing](const variable_list& inputs) mutable { return f(inputs[0], routing); });
   return output;
 }
 
@@ -114,7 +115,6 @@ class RecomputedPieces : public SelectiveRecompute {
   bool recomputes(Piece piece) const override {
     return std::find(pieces_.begin(), pieces_.end(), piece) != pieces_.end();
   }
-
   BlockOutput recompute(const at::Tensor& x_BSD, RoutingState& routing, const BlockFunction& half) override {
     return moelab::recompute(x_BSD, routing, half);
   }
@@ -149,11 +149,9 @@ Hidden RecomputeRunner::run_segment(int64_t /*end*/, Hidden h, const SegmentFunc
     const at::NoGradGuard no_grad;
     h = run(std::move(h), routing);
   }
-  put_node(inputs, {&h.x_BSD, &h.balance_loss, &h.z_loss},
-           [run, routing = std::move(routing)](const variable_list& in) mutable -> variable_list {
-             Hidden again = run({in[0], in[1], in[2]}, routing);
-             return {std::move(again.x_BSD), std::move(again.balance_loss), std::move(again.z_loss)};
-           });
+  put_node(inputs, h, [run, routing = std::move(routing)](const variable_list& in) mutable {
+    return run({in[0], in[1], in[2]}, routing);
+  });
   return h;
 }
 

@@ -107,7 +107,7 @@ std::vector<T> sum_over_stages(const DataRanks& ranks, const std::vector<T>& min
 // The last stage's values, on all stages; as many as `mine`, which only the last one's need to be filled.
 template <class T>
 std::vector<T> of_last_stage(const DataRanks& ranks, std::vector<T> mine) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWord == 0);
   std::vector<int64_t> words(mine.size() * sizeof(T) / kWord);
   std::memcpy(words.data(), mine.data(), mine.size() * sizeof(T));
   const std::vector<int64_t> last = of_all_stages(ranks, words).back();

@@ -38,6 +38,16 @@ void add_over_ranks(Communicator& ranks, std::vector<ExactSum>& sums) {
 
 at::Tensor as_row(const at::Tensor& gradient) { return gradient.view({1, -1}); }
 
+// Adds rows to `sum`, which becomes a tensor of these sizes and type with the first of them.
+void add_rows(at::Tensor& sum, const at::Tensor& rows_RN, at::IntArrayRef sizes, c10::ScalarType type) {
+  const bool fresh = !sum.defined();
+  if (fresh) {
+    const KindScope kind(Kind::gradients);
+    sum = at::empty(sizes, rows_RN.options().dtype(type));
+  }
+  add_in_order(sum.view(-1), rows_RN, fresh);
+}
+
 }  // namespace
 
 std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c10::Device device) {
@@ -92,11 +102,7 @@ void GradientStore::take(size_t index, int64_t sender, const at::Tensor& gradien
 
 void GradientStore::add_own_version(size_t index, const at::Tensor& gradient) {
   Stored& stored = stored_[index];
-  const bool fresh = !stored.own.defined();
-  const KindScope kind(Kind::gradients);
-  const c10::ScalarType type = sum_type(optimizer_.parameters()[index]);
-  if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(type));
-  add_in_order(stored.own.view(-1), as_row(gradient), fresh);
+  add_rows(stored.own, as_row(gradient), gradient.sizes(), sum_type(optimizer_.parameters()[index]));
   if (++stored.taken < micro_batches_here() * ranks_.experts->size()) return;
   stored.taken = 0;
   start_exchange(index, std::exchange(stored.own, {}));
@@ -127,10 +133,7 @@ bool GradientStore::add_own(size_t index, at::Tensor& gradient) {
   Stored& stored = stored_[index];
   const c10::ScalarType type = sum_type(optimizer_.parameters()[index]);
   if (gradient.scalar_type() != type) {  // else autograd itself sums them
-    const bool fresh = !stored.own.defined();
-    const KindScope kind(Kind::gradients);
-    if (fresh) stored.own = at::empty(gradient.sizes(), gradient.options().dtype(type));
-    add_in_order(stored.own.view(-1), as_row(gradient), fresh);
+    add_rows(stored.own, as_row(gradient), gradient.sizes(), type);
     gradient = stored.own;
     optimizer_.leaf(index).mutable_grad().reset();
   }
@@ -200,13 +203,7 @@ void GradientStore::add(size_t index, const at::Tensor& rows_RN) {
 }
 
 void GradientStore::keep(Parameter& parameter, const at::Tensor& rows_RN) {
-  at::Tensor& sum = parameter.accumulated;
-  const bool fresh = !sum.defined();
-  if (fresh) {
-    const KindScope kind(Kind::gradients);
-    sum = at::empty(parameter.value.sizes(), rows_RN.options().dtype(sum_type(parameter)));
-  }
-  add_in_order(sum.view(-1), rows_RN, fresh);
+  add_rows(parameter.accumulated, rows_RN, parameter.value.sizes(), sum_type(parameter));
 }
 
 // The memory is kept between steps: on CUDA it is pinned, and allocating it takes longer than filling it.

@@ -103,7 +103,6 @@ Filled filled(const Settings& settings, const std::function<int64_t(const Settin
   const auto room = static_cast<int64_t>(limit * kFullTo);
   Filled full{settings, predict(settings)};
   const auto take = [&](int64_t TrainSettings::*key, int64_t unit, int64_t most) {
-    if (full.settings.train.tokens_per_device > 0) return;
     Enlarger enlarger(full.settings, room, predict);
     const int64_t value = enlarger.largest(full.settings.train.*key, unit, most,
                                            [&](Settings& s, int64_t count) { s.train.*key = count; });

@@ -30,8 +30,8 @@ struct Filled {
   int64_t needed = 0;  // device bytes of a step, as `predict` gives them
 };
 
-// Raises train.micro_batch of `settings`, a resolved run, as long as it takes at most kFullTo of
-// memory.limit; then, if less than kFullFrom is taken, train.sequence. Packed rows stay as they are.
+// Raises train.micro_batch of `settings`, a resolved run without packed rows, as long as it takes at most
+// kFullTo of memory.limit; then, if less than kFullFrom is taken, train.sequence.
 inline constexpr double kFullFrom = 0.80, kFullTo = 0.95;
 Filled filled(const Settings& settings, const std::function<int64_t(const Settings&)>& predict);
 

@@ -40,8 +40,9 @@ class Search {
       : base_(base),
         search_(search),
         predict_(predict),
-        options_(plan_options(base, search.pinned, costs.fp8_products,
-                              search.layouts.empty() ? rank_layouts(data_ranks(base)) : search.layouts)) {
+        options_(search.layouts.empty()
+                     ? plan_options(base, search.pinned, costs.fp8_products)
+                     : plan_options(base, search.pinned, costs.fp8_products, search.layouts)) {
     for (const uint64_t set : admissible_sets(options_)) {
       const Settings settings = settings_of(set);
       if (repeats_another(settings)) continue;

@@ -14,6 +14,7 @@
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
+#include "train/program/record/progress.h"
 #include "train/step/trainer.h"
 
 namespace moelab {
@@ -42,8 +43,8 @@ int evaluate_checkpoint(const Settings& given, const std::string& checkpoint) {
     return evaluate(model, direct, batches, count);
   });
   std::cout << fmt::format(
-      "{}: held-out loss {:.4f} nats a token, perplexity {:.3f} ({} batch{} of {} x {} tokens)\n",
-      loaded.path.string(), loss, std::exp(loss), held_out.batches(), held_out.batches() == 1 ? "" : "es",
+      "{}: held-out loss {:.4f} nats a token, perplexity {:.3f} ({} of {} x {} tokens)\n",
+      loaded.path.string(), loss, std::exp(loss), counted(held_out.batches(), "batch", "batches"),
       held_out.rows(), settings.train.sequence);
   return 0;
 }

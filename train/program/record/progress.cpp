@@ -33,6 +33,10 @@ std::string human_count(int64_t count) {
   return std::to_string(count);
 }
 
+std::string counted(int64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
 std::string human_seconds(double seconds) {
   const auto s = static_cast<int64_t>(std::llround(seconds));
   if (s < 60) return fmt::format("{} s", s);
@@ -78,8 +82,8 @@ void Progress::step(const StepTaken& done, const RunRecord& record) const {
 }
 
 void Progress::held_out(int64_t step, double loss, int64_t batches) const {
-  print_line(fmt::format("[Step {}] held-out loss {:.4f} nats a token{} ({} batch{})", step, loss,
-                         bits(", ", loss), batches, batches == 1 ? "" : "es"));
+  print_line(fmt::format("[Step {}] held-out loss {:.4f} nats a token{} ({})", step, loss, bits(", ", loss),
+                         counted(batches, "batch", "batches")));
 }
 
 void print_start(const Settings& settings, c10::Device device, const DryRun& predicted) {
@@ -92,8 +96,8 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
   std::cout << fmt::format("{}: {} parameters, {} active a token; {} layers of width {}, {}\n", m.preset,
                            human_count(parameter_count(m)), human_count(active_parameter_count(m)), m.layers,
                            m.d_model, experts)
-            << fmt::format("device {}, {} thread{}; compute {}, attention {}, dispatch {}, checkpoint {}\n",
-                           device.str(), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s",
+            << fmt::format("device {}, {}; compute {}, attention {}, dispatch {}, checkpoint {}\n",
+                           device.str(), counted(at::get_num_threads(), "thread", "threads"),
                            value_text(settings.precision.compute), value_text(settings.attention.kernel),
                            value_text(m.dispatch), value_text(settings.activations.checkpoint))
             << (settings.parallel.tensor > 1
@@ -107,9 +111,9 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                                   settings.train.micro_batch)
                     : "")
             << (settings.parallel.pipeline > 1
-                    ? fmt::format("{} stages of a pipeline, {}, {} chunk{} each\n",
-                                  settings.parallel.pipeline, value_text(settings.parallel.schedule),
-                                  settings.parallel.chunks, settings.parallel.chunks == 1 ? "" : "s")
+                    ? fmt::format("{} stages of a pipeline, {}, {} each\n", settings.parallel.pipeline,
+                                  value_text(settings.parallel.schedule),
+                                  counted(settings.parallel.chunks, "chunk", "chunks"))
                     : "")
             << fmt::format("memory: weights {}, gradients {}, optimizer {}; predicted peak {}{}\n",
                            human_bytes(predicted.state.parameters), human_bytes(predicted.state.gradients),

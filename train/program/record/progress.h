@@ -13,6 +13,8 @@ namespace moelab {
 
 // "29.5M", "1.28B": three digits.
 std::string human_count(int64_t count);
+// "1 batch", "2 batches".
+std::string counted(int64_t count, const char* one, const char* several);
 // "4 s", "3 min 20 s", "2 h 05 min".
 std::string human_seconds(double seconds);
 
