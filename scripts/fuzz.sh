@@ -21,6 +21,7 @@ readonly FLAGS=(-std=c++20 -O1 -g -I. "-fsanitize=fuzzer,address,undefined" -fno
 readonly SETTINGS="train/settings/*.cpp train/settings/facts/*.cpp train/settings/presets/*.cpp moe/settings/*.cpp"
 
 # The sources that a target's program consists of, its own aside.
+# shellcheck disable=SC2086  # several file names
 sources_of() {
   case $1 in
     config) echo train/checkpoint/huggingface/model_config.cpp train/checkpoint/{file_io,hash}.cpp train/io/{file_descriptor,json_text}.cpp $SETTINGS ;;

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "bench/peers"))
+sys.path += [str(ROOT / "bench/peers"), str(ROOT / "tests")]
+from ctest_tests import environment_of, tests_of  # noqa: E402
 from peers import write_record  # noqa: E402
 
 KERNEL_STATEMENT = re.compile(r"__syncthreads\(\);|__syncwarp\(\);|__threadfence\(\);")
@@ -90,13 +91,12 @@ class Build:
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
         self.entries = json.loads((folder / "compile_commands.json").read_text())
-        said = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
-        self.tests = {test["name"]: test for test in json.loads(said)["tests"]}
+        self.tests = tests_of(folder)
         self.emulated = next(pathlib.Path(entry["file"]).parents[2] for entry in self.entries
                              if entry["file"].endswith("moelab_emulated_kernels/kernels/moe/router.cpp"))
 
-    def compile(self, source: str, to: str, *options: str) -> tuple[str, str] | None:
-        """Compiles `to` as the build does `source`: the object that it stands for, and the new one; None: it does not compile."""
+    def compile(self, source: str, to: str, *options: str) -> tuple[str, str]:
+        """Compiles `to` as the build does `source`: the object that it stands for, and the new one."""
         entry = next(entry for entry in self.entries if entry["file"] == source)
         words = shlex.split(entry["command"])
         words[words.index("-c") + 1] = to
@@ -105,7 +105,9 @@ class Build:
         words[1:1] = options
         # what a mutant no longer uses is no error
         done = subprocess.run([*words, "-w", "-Wno-error"], cwd=entry["directory"], capture_output=True, text=True, check=False)
-        return (old, new) if done.returncode == 0 else None
+        if done.returncode != 0:
+            sys.exit(f"kernel_mutants: a mutant of {source} does not compile: {done.stderr}")
+        return old, new
 
     def link(self, program: str, objects: list[tuple[str, str]]) -> str:
         said = subprocess.run(["ninja", "-C", self.folder, "-t", "commands", program], capture_output=True, text=True, check=True).stdout
@@ -122,10 +124,8 @@ class Build:
         command = [program, *self.tests[test]["command"][1:], "--gtest_fail_fast"]
         if folders is not None:
             command = [cases_of(folders, word) if word.startswith("--gtest_filter=") else word for word in command]
-        environment = dict(entry.split("=", 1) for prop in self.tests[test]["properties"] if prop["name"] == "ENVIRONMENT"
-                           for entry in prop["value"])
         try:
-            done = subprocess.run(command, cwd=self.folder, env=os.environ | environment, capture_output=True, text=True, check=False,
+            done = subprocess.run(command, cwd=self.folder, env=environment_of(self.tests[test]), capture_output=True, text=True, check=False,
                                   timeout=SECONDS, errors="replace")
         except subprocess.TimeoutExpired:
             return "it hangs"
@@ -170,10 +170,7 @@ def try_kernel(build: Build, mutant: Mutant) -> str | None:
         subprocess.run([sys.executable, ROOT / "tests/emulator/translate.py", changed if str(path) == mutant.file else source, to], check=True)
     for source in users:
         path = source.relative_to(ROOT).with_suffix(".cpp")
-        made = build.compile(str(build.emulated / path), str(folder / path), f"-I{folder}")
-        if made is None:
-            sys.exit(f"{mutant.file}:{mutant.line}: what is left does not compile")
-        objects.append(made)
+        objects.append(build.compile(str(build.emulated / path), str(folder / path), f"-I{folder}"))
     for path in folder.rglob("*.*"):
         path.unlink()
     program = build.link("test_kernels_emulated", objects)
@@ -184,8 +181,6 @@ def try_copy(build: Build, mutant: Mutant) -> str | None:
     changed = build.scratch / "changed.cpp"
     changed.write_text(mutant.source(), encoding="utf-8")
     made = build.compile(str(ROOT / mutant.file), str(changed))
-    if made is None:
-        sys.exit(f"{mutant.file}:{mutant.line}: what is left does not compile")
     for test in sorted(name for name in build.tests if name.startswith("test_streams_emulated")):
         program = pathlib.Path(build.tests[test]["command"][0]).name
         if (failed := build.run(test, build.link(program, [made]))) is not None:
@@ -212,8 +207,8 @@ def page(records: list[dict]) -> str:
     commands = dict.fromkeys(shlex.join(["scripts/kernel_mutants.py", *record["command"][1:]]) for record in last)
     commits = sorted({record["commit"] for record in last})
     lines = ["# What the emulated GPU notices", "",
-             f"Statements that order memory or streams, each left out once: {len(last)} mutants, of which the tests of the emulated "
-             f"GPU notice {len(last) - len(survivors)}. Commit {', '.join(commits)}; made by", "",
+             f"Barriers and fences order memory, waits order streams. Each mutant is the code without one of them. Of {len(last)} "
+             f"mutants the tests of the emulated GPU notice {len(last) - len(survivors)}. Commit {', '.join(commits)}; made by", "",
              "```", *commands, "```", "",
              "| file | what is left out | noticed by |", "| --- | --- | --- |"]
     for record in last:

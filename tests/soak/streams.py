@@ -1,9 +1,11 @@
 """Streams: the emulator's tests of copies, placement and graphs (tests/emulator), with all work late and in orders that no
 earlier run drew."""
-import json
-import os
 import pathlib
 import subprocess
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import ctest_tests  # noqa: E402
 
 ROUNDS = 20  # of one process: a seed each
 SECONDS = 900
@@ -11,9 +13,8 @@ SECONDS = 900
 
 def tests_of(build: pathlib.Path) -> dict[str, dict]:
     """The tests of a build folder, by what they test."""
-    said = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
     prefix = "test_streams_emulated_"
-    return {test["name"].removeprefix(prefix): test for test in json.loads(said)["tests"] if test["name"].startswith(prefix)}
+    return {name.removeprefix(prefix): test for name, test in ctest_tests.tests_of(build).items() if name.startswith(prefix)}
 
 
 def first_seed(test: dict) -> int:
@@ -23,11 +24,11 @@ def first_seed(test: dict) -> int:
 
 def run(test: dict, first: int, rounds: int) -> tuple[dict, list[str]]:
     """Runs a test with the seeds from `first` on: how many seeds were tried, and what went wrong."""
-    environment = dict(entry.split("=", 1) for prop in test["properties"] if prop["name"] == "ENVIRONMENT" for entry in prop["value"])
+    environment = ctest_tests.environment_of(test) | {"MOELAB_EMULATOR_SEED": str(first)}
     command = [word for word in test["command"] if not word.startswith("--gtest_repeat")] + [f"--gtest_repeat={rounds}", "--gtest_fail_fast"]
     try:
-        done = subprocess.run(command, env=os.environ | environment | {"MOELAB_EMULATOR_SEED": str(first)}, capture_output=True, text=True,
-                              check=False, timeout=SECONDS, errors="replace")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False,
+                              timeout=SECONDS, errors="replace")
     except subprocess.TimeoutExpired:
         return {"seeds": rounds}, [f"seeds from {first} on: not done after {SECONDS} s"]
     if done.returncode != 0:
