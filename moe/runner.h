@@ -21,7 +21,7 @@ struct BlockOutput {
 struct Hidden {
   at::Tensor x_BSD;         // (B, S, D) compute: the residual stream
   at::Tensor balance_loss;  // () fp32: sum over the blocks so far, divided by the whole model's layers
-  at::Tensor z_loss;        // () fp32, likewise
+  at::Tensor z_loss;        // () fp32: such a sum of the router's z-loss
 };
 
 // One block, or one half of it, as a function of its input; the attention half has no losses. Called again

@@ -31,7 +31,7 @@ Names preset_names(const std::vector<Preset>& presets) {
   return names;
 }
 
-// A ladder may also have rungs of ranks, on a part whose baseline has as many.
+// What a rung of a ladder may be. A technique of several ranks is one only in a part that trains on as many.
 Names single_names() {
   Names names;
   for (const Technique* technique : single_techniques()) names.emplace_back(technique->name);

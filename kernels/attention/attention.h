@@ -23,8 +23,8 @@ enum class AttentionPath { flash, materialised };
 //
 // With `documents`, a row holds several documents, and a token sees its own document alone. (B, S) int32 on
 // qkv's device: where in its row each token's document begins; -1: padding, which sees no document. On CUDA
-// the host does not read them. In 16 bits `starts` says where they begin. In fp32, or without it, time and
-// memory are those of the span, at most of documents of starts.longest tokens.
+// the host does not read them: in 16 bits it takes `starts` for where they begin. In fp32, and without
+// `starts`, a row costs as much as if its documents had starts.longest tokens each.
 //
 // materialised: the textbook baseline: scores (B, heads, S, S), softmax in fp32, and autograd saves what it
 // needs. No span, no documents.

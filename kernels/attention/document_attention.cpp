@@ -49,8 +49,8 @@ bool begins(const int32_t* row, int64_t s, int64_t longest) {
 }
 
 // Allocates what the library's backward pass does (LibTorch 2.11). In fp32: the sums of dq, and one number
-// for each row and head; both have 128 rows more for each sequence. Where query heads share keys: dk and dv
-// of every query head, before those of a group are added.
+// for each row and head; both have 128 rows more for each sequence. Where several query heads share a key:
+// dk and dv of each of them, which the library then adds up.
 std::tuple<Tensor, Tensor, Tensor> meta_backward(const Rows& in, int64_t sequences) {
   const int64_t H = in.q.size(1), hd = in.q.size(2), rows = in.q.size(0) + 128 * sequences,
                 width = flash_sum_width(hd);

@@ -270,7 +270,7 @@ def check_blocks(checks: list[Check]) -> list:
         return []
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
     drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
-    caption = (f"The choice of `moelab plan` at each budget and drawn combinations that fit it ({drawn} a budget) "
+    caption = (f"At each budget `moelab plan` chooses a combination, and others that fit it are drawn ({drawn} a budget). All of them "
                "train in turns. predicted: the plan's tokens/s, where it was recorded. ratio: speed of the choice to "
                "that of the fastest drawn, with its 95 % interval; it "
                f"holds from {ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at "

@@ -139,8 +139,9 @@ bool is_late_copy(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
   return may_wait(to.const_data_ptr()) && may_wait(from.const_data_ptr());
 }
 
-// Whether an operator may be done after the call: it draws no random numbers, whose order is the host's, and
-// takes no memory of the host that it has to read or write before it returns.
+// Whether an operator may be done after the call. One that draws random numbers may not, because the host's
+// generator gives them in the order of the calls; nor one with memory of the host that its caller may use at
+// once.
 bool may_be_late(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
   if (op.hasTag(at::Tag::inplace_view) || op.hasTag(at::Tag::nondeterministic_seeded)) return false;
   return std::all_of(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end(),

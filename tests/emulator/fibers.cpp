@@ -46,7 +46,7 @@ struct Fiber {
   bool ended = false;
 };
 
-// Memory whose end, and of which every `part` the beginning, is a page that nobody may touch.
+// Memory in parts: the first page of each, and the one behind the last, may not be touched.
 char* guarded_memory(size_t bytes, size_t part) {
   void* const memory = mmap(nullptr, bytes + kGuard, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

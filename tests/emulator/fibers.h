@@ -8,11 +8,11 @@
 #include "tests/emulator/races.h"
 #include "tests/emulator/streams.h"
 
-// Runs a kernel's threads as fibers of one host thread, block after block. What a GPU leaves open is drawn:
-// the order of the blocks, and that of a block's threads between two barriers (by a seed,
-// MOELAB_EMULATOR_SEED or 1), so that a barrier that is missing shows in the results. A kernel fails, as the
-// next call that waits or asks for errors says, when threads wait at barriers that the others never reach,
-// and when its threads race (races.h). What cannot show here: too many registers.
+// Runs a kernel's threads as fibers of one host thread, block after block. A GPU promises no order of blocks,
+// and none of a block's threads between two barriers. Here both are drawn by a seed (MOELAB_EMULATOR_SEED,
+// else 1), so that a missing barrier shows in the results. A kernel fails, as the next call that waits or
+// asks for errors says, when threads wait at barriers that the others never reach, and when its threads race
+// (races.h). What cannot show here: too many registers.
 namespace moelab::emulator {
 
 // Where the fiber that runs is.

@@ -9,10 +9,10 @@
 // again in the meantime, and memory that is kept for copies piles up. Other work is done at once, behind what
 // its stream has put off.
 //
-// With MOELAB_EMULATOR_LATE=1 all work is put off, that of the default stream too: kernels, LibTorch's
-// operators, replays of graphs. Between calls of the runtime some of it is done early, drawn by the seed
-// (fibers.h), in any order that CUDA permits; with every fourth seed none is. A copy that does not wait for
-// what it reads then shows as well.
+// With MOELAB_EMULATOR_LATE=1 all work is put off: kernels, LibTorch's operators and replays of graphs, on
+// the default stream too. Some of it is done early, between calls of the runtime; the seed (fibers.h) draws
+// which, in any order that CUDA permits. With every fourth seed nothing is early. So a copy that does not
+// wait for what it reads shows as well.
 namespace moelab::emulator {
 
 bool all_is_late();

@@ -143,7 +143,7 @@ TEST(Cases, ATechniqueIsLeftOutOfAStackThatItIsHeldAgainst) {
   }
 }
 
-// Rungs of ranks stand on a part whose runs all have as many.
+// In a part whose baseline trains on as many ranks.
 TEST(Cases, ALadderMayHaveRungsOfRanks) {
   const auto cases = cases_of(part_with([](PlanPart& part) {
     part.settings = {"parallel.data=2"};
