@@ -34,7 +34,7 @@ at::Allocator* device_allocator() { return c10::cuda::CUDACachingAllocator::get(
 IValue Call::twin(const IValue& value) {
   if (value.isTensor()) return twin_of(value.toTensor());
   if (value.isTensorList()) return each_of(value, [&](const Tensor& t) { return twin_of(t); });
-  if (value.isList() && value.toListRef().size() > 0) {
+  if (value.isList() && !value.toListRef().empty()) {
     c10::List<IValue> all = value.toList();
     if (!all.get(0).isTensor() && !all.get(0).isNone()) return value;
     c10::List<std::optional<Tensor>> list;  // as index takes them

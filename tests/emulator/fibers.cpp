@@ -241,7 +241,8 @@ void* static_shared(SharedPlace& place, size_t bytes) {
   return place.memory;
 }
 
-void run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> kernel) {
+void run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+         const std::function<void()>& kernel) {
   ++machine.launches;
   if (const char* const fails = std::getenv("MOELAB_EMULATOR_FAILS");
       fails && std::atoll(fails) == machine.launches) {

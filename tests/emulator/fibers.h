@@ -64,7 +64,8 @@ T& shared_variable(SharedPlace& place) {
 
 // Runs kernel() on every thread. A launch that a GPU would refuse leaves cudaErrorInvalidConfiguration. In a
 // capture (capture.h) it is recorded. Launch MOELAB_EMULATOR_FAILS of the process, counted from 1, fails.
-void run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> kernel);
+void run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+         const std::function<void()>& kernel);
 
 // What `kernel<<<grid, block, shared_bytes, stream>>>(arguments...)` is translated to.
 template <class Kernel, class... Arguments>

@@ -210,7 +210,7 @@ std::string source_line(const Detector& d, uint32_t where) {
   char command[4096];
   std::snprintf(command, sizeof(command), "addr2line -i -e '%s' %#lx", module.dli_fname,
                 address - reinterpret_cast<uintptr_t>(module.dli_fbase));
-  FILE* const lines = popen(command, "r");
+  FILE* const lines = popen(command, "r");  // NOLINT(bugprone-command-processor): binutils has no library
   if (lines == nullptr) return "?";
   std::string all;
   char line[1024];
@@ -390,6 +390,7 @@ int64_t found() { return detector().found; }
 }  // namespace moelab::emulator::races
 
 // What the compiler calls.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" {
 
 #define MOELAB_ACCESS(bytes)                                                              \
@@ -423,3 +424,4 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
 }  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier)

@@ -1,6 +1,7 @@
 """tidy.py gives clang-tidy the flags of a build of GCC, and tells what it finds, in a made-up tree."""
 import json
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -42,9 +43,19 @@ GOOD, BAD = "for (const S& s : all) n += s.n;", "for (const S s : all) n += s.n;
 # Both files define S and sum: they are checked together first, then apart.
 @pytest.mark.parametrize("loop, code", [(GOOD, 0), (BAD, 1)])
 def test_what_is_found_is_told(tmp_path, check, loop, code):
-    found, out = check([source(tmp_path, "a.cpp", GOOD), source(tmp_path, "b.cpp", loop)])
+    subprocess.run("git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m a", shell=True, check=True)
+    found, out = check([source(tmp_path, "a.cpp", GOOD), source(tmp_path, "b.cpp", loop)], "--store", "page.md")
     assert found == code, out
     assert ("kernels/b.cpp:5:" in out and "performance-for-range-copy" in out) == (code == 1)
+    assert (tmp_path / "page.md").exists() == (code == 0)
+
+
+def test_a_name_of_a_header_may_be_another_one_of_a_source(tmp_path, check):
+    (tmp_path / "s.h").write_text("#pragma once\nnamespace n { struct S {}; inline int f(S) { return 0; } }\n")
+    commands = [source(tmp_path, name, GOOD) for name in ("a.cpp", "b.cpp")]
+    (tmp_path / "kernels/a.cpp").write_text("namespace n { namespace { struct S { int k; }; } int a(S s) { return s.k; } }\n")
+    (tmp_path / "kernels/b.cpp").write_text(f'#include "{tmp_path}/s.h"\nint b() {{ return n::f({{}}); }}\n')
+    assert check(commands) == (0, "")
 
 
 def test_a_source_that_the_build_does_not_compile_is_named_and_left_out(check):

@@ -244,7 +244,6 @@ void GradientStore::to_file(size_t index, Stored& stored, const at::Tensor& rows
     stored.offset = file_->reserve(stored.bytes, Kind::gradients);
   }
   const int64_t row = row_of(optimizer_.leaf(index)), unit = std::lcm(row, UnnamedFile::kAlign / size);
-  // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): no element is larger than kAlign
   const int64_t step = unit * std::max<int64_t>(1, file_->request_bytes() / (unit * size));
   file_->fit(std::min(step, elements) * size);
   const int64_t visits = (elements + step - 1) / step;

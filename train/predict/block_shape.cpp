@@ -67,8 +67,9 @@ double blocks_in_pieces(const Settings& settings) {
 }
 
 double kept_inputs(const Settings& settings) {
-  const int64_t together = recomputed_together(settings.activations);
-  return static_cast<double>((settings.model.layers + together - 1) / together);
+  const int64_t together = recomputed_together(settings.activations),
+                segments = (settings.model.layers + together - 1) / together;
+  return static_cast<double>(segments);
 }
 
 bool recomputes_piece(const Settings& settings, Piece piece) {

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // A part of a text: an added token, or plain text still to be encoded (no id).
-struct Piece {
+struct TextPart {
   std::string_view text;
   std::optional<int32_t> id;
 };
@@ -27,11 +27,11 @@ const AddedTokens::Token* added_at(const AddedTokens& added, std::string_view te
   return nullptr;
 }
 
-// Appends the text's pieces; none is empty.
-void cut_out(const AddedTokens& added, std::string_view text, std::vector<Piece>& pieces) {
+// Appends the text's parts; none is empty.
+void cut_out(const AddedTokens& added, std::string_view text, std::vector<TextPart>& parts) {
   size_t begin = 0;
   const auto text_until = [&](size_t end) {
-    if (begin < end) pieces.push_back({text.substr(begin, end - begin), std::nullopt});
+    if (begin < end) parts.push_back({text.substr(begin, end - begin), std::nullopt});
   };
   for (size_t at = 0; at < text.size();) {
     const AddedTokens::Token* token = added_at(added, text.substr(at));
@@ -40,20 +40,20 @@ void cut_out(const AddedTokens& added, std::string_view text, std::vector<Piece>
       continue;
     }
     text_until(at);
-    pieces.push_back({token->text, token->id});
+    parts.push_back({token->text, token->id});
     begin = at += token->text.size();
   }
   text_until(text.size());
 }
 
-std::vector<Piece> cut_out_added(const BpeModel& model, std::string_view text) {
-  std::vector<Piece> first, all;
+std::vector<TextPart> cut_out_added(const BpeModel& model, std::string_view text) {
+  std::vector<TextPart> first, all;
   cut_out(model.added_first, text, first);
-  for (const Piece& piece : first) {
-    if (piece.id) {
-      all.push_back(piece);
+  for (const TextPart& part : first) {
+    if (part.id) {
+      all.push_back(part);
     } else {
-      cut_out(model.added_then, piece.text, all);
+      cut_out(model.added_then, part.text, all);
     }
   }
   return all;
@@ -95,11 +95,11 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
     return ids;
   }
   const std::string valid = replace_broken_utf8(text);
-  for (const Piece& piece : cut_out_added(*model_, valid)) {
-    if (piece.id) {
-      ids.push_back(*piece.id);
+  for (const TextPart& part : cut_out_added(*model_, valid)) {
+    if (part.id) {
+      ids.push_back(*part.id);
     } else {
-      encode_text(*model_, piece.text, ids);
+      encode_text(*model_, part.text, ids);
     }
   }
   return ids;
