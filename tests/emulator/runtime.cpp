@@ -13,6 +13,8 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include "tests/emulator/capture.h"
 #include "tests/emulator/fibers.h"
@@ -35,11 +37,26 @@ struct Memory {
   std::mutex mutex;
   std::map<void*, Mapping> blocks;
   std::map<const char*, size_t> pinned;  // bytes of host memory, by address
+  std::map<cudaMemcpyKind, std::set<cudaStream_t>> copying;
   size_t allocated = 0;
 };
 Memory& memory() {
   static Memory& all = *new Memory;  // blocks are freed until the process ends
   return all;
+}
+
+// Under the mutex.
+bool is_on_device(const void* address) {
+  const auto block = memory().blocks.upper_bound(const_cast<void*>(address));
+  if (block == memory().blocks.begin()) return false;
+  const auto& [begin, mapping] = *std::prev(block);
+  return static_cast<const char*>(address) < static_cast<const char*>(begin) + mapping.bytes;
+}
+
+void note_copy(const void* to, const void* from, cudaStream_t stream) {
+  const std::lock_guard lock(memory().mutex);
+  if (is_on_device(to) == is_on_device(from)) return;
+  memory().copying[is_on_device(to) ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost].insert(stream);
 }
 
 size_t rounded_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -81,13 +98,14 @@ bool may_wait(const void* address) {
   Memory& all = memory();
   const auto* const byte = static_cast<const char*>(address);
   const std::lock_guard lock(all.mutex);
-  const auto block = all.blocks.upper_bound(const_cast<void*>(address));
-  if (block != all.blocks.begin()) {
-    const auto& [begin, mapping] = *std::prev(block);
-    if (byte < static_cast<const char*>(begin) + mapping.bytes) return true;
-  }
+  if (is_on_device(address)) return true;
   const auto host = all.pinned.upper_bound(byte);
   return host != all.pinned.begin() && byte < std::prev(host)->first + std::prev(host)->second;
+}
+
+std::set<cudaStream_t> streams_of_copies(cudaMemcpyKind kind) {
+  const std::lock_guard lock(memory().mutex);
+  return std::exchange(memory().copying[kind], {});
 }
 
 }  // namespace moelab::emulator
@@ -139,6 +157,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 // Host memory that is not pinned has been copied when the call returns.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  note_copy(to, from, stream);
   const bool at_once = !may_wait(to) || !may_wait(from);
   queued(stream, [=] { std::memmove(to, from, bytes); });
   if (at_once) catch_up(stream);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 
 // Streams and events. Copies on any stream but the default one are done as late as CUDA permits: when
 // something waits for them. An order that nothing asks for then shows: a copy reads memory that was written
@@ -23,6 +24,9 @@ void put_off(cudaStream_t stream, std::function<void()> work);
 void run_in_turn(cudaStream_t stream, std::function<void()> work);
 // Whether a copy from or to the address may come late: memory of the device, or pinned memory of the host.
 bool may_wait(const void* address);
+// The streams that cudaMemcpyAsync was given since the last call of this function, for copies to the device
+// or for those to the host.
+std::set<cudaStream_t> streams_of_copies(cudaMemcpyKind kind);
 // What the stream has put off is done; of every stream: what all have.
 void catch_up(cudaStream_t stream);
 void catch_up_all();
