@@ -41,10 +41,10 @@ def training(program: str, data: pathlib.Path, folder: pathlib.Path, cell: dict)
     return [*start, program, "train", "--config", "moe-pico", "--resume", "auto", *(f"{key}={value}" for key, value in settings.items())]
 
 
-def result(folder: pathlib.Path) -> dict:
-    """What must not depend on how often the training was interrupted: every step's numbers, and the last checkpoint's
-    tensors."""
-    files = sorted((folder / f"checkpoints/step-{STEPS}").glob("*.safetensors"))
+def result(folder: pathlib.Path, last: pathlib.Path) -> dict:
+    """What must not depend on how often the training was interrupted: every step's numbers, and the tensors of its last
+    checkpoint."""
+    files = sorted(last.glob("*.safetensors"))
     return {"steps": numbers(folder), "tensors": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
 
 
@@ -153,7 +153,7 @@ def first_difference(whole: list[dict], killed: list[dict]) -> str:
 
 
 def compare(work: pathlib.Path, chain: Chain) -> None:
-    whole, killed = result(work / "whole"), result(work / "killed")
+    whole, killed = (result(work / name, work / name / f"checkpoints/step-{STEPS}") for name in ("whole", "killed"))
     chain.count("chains")
     if whole["steps"] != killed["steps"]:
         chain.failures.append(f"the steps' numbers differ: {first_difference(whole['steps'], killed['steps'])}")

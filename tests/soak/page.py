@@ -37,6 +37,22 @@ numbers and the last checkpoint's tensors are compared with those of a training 
 """
 
 
+def disks_text(records: list[dict]) -> str:
+    rows = []
+    for cell, own in by_cell(records).items():
+        calls = max(record.get("calls", 0) for record in own)
+        rows.append([cell, calls or "", store.sums(own)["faults"], sum(len(record["failures"]) for record in own)])
+    return f"""## Disks
+
+Each call on a file below a training's checkpoints fails, once in each of as many trainings; or the checkpoints' disk is
+full, takes no writes or loses its folder while the training goes on. The training must succeed or name the mistake in one
+line, with exit code 2. The next must go on from the last checkpoint that had its name, and end with the bits of a training
+that nobody disturbed.
+
+{table(["fault", "calls that can fail so", "faults", "wrong"], rows)}
+"""
+
+
 def inputs_text(records: list[dict]) -> str:
     rows = [[f"`{cell}`", store.sums(own)["inputs"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Inputs
@@ -79,7 +95,7 @@ turns (the median of ten).
 
 
 def text(records: list[dict]) -> str:
-    parts = {"kills": kills_text, "inputs": inputs_text, "long": long_text, "streams": streams_text}
+    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "long": long_text, "streams": streams_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]

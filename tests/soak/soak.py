@@ -12,6 +12,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import disks  # noqa: E402
 import kills  # noqa: E402
 import long_run  # noqa: E402
 import page  # noqa: E402
@@ -20,8 +21,9 @@ import streams  # noqa: E402
 from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("kills", "inputs", "long", "streams")
+PARTS = ("kills", "disks", "inputs", "long", "streams")
 KILLS_IN_A_PIECE = 10
+FAULTS_IN_A_PIECE = 10
 FUZZ_SECONDS = 60
 FUZZ_TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in (ROOT / "tests/fuzz").glob("fuzz_*.cpp"))
 LONG_STEPS = 30_000
@@ -57,6 +59,11 @@ class Soak:
                 done[record["cell"]] += max(record["counts"].get(count, 0), 1)
         return min(done, key=done.get)
 
+    def done(self, part: str, cell: str, count: str) -> int:
+        """How much of it was counted with this program's commit."""
+        return sum(record["counts"].get(count, 0) for record in store.records(self.store.path)
+                   if (record["part"], record["commit"], record["cell"]) == (part, self.commit, cell))
+
     def report(self, part: str, cell: str, counts: dict, failures: list[str], **more) -> None:
         self.store.add(part, cell, counts, failures, **more)
         said = ", ".join(f"{number} {what}" for what, number in counts.items())
@@ -67,6 +74,15 @@ class Soak:
         self.seed += 1
         counts, failures = kills.run_chain(self.program, self.data, self.work / "chain", self.cells[cell], KILLS_IN_A_PIECE, self.seed)
         self.report("kills", cell, counts, failures, seed=self.seed)
+
+    def disks(self) -> None:
+        cell = self.least("disks", [*disks.FAULTS, *disks.EVENTS], "faults")
+        undisturbed = disks.Undisturbed(self.program, self.data, self.work / "disks")
+        if cell in disks.EVENTS:
+            self.report("disks", cell, *disks.fail_disk(undisturbed, cell))
+            return
+        counts, failures = disks.fail_calls(undisturbed, cell, self.done("disks", cell, "faults"), FAULTS_IN_A_PIECE)
+        self.report("disks", cell, counts, failures, calls=len(undisturbed.numbers(cell)))
 
     def inputs(self) -> None:
         target = self.least("inputs", FUZZ_TARGETS, "inputs")
@@ -81,9 +97,8 @@ class Soak:
         if not tests:
             sys.exit(f"soak: {self.program}: a build without CUDA has no tests of streams; configure it with -DMOELAB_CUDA=ON")
         cell = self.least("streams", tests, "seeds")
-        done = sum(record["counts"].get("seeds", 0) for record in store.records(self.store.path)
-                   if record["part"] == "streams" and record["commit"] == self.commit and record["cell"] == cell)
-        counts, failures = streams.run(tests[cell], streams.first_seed(tests[cell]) + done, streams.ROUNDS)
+        first = streams.first_seed(tests[cell]) + self.done("streams", cell, "seeds")
+        counts, failures = streams.run(tests[cell], first, streams.ROUNDS)
         self.report("streams", cell, counts, failures)
 
     def long(self) -> None:
@@ -105,7 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: scripts/soak.sh --minutes 30 --part kills --store results/soak.jsonl")
     parser.add_argument("--minutes", type=float, required=True, help="how long; the piece that is under way is finished")
-    parser.add_argument("--part", action="append", choices=PARTS, help="default: kills and inputs; may be given several times")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: kills, disks and inputs; may be given several times")
     parser.add_argument("--cell", action="append", help="kills: only this row of `moelab techniques`; may be given several times")
     parser.add_argument("--long-steps", type=int, default=LONG_STEPS, help="steps of the part `long`, default: %(default)s")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/ci/bin/moelab", help="default: build/ci/bin/moelab")
@@ -118,7 +133,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="moelab-soak-") as folder:
         soak = Soak(arguments, pathlib.Path(folder))
         try:
-            soak.run(arguments.part or ["kills", "inputs"])
+            soak.run(arguments.part or ["kills", "disks", "inputs"])
         except KeyboardInterrupt:
             print("interrupted; what was finished is counted", file=sys.stderr)
     records = store.records(arguments.store)

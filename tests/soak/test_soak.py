@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import disks
 import kills
 import long_run
 import page
@@ -53,6 +54,42 @@ def test_a_stop_that_takes_too_long_is_found(tmp_path):
         time.sleep(0.01)
     chain.stop(process)
     assert chain.failures == ["SIGTERM: still there after 1 s"] and process.wait() != 0
+
+
+@pytest.fixture(scope="session")
+def undisturbed(data, tmp_path_factory) -> disks.Undisturbed:
+    return disks.Undisturbed(programs.moelab(), data, tmp_path_factory.mktemp("disks") / "work")
+
+
+def last_call(undisturbed: disks.Undisturbed, name: str, of: str) -> int:
+    return max(number for number, call in enumerate(undisturbed.calls, 1) if call.startswith(f"{name} ") and of in call)
+
+
+# In the second save, when the first is on disk.
+@pytest.mark.parametrize("fault, name, of", [("EIO", "fsync", "manifest.json"), ("ENOSPC", "write", "optimizer.safetensors"),
+                                             ("EINTR", "rename", "step-8.tmp"), ("short write", "write", "manifest.json")])
+def test_a_call_that_fails_leaves_the_last_checkpoint(undisturbed, fault, name, of):
+    number = last_call(undisturbed, name, of)
+    assert disks.saved_before(undisturbed.calls, number) == 4
+    assert disks.fail_call(undisturbed, fault, number) == []
+
+
+@pytest.mark.parametrize("event", disks.EVENTS)
+def test_a_disk_that_fails_leaves_the_last_checkpoint(undisturbed, event):
+    counts, failures = disks.fail_disk(undisturbed, event)
+    assert failures == []
+    if not counts:
+        pytest.skip("mounting a small tmpfs is not permitted here")
+
+
+def test_a_lost_checkpoint_and_other_bits_are_found(undisturbed, tmp_path):
+    whole = undisturbed.work / "whole"
+    assert undisturbed.goes_on(whole, whole / "checkpoints", 9) == ["it goes on from 8, and step 9 had been saved"]
+    other = disks.training(undisturbed.program, undisturbed.data, tmp_path, **{"train.seed": 2})
+    assert disks.run(other).returncode == 0
+    assert undisturbed.goes_on(tmp_path, tmp_path / "checkpoints", 8)[0].startswith("its numbers or its last tensors")
+    assert disks.wrong_end(1, "moelab: a defect\n") and disks.wrong_end(2, "moelab: two\nlines\n")
+    assert not disks.wrong_end(2, "moelab: one line\n")
 
 
 def test_a_long_training_is_measured_and_judged(data, tmp_path):

@@ -1,0 +1,174 @@
+"""Disks: every call on a file that a training's checkpoints make fails once, or the disk fails while it trains: no space, no
+writing, gone. Each time the last good checkpoint is the one that goes on, and it ends with the bits of an undisturbed
+training."""
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import kills
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import built  # noqa: E402
+
+STEPS = 8
+# The first checkpoint that a save finds is deleted by it: keep is 1.
+SMALL = {"train.micro_batch": 2, "train.sequence": 32, "model.vocab": 256, "model.layers": 1, "train.steps": STEPS,
+         "checkpoint.every": 4, "checkpoint.keep": 1, "eval.batches": 0, "run.log_every": 1, "run.threads": 1}
+# What a call fails with; 0: a write that takes half of its bytes.
+FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EINTR": errno.EINTR, "short write": 0}
+STOP = -1  # instead of an error: the process stops there
+EVENTS = ("full disk", "read-only disk", "vanished folder")
+DISK_BYTES = 16 << 20
+
+
+def training(program: str, data: pathlib.Path, folder: pathlib.Path, **more) -> list[str]:
+    settings = SMALL | {"data.path": data, "run.dir": folder} | more
+    return [program, "train", "--config", "moe-pico", "--resume", "auto", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def result(folder: pathlib.Path, saved: pathlib.Path) -> dict:
+    return kills.result(folder, saved / f"step-{STEPS}")
+
+
+def run(command: list, environment: dict | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | (environment or {}))
+
+
+def wrong_end(code: int, errors: str) -> list[str]:
+    """A training succeeds, or names the one mistake in one line."""
+    named = code == 2 and re.fullmatch(r"moelab: [^\n]+\n", errors)
+    return [] if code == 0 or named else [f"exit code {code}: {errors.strip()}"]
+
+
+def fault(saved: pathlib.Path, number: int, error: int) -> dict[str, str]:
+    """The environment of a training whose call of that number on files below `saved` fails."""
+    log = saved.parent.with_suffix(".calls")
+    log.unlink(missing_ok=True)
+    shim = built("MOELAB_FAILING_CALL", "tests/train/checkpoint/libcheckpoint_failing_call.so")
+    return {"LD_PRELOAD": shim, "MOELAB_FAULT_FOLDER": str(saved), "MOELAB_FAULT_LOG": str(log),
+            "MOELAB_FAULT_CALL": str(number), "MOELAB_FAULT_ERRNO": str(error)}
+
+
+class Undisturbed:
+    """A training that nothing disturbs: its result, and the calls on files below its checkpoints."""
+
+    def __init__(self, program: str, data: pathlib.Path, work: pathlib.Path):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        self.program, self.data, self.work = program, data, work
+        done, self.calls = self.faulty(work / "whole", 0, 0)
+        if done.returncode != 0:
+            raise RuntimeError(f"the undisturbed training failed: {done.stderr.strip()}")
+        self.result = result(work / "whole", work / "whole/checkpoints")
+
+    def faulty(self, folder: pathlib.Path, number: int, error: int) -> tuple[subprocess.CompletedProcess, list[str]]:
+        """A training whose call of that number fails, and its calls."""
+        environment = fault(folder / "checkpoints", number, error)
+        done = run(training(self.program, self.data, folder), environment)
+        return done, pathlib.Path(environment["MOELAB_FAULT_LOG"]).read_text().splitlines()
+
+    def numbers(self, fault: str) -> list[int]:
+        """The calls that can fail so."""
+        return [number for number, call in enumerate(self.calls, 1) if FAULTS[fault] or call.startswith("write ")]
+
+    def goes_on(self, folder: pathlib.Path, saved: pathlib.Path, at_least: int, **settings) -> list[str]:
+        """What is wrong with the training that goes on from what the disturbed one left."""
+        done = run(training(self.program, self.data, folder, **settings))
+        if done.returncode != 0 or "damaged" in done.stderr:
+            return [f"it does not go on: exit code {done.returncode}: {done.stderr.strip()}"]
+        found = re.search(r"resumed from \S+/step-\d+ after step (\d+)\n", done.stdout)
+        if (int(found[1]) if found else 0) < at_least:
+            return [f"it goes on from {found[1] if found else 'the beginning'}, and step {at_least} had been saved"]
+        left = sorted(path.name for path in saved.iterdir())
+        if left != ["LATEST", f"step-{STEPS}"]:
+            return [f"it leaves {left}"]
+        return [] if result(folder, saved) == self.result else ["its numbers or its last tensors are not the undisturbed training's"]
+
+
+def saved_before(calls: list[str], number: int) -> int:
+    """The step of the last checkpoint that had its name before the call of that number."""
+    named = [re.search(r"step-(\d+)\.tmp-\d+$", call) for call in calls[:number - 1] if call.startswith("rename ")]
+    return max([int(found[1]) for found in named if found], default=0)
+
+
+def fail_call(undisturbed: Undisturbed, fault: str, number: int) -> list[str]:
+    """What is wrong when that call fails."""
+    folder = undisturbed.work / "disturbed"
+    shutil.rmtree(folder, ignore_errors=True)
+    done, calls = undisturbed.faulty(folder, number, FAULTS[fault])
+    if len(calls) < number:
+        return [f"{fault}: there was no call {number}"]
+    wrong = wrong_end(done.returncode, done.stderr)
+    if FAULTS[fault] == 0 and done.returncode != 0:
+        wrong.append(f"a write is not taken up again: {done.stderr.strip()}")
+    wrong += undisturbed.goes_on(folder, folder / "checkpoints", saved_before(calls, number))
+    return [f"{fault} at call {number}, {calls[number - 1].replace(str(folder), '')}: {text}" for text in wrong]
+
+
+def fail_calls(undisturbed: Undisturbed, fault: str, first: int, count: int) -> tuple[dict, list[str]]:
+    """Lets `count` calls fail, one in each training, from the one after `first` others on."""
+    numbers = undisturbed.numbers(fault)
+    failures = []
+    for turn in range(first, first + count):
+        failures += fail_call(undisturbed, fault, numbers[turn % len(numbers)])
+    return {"faults": count}, failures
+
+
+@contextlib.contextmanager
+def disk(folder: pathlib.Path):
+    """A small file system of its own; False where that is not permitted."""
+    folder.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", folder], capture_output=True)
+    try:
+        yield mounted.returncode == 0
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+
+
+def fill(folder: pathlib.Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+
+
+def disturb(event: str, folder: pathlib.Path) -> None:
+    if event == "full disk":
+        fill(folder)
+    elif event == "read-only disk":
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    else:
+        shutil.rmtree(folder / "checkpoints")
+
+
+def fail_disk(undisturbed: Undisturbed, event: str) -> tuple[dict, list[str]]:
+    """The disk of the checkpoints fails between the first save and the second."""
+    place = undisturbed.work / event.replace(" ", "-")
+    with disk(place / "disk") as mounted:
+        if not mounted:
+            return {}, []
+        saved = place / "disk/checkpoints"
+        command = training(undisturbed.program, undisturbed.data, place / "run", **{"checkpoint.dir": saved})
+        # before the second save has written anything
+        number = next(number for number, call in enumerate(undisturbed.calls, 1) if f"step-{STEPS}.tmp" in call)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env=os.environ | fault(saved, number, STOP))
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        disturb(event, place / "disk")
+        process.send_signal(signal.SIGCONT)
+        errors = process.communicate(timeout=120)[1]
+        wrong = wrong_end(process.returncode, errors)
+        if event != "vanished folder" and process.returncode == 0:
+            wrong.append("nothing of it was noticed")
+        if event == "read-only disk":
+            subprocess.run(["mount", "-o", "remount,rw", place / "disk"], check=True)
+        (place / "disk/filler").unlink(missing_ok=True)
+        wrong += undisturbed.goes_on(place / "run", saved, 0 if event == "vanished folder" else 4, **{"checkpoint.dir": saved})
+    shutil.rmtree(place)
+    return {"faults": 1}, [f"{event}: {text}" for text in wrong]
