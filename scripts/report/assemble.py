@@ -3,7 +3,6 @@ import pathlib
 
 from . import figures, pages, records, sidecars, sweep_parts
 from .claims import dry_runs, findings, page, stated
-from .claims.judge import VERDICTS, Judge
 
 
 def prefix(index: int, count: int) -> str:
@@ -11,15 +10,14 @@ def prefix(index: int, count: int) -> str:
     return f"{index + 1}-" if count > 1 else ""
 
 
-def verdicts_of(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques: list[stated.Technique],
-                guides: stated.Guides) -> dict[str, str]:
-    """{claim: verdict} as in claims.md; {} unless `paths` is one folder with dry runs, which claims.md is made of."""
+def judged(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques: list[stated.Technique],
+           guides: stated.Guides) -> page.Judged | None:
+    """The claims as in claims.md; None unless `paths` is one folder with dry runs, which claims.md is made of."""
     stored = paths[0] / "dry_runs.json"
     if len(paths) > 1 or not of_techniques or not stored.exists():
-        return {}
+        return None
     states = page.states_of(records.files_of(paths[0]))
-    judge = Judge(sweeps, of_techniques, guides.claims, states, dry_runs.read(stored))
-    return {entry["id"]: judge.row(entry).verdict for entry in guides.entries}
+    return page.judge(page.Inputs(sweeps, states, of_techniques, guides, set()), dry_runs.read(stored))
 
 
 def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,
@@ -34,6 +32,5 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     shown = sweep_parts.together(everything)
     parts = [(sweep, prefix(index, len(shown)), findings.findings_of(guides.claims, of_techniques, sweep))
              for index, sweep in enumerate(shown)]
-    verdicts = pages.Verdicts(verdicts_of(paths, everything, of_techniques, guides), VERDICTS,
-                              (out / pages.CLAIMS_PAGE).exists())
-    return pages.report_blocks(parts, everything, beside, verdicts, notes), shown, notes
+    claims = judged(paths, everything, of_techniques, guides)
+    return pages.report_blocks(parts, everything, beside, claims, (out / pages.CLAIMS_PAGE).exists(), notes), shown, notes

@@ -1,5 +1,6 @@
 """A page as a list of blocks. rendering.py writes them as HTML and Markdown; tables go to a terminal as well."""
 import dataclasses
+import re
 from collections.abc import Callable
 
 LONG = 48  # characters; a longer cell is a passage
@@ -71,6 +72,22 @@ class Picture:
 @dataclasses.dataclass(frozen=True)
 class Commands:
     lines: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """Blocks under a summary that opens them; what links to `anchor` opens them too. elsewhere: Markdown leaves them out,
+    because another page beside it has them."""
+
+    summary: str  # in Markdown, as in Text
+    blocks: list
+    anchor: str = ""
+    elsewhere: bool = False
+
+
+def slug(text: str) -> str:
+    """The name under which a heading is linked to, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", plain(text).lower()).replace(" ", "-")
 
 
 def plain(text: str) -> str:

@@ -1,12 +1,12 @@
 """What the report says of a sweep, as blocks of a document."""
-import dataclasses
 import functools
 import pathlib
 
 from . import rank_pages, sweep_part_pages, sweep_parts
 from .byte_units import human_bytes
+from .claims import page as claims
 from .claims.findings import Finding
-from .document import Commands, Heading, Items, Picture, Table, Text, plain, table_plain
+from .document import Commands, Fold, Heading, Items, Picture, Table, Text, plain, table_plain
 from .figures import RESAMPLES, SEED, Case, Sweep, measured, on_front
 from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, spread, times)
@@ -95,31 +95,18 @@ def loss_blocks(sweep: Sweep, prefix: str) -> list:
                     functools.partial(run_curves.loss, singles))]
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdicts:
-    """of: {claim: verdict} of all claims, {} where they aren't judged here; words: the verdicts that there are; linked:
-    CLAIMS_PAGE lies beside the report."""
-
-    of: dict[str, str]
-    words: tuple[str, ...]
-    linked: bool
-
-
-def claims_page(verdicts: Verdicts) -> str:
-    if verdicts.linked:
-        return f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})"
-    return f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
-
-
-def verdict_blocks(verdicts: Verdicts) -> list:
-    if not verdicts.of:
+def claims_card(judged: claims.Judged | None, linked: bool) -> list:
+    """The claims of the guides with their verdicts, where they are judged here. linked: CLAIMS_PAGE lies beside."""
+    if judged is None:
         return []
-    counts = ", ".join(f"{word} {list(verdicts.of.values()).count(word)}" for word in verdicts.words)
-    return [Text(f"{len(verdicts.of)} claims of guides: {counts}. {claims_page(verdicts)} has each with its reason.")]
+    where = f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})" if linked else f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
+    return [Heading(2, "What guides claim"), Text(f"{claims.summary(judged.rows)} {where} has each in a line, with its evidence."),
+            Fold("The claims, a line each", [*(Text(one) for one in claims.RULE), claims.by_technique(judged.rows, judged.techniques),
+                                             *claims.tables(judged.rows, judged.guides, 3)], elsewhere=True)]
 
 
-def finding_row(finding: Finding, before: Finding | None, verdicts: Verdicts) -> list[str]:
-    """A row; the words of the claim and the verdict stand in the first row of each claim alone."""
+def finding_row(finding: Finding, before: Finding | None) -> list[str]:
+    """A row; the words of the claim stand in the first row of each claim alone."""
     claim = finding.claim
     said = f"{claim.guide.partition(',')[0]}: {claim.text}"
     if claim.arithmetic:
@@ -127,22 +114,19 @@ def finding_row(finding: Finding, before: Finding | None, verdicts: Verdicts) ->
     repeated = before is not None and before.claim.id == claim.id
     of = f" of {claim.of}" if claim.of else ""
     measured = f"{claim.measure} {percent(finding.measured)}" if finding.measured else "–"
-    measured += f" (not what the claim is about: {finding.outside})" if finding.outside else ""
-    verdict = [f"**{verdicts.of[claim.id]}**" if not repeated else ""] if verdicts.of else []
-    return ["" if repeated else said, finding.case.name, claim.figure + of, measured, *verdict]
+    measured += f" (not counted: {finding.outside})" if finding.outside else ""
+    return ["" if repeated else said, finding.case.name, claim.figure + of, measured]
 
 
-def claim_blocks(findings: list[Finding], verdicts: Verdicts) -> list:
+def claim_blocks(findings: list[Finding]) -> list:
+    """Figures side by side, for records without the dry runs that verdicts rest on as well."""
     about = [finding for finding in findings if finding.case]
     blocks = [Heading(3, "Claimed beside measured")]
     if about:
-        caption = "What guides say of these techniques, and what this sweep measured against the baseline."
-        if verdicts.of:
-            caption += (" The verdict is of the claim by all sweeps and dry runs here; "
-                        f"{claims_page(verdicts)} has its rule.")
-        headings = ["claim", "case", "claimed", "measured", *(["verdict"] if verdicts.of else [])]
-        rows = [finding_row(finding, before, verdicts) for finding, before in zip(about, [None, *about])]
-        blocks.append(Table(caption, headings, rows, ("case", "claimed", "measured", "verdict")))
+        rows = [finding_row(finding, before) for finding, before in zip(about, [None, *about])]
+        table = Table("What guides say of these techniques, and what this sweep measured against the baseline.",
+                      ["claim", "case", "claimed", "measured"], rows, ("case", "claimed", "measured"))
+        blocks.append(Fold(f"{len({finding.claim.id for finding in about})} claims", [table]))
     said = {finding.claim.id for finding in about}
     silent = dict.fromkeys(f"`{finding.claim.id}`" for finding in findings if finding.claim.id not in said)
     if silent:
@@ -159,13 +143,13 @@ def settings_blocks(sweep: Sweep) -> list:
             Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])]
 
 
-def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, verdicts: Verdicts) -> list:
+def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool) -> list:
     return [Heading(2, f"{sweep.model} on {machine_text(sweep.machine)}"),
             Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
-            *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *claim_blocks(findings, verdicts),
+            *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *([] if judged else claim_blocks(findings)),
             *settings_blocks(sweep), *([Heading(3, "Notes"), Items(sweep.notes)] if sweep.notes else [])]
 
 
@@ -184,10 +168,11 @@ def method_blocks(notes: list[str]) -> list:
 
 
 def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
-                  verdicts: Verdicts, notes: list[str]) -> list:
-    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings."""
-    return [Heading(1, TITLE), *verdict_blocks(verdicts),
-            *(block for part in parts for block in sweep_blocks(*part, beside, verdicts)),
+                  judged: claims.Judged | None, linked: bool, notes: list[str]) -> list:
+    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. linked:
+    CLAIMS_PAGE lies beside the report."""
+    return [Heading(1, TITLE), *claims_card(judged, linked),
+            *(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
             *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
             *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
             *method_blocks(notes)]

@@ -12,8 +12,9 @@ from .plots import images, theme
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 # Classes of page.css for words that are printed bold.
-COLORS = {"holds": "green", "holds when": "amber", "does not hold": "red", "its own arithmetic is wrong": "red",
-          "failed": "red", "green": "green", "amber": "amber", "red": "red"}
+COLORS = {"right": "green", "right in part": "amber", "overstated": "red", "understated": "amber", "off both ways": "red",
+          "wrong": "red", "failed": "red", "holds": "green", "does not hold": "red", "fits": "green",
+          "fits tightly": "amber", "too large": "red"}
 
 
 def strong_open(renderer, tokens, index: int, options, environment) -> str:
@@ -50,7 +51,7 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=jinja2.select_autoescape(["html"]),
                               trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     made.filters |= {"kind": lambda block: type(block).__name__.lower(), "inline": inline, "drawn": drawn,
-                     "number_parts": number_parts, "is_long": document.is_long,
+                     "number_parts": number_parts, "is_long": document.is_long, "slug": document.slug,
                      "cell": lambda text: text.replace("|", "\\|").replace("\n", " ")}
     return made
 
@@ -70,4 +71,5 @@ def to_html(title: str, blocks: list) -> str:
 
 def to_markdown(blocks: list) -> str:
     """The pictures lie beside it, under their names."""
-    return ENVIRONMENT.get_template("page.md").render(page=blocks).rstrip("\n") + "\n"
+    here = [block for block in blocks if not getattr(block, "elsewhere", False)]
+    return ENVIRONMENT.get_template("page.md").render(page=here).rstrip("\n") + "\n"

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, records  # noqa: E402
-from report.claims import dry_runs, judge as judging, page, stated as statements  # noqa: E402
+from report.claims import dry_runs, judge as judging, outcomes, page, stated as statements  # noqa: E402
 
 ALL = yaml.safe_load(page.CLAIMS.read_text())["claims"]
 
@@ -23,14 +23,16 @@ def rows_of(entries: list[dict], dry: dict, states: dict | None = None) -> list[
     return [judge.row(entry) for entry in entries]
 
 
-def test_every_claim_has_one_verdict_and_a_reason_where_it_is_out_of_reach():
+def test_every_claim_has_one_verdict_and_a_reason_where_it_is_untested():
     rows = rows_of(ALL, {})
     assert len(rows) == len(ALL) == len({row.id for row in rows})
     for row in rows:
-        assert row.verdict in judging.VERDICTS
-        assert row.note, row.id
-    table = page.markdown(rows, {"ava": "Ava", "vibee": "V", "verl": "v", "nemo": "N", "parrot": "P"}, ["nothing"])
-    assert table.count("\n| ") == len(rows) + 2 * 5  # with a head of two lines for each guide
+        assert row.verdict in outcomes.VERDICTS
+        assert (row.verdict == "untested") == (row.decided == "") and (row.decided or row.untested), row
+    text = page.Judged(rows, [], page.read_guides(page.CLAIMS).titles, ["nothing"]).page
+    for row in rows:
+        assert text.count(f"[{row.id}](#{row.id})") == text.count(f'<details id="{row.id}">') == 1, row.id
+    assert all(f"{word} {sum(row.verdict == word for row in rows)}" in text.splitlines()[2] for word in outcomes.VERDICTS)
 
 
 def on_card(taken: int, fits: bool) -> dict:
@@ -38,21 +40,34 @@ def on_card(taken: int, fits: bool) -> dict:
             "memory_limit_bytes": 24 << 30, "fits": fits}
 
 
-def test_wrong_arithmetic_is_the_verdict_where_nothing_decides_and_a_note_where_something_does():
+def test_wrong_sums_stand_beside_the_verdict_and_hide_nothing():
     (entry,) = [entry for entry in ALL if entry["id"] == "vibee.fits_7b_on_24gb"]
     (row,) = rows_of([entry], {entry["id"]: {"plan": on_card(2 << 30, True)}})
-    assert row.verdict == "holds", row
-    assert row.measured.startswith("2.00 of 24 GiB taken on RTX 4090 (compute capability 8.9), of tensors 1.00 GiB")
-    assert row.note == f"its own arithmetic is wrong: {entry['arithmetic']}"
+    assert (row.verdict, row.sums) == ("right", entry["arithmetic"])
+    assert row.decided == "2.00 of 24 GiB taken (8%) on RTX 4090 (compute capability 8.9), of tensors 1.00 GiB"
+    assert page.line(row)[2:] == [row.decided, "**right**", "**wrong**"]
     (row,) = rows_of([entry], {})
-    assert (row.verdict, row.note) == ("its own arithmetic is wrong", entry["arithmetic"])
+    assert (row.verdict, row.sums) == ("untested", entry["arithmetic"])
 
 
-@pytest.mark.parametrize("fits, verdict", [(True, "holds"), (False, "does not hold")])
+@pytest.mark.parametrize("fits, verdict", [(True, "right"), (False, "overstated")])
 def test_a_card_that_is_said_to_do(fits, verdict):
     (entry,) = [entry for entry in ALL if entry["id"] == "parrot.gpu_24gb"]
     (row,) = rows_of([entry], {entry["id"]: {"preset": on_card(23 << 30, fits)}})
     assert row.verdict == verdict
+
+
+@pytest.mark.parametrize("found, word", [
+    ([], "untested"), ([None], "untested"), (["right", "right"], "right"), (["right", None], "right in part"),
+    (["right", "overstated"], "right in part"), (["overstated", None], "overstated"), (["understated"] * 2, "understated"),
+    (["overstated", "understated"], "off both ways"), (["overstated", "understated", "right"], "right in part")])
+def test_the_verdict_on_all_figures_of_a_claim(found, word):
+    assert outcomes.together(found) == word
+
+
+def test_bytes_needed_and_sizes():
+    assert [outcomes.of_need(value, 10) for value in (8.9, 9, 11, 11.1)] == ["understated", "right", "right", "overstated"]
+    assert [outcomes.of_size(value, 10, 20) for value in (8.9, 9, 22, 22.1)] == ["overstated", "right", "right", "understated"]
 
 
 def test_claims_about_cards_are_estimated_for_cards():
@@ -75,11 +90,11 @@ def test_the_data_beside_the_code_is_of_claims_that_exist():
     assert [name for name in statements.NAMES["stated"] if name not in stated] == []
 
 
-def test_of_several_reasons_the_one_for_the_longest_beginning_counts():
-    notes = {row.id: row.note for row in rows_of([entry for entry in ALL if entry["id"].startswith("verl.profile")], {})}
-    assert notes == {"verl.profile_constrained": "a profile's settings; no effect is claimed",
-                     "verl.profile_balanced": "a profile's settings; no effect is claimed",
-                     "verl.profile_multi_device": "about tensor and pipeline ranks, which no record has"}
+def test_of_several_reasons_the_one_for_the_longest_beginning_counts(monkeypatch):
+    monkeypatch.setattr(judging, "REASONS", {"verl.profile": "any", "verl.profile_multi": "several"})
+    reasons = {row.id: row.untested for row in rows_of([entry for entry in ALL if entry["id"].startswith("verl.profile")], {})}
+    assert reasons == {"verl.profile_constrained": ["any"], "verl.profile_balanced": ["any"],
+                       "verl.profile_multi_device": ["several"]}
 
 
 def test_missing_dry_runs_are_a_mistake_that_is_named(tmp_path):
@@ -110,41 +125,53 @@ def twice(*arguments, **changes) -> list[dict]:
     return [made.record(*arguments, round=number, **changes) for number in (1, 2)]
 
 
-def test_a_claim_holds_where_one_case_has_all_of_its_figures(tmp_path):
+def test_a_claim_is_right_where_all_cases_have_all_of_its_figures(tmp_path):
     """1200 MiB become 600, of activations 800 become 200; a step takes 1250 ms for 1000, or as long as before."""
     stated = {"memory_saved_percent": 50, "slowdown_percent": 25}
     rows = [*twice(), *twice("half", milliseconds=1250, activations=200), *twice("other", activations=200)]
     row = swept(tmp_path, rows, stated, "half")
-    assert (row.verdict, row.note, row.claimed) == ("holds", "", "memory saved 50 %, slowdown 25 %")
-    assert row.measured == ("half on moe-micro: saves 75 % of activation memory, 0 % of state, 50 % of the whole peak; "
-                            "added step time 25 %")
+    assert (row.verdict, row.untested, row.claimed) == ("right", [], "memory saved 50 %, slowdown 25 %")
+    assert row.decided == "saves 50 % of the peak, 25 % more time (`half` on moe-micro)"
+    assert row.evidence[-1] == ("`half` on moe-micro: saves 75 % of activation memory, 0 % of state, 50 % of the whole peak; "
+                                "added step time 25 %")
     row = swept(tmp_path, rows, stated, "half", "other")
-    assert (row.verdict, row.note) == ("holds when", "half on moe-micro")
+    assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: right in 1, understated in 1")
     row = swept(tmp_path, rows, stated, "other")
-    assert (row.verdict, row.note) == ("does not hold", "holds alone: memory saved 50 % in other on moe-micro")
+    assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: understated")
+
+
+@pytest.mark.parametrize("stated, verdict", [
+    ({"memory_saved_percent": 80}, "overstated"), ({"memory_saved_percent": 20}, "understated"),
+    ({"slowdown_percent": 10}, "overstated"), ({"slowdown_percent": 50}, "understated"),
+    ({"slowdown_percent": -10}, "overstated"), ({"speed_percent": -5}, "overstated"), ({"speed_percent": -50}, "understated"),
+    ({"memory_saved_percent": 80, "slowdown_percent": 50}, "off both ways")])
+def test_less_good_than_claimed_is_overstated_and_more_understated(tmp_path, stated, verdict):
+    """Half of the peak is saved for a quarter more time."""
+    rows = [*twice(), *twice("x", milliseconds=1250, activations=200)]
+    assert swept(tmp_path, rows, stated, "x").verdict == verdict
 
 
 def test_a_saving_is_stated_of_the_memory_that_is_named_first(tmp_path):
     rows = [made.record(), made.record("half", activations=200)]
     row = swept(tmp_path, rows, {"memory_saved_percent": 50, "of": "attention memory"}, "half")
-    assert row.measured.startswith("half on moe-micro: saves 75 % of attention memory, 75 % of activation memory, ")
-    assert (row.verdict, row.note) == ("does not hold", "in another size: memory saved 50 % (more)")
+    assert row.evidence[-1].startswith("`half` on moe-micro: saves 75 % of attention memory, 75 % of activation memory, ")
+    assert (row.verdict, row.decided) == ("understated", "saves 75 % of attention memory (`half` on moe-micro)")
 
 
 def test_offload_to_the_host_has_no_time_on_a_cpu(tmp_path):
     stated = {"memory_saved_percent": 50, "slowdown_factor": [2, 3]}
-    lacking = "memory saved 50 % in host_x on moe-micro; slowdown factor 2 to 3 is not measured here"
-    for gpu, expected in ((None, ("holds when", lacking)), ("a GPU", ("holds", ""))):
+    lacking = ["slowdown factor 2 to 3: not measured here"]
+    for gpu, expected in ((None, ("right in part", lacking)), ("a GPU", ("right", []))):
         machine = {"cpu": "a CPU", "cores": 2, "gpu": gpu}
         rows = [*twice(machine=machine), *twice("host_x", milliseconds=2500, activations=200, machine=machine)]
         row = swept(tmp_path, rows, stated, "host_x")
-        assert (row.verdict, row.note) == expected
+        assert (row.verdict, row.untested) == expected
 
 
 @pytest.mark.parametrize("ratios, verdict, note", [
-    ((1.2, 0.9, 0.5), "holds", ""), ((0.9, 0.9, 0.5), "holds", "already from 512 tokens on"),
-    ((0.9, 0.9, 1.2), "does not hold", ""),
-    ((1.2, 0.9, 1), "not measurable here", "beyond 2,048 tokens the interval is too wide")])
+    ((1.2, 0.9, 0.5), "right", ""), ((0.9, 0.9, 0.5), "right", "already from 512 tokens on"),
+    ((0.9, 0.9, 1.2), "overstated", ""),
+    ((1.2, 0.9, 1), "untested", "beyond 2,048 tokens the interval is too wide")])
 def test_sparse_attention_beside_flash_attention(tmp_path, ratios, verdict, note):
     """Step times over flash attention's at 512, 2048 and 4096 tokens; the claim is of more than 2048."""
     rows = []
@@ -153,7 +180,8 @@ def test_sparse_attention_beside_flash_attention(tmp_path, ratios, verdict, note
             rows += made.in_part(f"attention over {sequence} tokens", "crossover", name, milliseconds, 400, [name], sequence)
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.sparse_attention"]
     row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
-    assert (row.verdict, row.note) == (verdict, note) and "at 4,096 tokens on moe-micro" in row.measured
+    assert row.verdict == verdict and "at 4,096 tokens on moe-micro" in row.evidence[-1]
+    assert note in "; ".join([row.decided, *row.untested]) and ("already" in row.decided) == ("already" in note)
 
 
 def test_sparse_attention_of_one_round_decides_nothing(tmp_path):
@@ -161,7 +189,7 @@ def test_sparse_attention_of_one_round_decides_nothing(tmp_path):
             for name, milliseconds in (("flash_attention", 1000), ("block_sparse", 500))]
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.sparse_attention"]
     row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
-    assert row.verdict == "not measurable here" and "2.00 × (one round)" in row.measured and "two rounds" in row.note
+    assert row.verdict == "untested" and "2.00 × (one round)" in row.evidence[-1] and "two rounds" in row.untested[0]
 
 
 def test_a_time_of_one_round_decides_nothing(tmp_path):
@@ -169,20 +197,43 @@ def test_a_time_of_one_round_decides_nothing(tmp_path):
     for milliseconds in (1250, 9000):
         rows = [made.record(), made.record("x", milliseconds=milliseconds, activations=200)]
         row = swept(tmp_path, rows, {"slowdown_percent": 25}, "x")
-        assert (row.verdict, row.note) == ("not measurable here", "slowdown 25 % is not decided here: one round alone")
-        assert f"{milliseconds / 10 - 100:.0f} % (one round)" in row.measured
+        assert (row.verdict, row.untested) == ("untested", ["slowdown 25 %: one round alone"])
+        assert f"{milliseconds / 10 - 100:.0f} % (one round)" in row.evidence[-1]
         row = swept(tmp_path, rows, {"memory_saved_percent": 50, "slowdown_percent": 25}, "x")
-        assert row.verdict == "holds when"
-        assert row.note.startswith("memory saved 50 % in x on moe-micro; slowdown 25 % is not")
+        assert (row.verdict, row.untested) == ("right in part", ["slowdown 25 %: one round alone"])
     rows = [*twice(), *twice("x", milliseconds=1250), made.record("y", milliseconds=9000)]
-    assert swept(tmp_path, rows, {"slowdown_percent": 25}, "x", "y").verdict == "holds"
+    assert swept(tmp_path, rows, {"slowdown_percent": 25}, "x", "y").verdict == "right"
 
 
 def test_an_interval_across_the_end_of_a_claim_decides_nothing(tmp_path):
     """Steps of 900 to 1500 ms for 1000, where 10 to 20 % more are claimed."""
     rows = [*twice(), *(made.record("x", number, ms) for number, ms in ((1, 900), (2, 1500)))]
     row = swept(tmp_path, rows, {"slowdown_percent": [10, 20]}, "x")
-    assert row.verdict == "not measurable here" and "the interval is too wide" in row.note
+    assert row.verdict == "untested" and "the interval is too wide" in row.untested[0]
+
+
+# Of cases in which a technique has no effect.
+
+
+def test_a_combination_of_which_one_part_alone_peaks_as_low_decides_nothing(tmp_path):
+    """600 MiB of 1200 with both parts; with one alone 600 as well, or 900."""
+    for alone, verdict in ((200, "untested"), (500, "right")):
+        rows = [*twice(), *twice("a", activations=alone), *twice("b", activations=700), *twice("both", activations=200)]
+        techniques = [statements.Technique("a", [], []), statements.Technique("b", [], []),
+                      statements.Technique("both", ["a", "b"], ["a.b"])]
+        entry = {"id": "a.b", "text": "t", "figures": {"memory_saved_percent": 50}}
+        row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
+        assert row.verdict == verdict and ("`a` alone peaks as low" in " ".join(row.untested)) == (verdict == "untested")
+
+
+def test_models_of_too_few_layers_cannot_tell_amounts_of_recomputation_apart(tmp_path):
+    for full, verdict in ((200, "untested"), (100, "right")):
+        rows = [*twice(), *twice("half", activations=200), *twice("full", activations=full)]
+        techniques = [statements.Technique("half", [], ["a.b"], {"activations.checkpoint": "ratio"}),
+                      statements.Technique("full", [], [], {"activations.checkpoint": "full"})]
+        entry = {"id": "a.b", "text": "t", "figures": {"memory_saved_percent": 50}}
+        row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
+        assert row.verdict == verdict and ("`full` peaks at the same bytes" in " ".join(row.untested)) == (verdict == "untested")
 
 
 # Of conditions that claims name.
@@ -203,31 +254,35 @@ def test_cases_outside_of_what_a_claim_names_do_not_count_against_it(tmp_path):
     large, long = sized("large", 1e9, 256, activations=200), sized("long", 1e6, 512, activations=200)
     small = sized("small", 1e6, 256)  # saves nothing
     row = swept(tmp_path, large + long + small, stated, "large", "long", "small")
-    assert (row.verdict, row.note) == ("holds", "")
-    assert "small on moe-micro (small), 8 layers, 4 × 256 tokens, outside of the claim (not from 1,000,000,000 " \
-        "parameters or 512 tokens on): saves 0 %" in row.measured
+    assert (row.verdict, row.untested) == ("right", [])
+    (small_text,) = [one for one in row.evidence if one.startswith("`small` on moe-micro (small), 8 layers, 4 × 256 tokens: saves 0 %")]
+    assert small_text.endswith("; not counted: not from 1,000,000,000 parameters or 512 tokens on")
     row = swept(tmp_path, small, stated, "small")
-    assert row.verdict == "not measurable here" and "every case lies outside of the claim" in row.note
+    assert row.verdict == "untested" and "every case lies outside of the claim" in row.untested[0]
 
 
 def test_a_case_where_a_claim_says_that_it_does_not_hold_shows_so(tmp_path):
     stated = {"memory_saved_percent": 50, "not_below_parameters": 1e8}
     rows = sized("large", 1e9, 256, activations=200) + sized("small", 1e6, 256)
     row = swept(tmp_path, rows, stated, "large", "small")
-    assert (row.verdict, row.note) == ("holds when", "memory saved 50 % in large on moe-micro (large); below 100,000,000 "
-                                       "parameters it does not, as it says: small on moe-micro (small)")
-    assert swept(tmp_path, sized("small", 1e6, 256), stated, "small").verdict == "not measurable here"
+    assert row.verdict == "right"
+    assert row.evidence[-1] == "below 100,000,000 parameters it does not hold, as it says: `small` on moe-micro (small)"
+    assert swept(tmp_path, sized("small", 1e6, 256), stated, "small").verdict == "untested"
 
 
 @pytest.mark.parametrize("condition, outside, inside", [
     ({"every": 4}, {"layers": 2}, {"layers": 4}), ({"against": "fp16"}, {"precision": "fp32"}, {"precision": "bf16"})])
 def test_what_a_claim_is_against_and_of(tmp_path, condition, outside, inside):
-    for setting, verdict in ((outside, "not measurable here"), (inside, "does not hold")):
+    for setting, verdict in ((outside, "untested"), (inside, "overstated")):
         row = swept(tmp_path, sized("x", 1e6, 256, **setting), {"memory_saved_percent": 50, **condition}, "x")
         assert row.verdict == verdict
 
 
 # Of dry runs and formulas.
+
+
+def run_of(peak: float, activations: float, flops: float) -> dict:
+    return {"peak_bytes": peak, "peak_bytes_by_kind": {"activations": activations}, "flops": flops}
 
 
 def test_arithmetic_is_counted_and_its_time_stands_beside_it(tmp_path):
@@ -236,22 +291,35 @@ def test_arithmetic_is_counted_and_its_time_stands_beside_it(tmp_path):
                for name in ("vibee.checkpoint_all", "verl.gradient_checkpointing")}
     claimed = [claim for entry in entries.values() for claim in statements.claims_of(entry, "A")]
     rows = [*twice(), *twice("x", milliseconds=2000, activations=0)]
+    dry = {"none": run_of(100, 60, 3), "more": run_of(30, 10, 4)}
     judge = judging.Judge(sweeps_of(tmp_path, rows), [statements.Technique("x", [], list(entries))], claimed, {},
-                         {name: {"none": {"flops": 3}, "more": {"flops": 4}} for name in entries})
+                          {name: dry for name in entries})
     for entry in entries.values():
         row = judge.row(entry)
-        assert row.verdict == "holds" and row.measured.startswith("33 % more FLOPs a step, counted (dry run: ")
-        assert "added step time 100 %" in row.measured
+        assert row.verdict == "right" and "33 % more FLOPs" in row.decided
+        assert "added step time 100 %" in row.evidence[-1]
+
+
+def test_dry_runs_of_a_deeper_model_decide_memory_and_batches():
+    """Of 100 bytes 40 are left, 5 of 60 of activations. Four times the batch takes 30 bytes more, so 7 times takes 100."""
+    (entry,) = [entry for entry in ALL if entry["id"] == "ava.gradient_checkpointing"]
+    runs = {"none": run_of(100, 60, 3), "more": run_of(40, 18, 4), "wider": run_of(70, 20, 16)}
+    row = judging.Judge([], [], statements.claims_of(entry, "A"), {}, {entry["id"]: runs}).row(entry)
+    assert row.decided == ("saves 70 % of activation memory, 7.0 × the batch (dry run of `moe-micro model.layers=16 "
+                           "train.sequence=1024`); memory: right; batch: understated")
+    assert (row.verdict, row.untested) == ("right in part", ["slowdown 10 to 20 %: not measured here"])
 
 
 def test_formulas_of_the_guides_are_evaluated():
+    """8 workers with 2 batches each and the one in use hold 17."""
     entries = [entry for entry in ALL if entry["id"].startswith("ava.formula_data")]
-    assert [row.measured for row in rows_of(entries, {})] == ["98,304 bytes (by formula)", "786,432 bytes (by formula)"]
+    assert [row.decided for row in rows_of(entries, {})] == ["17 batches take 104,448 bytes", "17 batches take 835,584 bytes"]
+    assert [row.sums for row in rows_of(entries, {})] == ["the product is 98,304 bytes", "the product is 786,432 bytes"]
     estimate = {"peak_bytes_by_kind": {"activations": 5e8, "activations.attention": 5e7}}
     for id, words in (("ava.formula_activations", "176 MB for all 14 layers"), ("ava.formula_attention", "12.6 MB a layer")):
         runs = {name: estimate for name in dry_runs.DRY_CLAIMS[id].runs}
         (row,) = rows_of([entry for entry in ALL if entry["id"] == id], {id: runs})
-        assert row.measured.startswith(words)
+        assert row.decided.startswith(words)
 
 
 # Of input.
@@ -330,14 +398,15 @@ def test_parts_of_a_claim_that_hold_are_named():
     runs = {name: {"peak_bytes_by_kind": {"parameters": bytes_}, "model": {"parameters": 1}}
             for name, bytes_ in (("fp32", 4), ("bf16", 2), ("fp8", 1.2))}
     (row,) = rows_of([entry], {entry["id"]: runs})
-    assert (row.verdict, row.note) == ("holds when", "taken for fp32, bf16 alone")
-    assert row.measured.startswith("fp32 28 GB, bf16 14 GB, fp8 8.4 GB (dry run: `estimate --config dense-7b`; ")
+    assert row.verdict == "right in part"
+    assert row.decided == "fp32 28 GB, bf16 14 GB, fp8 8.4 GB; right: fp32, bf16; overstated: fp8"
+    assert row.evidence[1].startswith("fp32 28 GB, bf16 14 GB, fp8 8.4 GB (dry run: `estimate --config dense-7b`; ")
 
 
 def test_reading_ahead_by_formula():
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.data_pipeline"]
     (row,) = rows_of([entry], {})
-    assert row.measured == "33 batches become 17, 48 % less (by formula)" and row.verdict == "holds when"
+    assert row.decided == "33 batches become 17, 48 % less" and row.verdict == "right in part"
 
 
 def test_dry_runs_of_other_settings_are_refused(tmp_path):

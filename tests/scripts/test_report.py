@@ -12,7 +12,7 @@ import yaml
 from report_calls import ROOT, call, refused, sweep_of
 
 from report import document, figures, rendering
-from report.claims import findings, stated
+from report.claims import findings, outcomes, stated
 from report.plots import theme
 
 
@@ -32,31 +32,22 @@ def interval(low: float, high: float) -> figures.Interval:
 
 
 @pytest.mark.parametrize("claimed, measured, expected", [
-    ((50, 50), (50, 50), "confirmed"), ((50, 50), (45, 55), "confirmed"),  # a tenth either way
-    ((50, 50), (44.9, 50), "partly"), ((50, 50), (55, 55.1), "partly"),
-    ((40, 50), (36, 55), "confirmed"), ((40, 50), (35.9, 55), "partly"),
-    ((50, 50), (22.5, 23), "partly"), ((50, 50), (10, 22.4), "refuted"),  # half of it is 25
-    ((50, 50), (110, 111), "partly"), ((50, 50), (110.1, 120), "refuted"),  # twice is 100
-    ((50, 50), (-50, -50), "refuted"), ((-10, -10), (-12, -8), "confirmed"), ((-10, -10), (10, 10), "refuted"),
-    ((-10, -10), (-22, -22), "partly"), ((-10, -10), (-22.1, -22.1), "refuted"), ((-10, -10), (-5, -5), "partly"),
-    ((0, 0), (-2, 2), "confirmed"), ((0, 0), (1, 3), "partly"), ((0, 0), (3, 4), "refuted"),
-    ((10, 20), (-200, 300), "partly"),  # knows next to nothing, so it refutes nothing
+    ((50, 50), (50, 50), "right"), ((50, 50), (45, 55), "right"),  # a tenth either way
+    ((50, 50), (44.9, 50), None), ((50, 50), (55, 55.1), None), ((50, 50), (55.1, 60), "understated"),
+    ((40, 50), (36, 55), "right"), ((40, 50), (35.9, 55), None), ((50, 50), (10, 44.9), "overstated"),
+    ((50, 50), (-50, -50), "overstated"), ((-10, -10), (-12, -8), "right"), ((-10, -10), (10, 10), "understated"),
+    ((0, 0), (-2, 2), "right"), ((0, 0), (1, 3), None), ((0, 0), (3, 4), "understated"),
+    ((10, 20), (-200, 300), None),  # knows next to nothing, so it decides nothing
 ])
-def test_verdicts(claimed, measured, expected):
-    assert findings.verdict(*claimed, interval(*measured)) == expected
+def test_outcomes_of_intervals(claimed, measured, expected):
+    opposite = {"overstated": "understated", "understated": "overstated"}
+    assert outcomes.of_interval(*claimed, interval(*measured), True) == expected
+    assert outcomes.of_interval(*claimed, interval(*measured), False) == opposite.get(expected, expected)
 
 
 def claim(**changes) -> stated.Claim:
     return stated.Claim(**{"id": "a.b", "guide": "A", "text": "t", "figure": "f", "measure": "memory saved", "low": 40,
                            "high": 50, "of": "", "arithmetic": "", **changes})
-
-
-def test_direction_of_what_differs():
-    assert [findings.direction(claim(), interval(value, value)) for value in (45, 30, 60, -5)] == \
-        ["", "less", "more", "the opposite"]
-    faster = claim(low=-10, high=-10)
-    assert [findings.direction(faster, interval(value, value)) for value in (-10, -5, -30, 5)] == \
-        ["", "less", "more", "the opposite"]
 
 
 GUIDES = {"schema": 1, "guides": {"a": "A guide"}, "claims": [
@@ -94,15 +85,15 @@ def test_claims_are_held_against_what_they_name(tmp_path):
 
 
 def test_which_case_measures_which_claim(tmp_path):
-    rows = [made.record(), made.record("half"), made.record("both", techniques=["half", "other"]),
+    rows = [made.record(), made.record("half"), made.record("both", activations=400, techniques=["half", "other"]),
             made.record("three", techniques=["half", "other", "third"]), made.failed("other")]
     techniques = [stated.Technique("half", [], ["a.half"]), stated.Technique("other", [], ["a.other"]),
                   stated.Technique("all", ["other", "half"], ["a.all"])]
     claimed = [claim(id=f"a.{name}") for name in ("half", "other", "all", "none")]
     found = findings.findings_of(claimed, techniques, sweep_of(tmp_path, rows))
-    assert [(one.claim.id, one.case and one.case.name, one.verdict) for one in found] == [
-        ("a.half", "half", "refuted"), ("a.other", "other", "not measured"), ("a.all", "both", "refuted"),
-        ("a.none", None, "not measured")]
+    assert [(one.claim.id, one.case and one.case.name, one.outcome) for one in found] == [
+        ("a.half", "half", "overstated"), ("a.other", "other", None), ("a.all", "both", "overstated"),
+        ("a.none", None, None)]
 
 
 def test_the_projects_claims_and_techniques_can_be_read(tmp_path):
@@ -179,15 +170,15 @@ def test_verdicts_are_those_of_the_page_of_claims(tmp_path):
         assert call(tmp_path, "--out", tmp_path, *options).returncode == 0
         return (tmp_path / "report.md").read_text()
 
-    assert "verdict" not in reported()
+    assert "claims: right" not in reported()
     (tmp_path / "dry_runs.json").write_text('{"schema": 1, "runs": []}')
     assert "`claims.md`, which `scripts/claims.py` makes," in reported()
     judged = subprocess.run([sys.executable, ROOT / "scripts/claims.py", tmp_path, *options], capture_output=True, text=True,
                             check=True)
-    text, counts = reported(), judged.stdout.strip().partition(": ")[2].removesuffix(".")
-    assert f"3 claims of guides: {counts}. [claims.md](claims.md) has" in text
-    rows = [line for line in text.splitlines() if "recompute_full | " in line and "added step time" in line]
-    assert rows and not any(word in text for word in ("confirmed", "partly", "refuted"))
+    text = reported()
+    assert f"{judged.stdout.strip()} [claims.md](claims.md) has" in text and "Claimed beside measured" not in text
+    assert "a.half" not in text, "claims.md beside it has the claims"
+    assert '<details id="a.half">' in (tmp_path / "report.html").read_text()
     assert '<a href="claims.md">claims.md</a>' in (tmp_path / "report.html").read_text()
 
 
@@ -223,8 +214,8 @@ def test_markdown_tables_are_regular_and_pictures_lie_beside(made_report):
 
 
 @pytest.mark.parametrize("text, html", [
-    ("`a * b` **holds**", '<code>a * b</code> <strong class="green">holds</strong>'),
-    ("**red** **bold `c`**", '<strong class="red">red</strong> <strong>bold <code>c</code></strong>'),
+    ("`a * b` **right**", '<code>a * b</code> <strong class="green">right</strong>'),
+    ("**wrong** **bold `c`**", '<strong class="red">wrong</strong> <strong>bold <code>c</code></strong>'),
     ("[claims.md](claims.md) a_b_c", '<a href="claims.md">claims.md</a> a_b_c'),
     ("1 < 2 & <i>", "1 &lt; 2 &amp; &lt;i&gt;"), ("`<b>`", "<code>&lt;b&gt;</code>"),
     ("saved 5 % `5 %`", "saved 5\N{NO-BREAK SPACE}% <code>5 %</code>"),

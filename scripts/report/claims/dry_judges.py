@@ -3,11 +3,12 @@ estimates by the names of the runs, the figures of the claim, and what else stan
 import math
 from collections.abc import Callable
 
-from .findings import STATE, widened
+from .findings import STATE
+from .outcomes import RIGHT, Outcome, of_need, of_percent, of_size, of_whether
 
 GB, MB = 1e9, 1e6
-# What was found, in words, and whether each part of the claim holds; None: not known here. The part "" is the whole.
-Judged = tuple[str, dict[str, bool | None]]
+# What was found, in words, and the outcome of each part of the claim. The part "" is the whole.
+Judged = tuple[str, dict[str, Outcome]]
 
 
 def gb(value: float) -> str:
@@ -16,11 +17,6 @@ def gb(value: float) -> str:
 
 def mb(value: float) -> str:
     return f"{value / MB:.3g} MB"
-
-
-def within(value: float, low: float, high: float | None = None) -> bool:
-    """From `low` to `high`, or at `low`. A tenth more or less is what a guide's rounding takes."""
-    return 0.9 * low <= value <= 1.1 * (low if high is None else high)
 
 
 def of_7b(estimate: dict, kind: str) -> float:
@@ -35,7 +31,7 @@ def state_7b(runs: dict, figures: dict) -> Judged:
     (run,) = runs.values()
     held = {kind: of_7b(run, kind) for kind in KINDS}
     return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in held.items()) + " at 7e9 parameters", \
-        {kind: within(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in held.items()}
+        {kind: of_need(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in held.items()}
 
 
 def card_of(run: dict) -> str:
@@ -43,14 +39,11 @@ def card_of(run: dict) -> str:
 
 
 def fits_each_rank(runs: dict, figures: dict, device_gb: float = 0) -> Judged:
-    """Whether the fullest data-parallel rank of each run fits its card. What else a claim divides the model by is not run."""
+    """Whether the fullest rank of each run fits its card."""
     card = GB * figures.get("device_gb", device_gb)
     found = [f"{gb(run['on_card_bytes'])} with {name}" + (f" ({gb(run['host_bytes'])} on the host)" if run["host_bytes"] > GB else "")
              for name, run in runs.items()]
-    lacking = [name.replace("_parallel", "") for name in ("tensor_parallel", "pipeline_parallel") if name in figures]
-    parts: dict = {name: run["on_card_bytes"] <= card or (None if lacking else False) for name, run in runs.items()}
-    if lacking:
-        parts = {name: holds for name, holds in parts.items() if holds} | {f"dividing over {' and '.join(lacking)} ranks": None}
+    parts = {name: of_whether(run["on_card_bytes"] <= card) for name, run in runs.items()}
     (name,) = {card_of(run) for run in runs.values()}
     return f"the fullest of {figures['devices']} ranks takes {', '.join(found)} on {name}; a card has {gb(card)}", parts
 
@@ -63,23 +56,22 @@ def zero_saves(runs: dict, figures: dict, stage: int) -> Judged:
         state = 1 - sum(own[kind] for kind in KINDS) / sum(whole[kind] for kind in KINDS)
         return 100 * state, 100 * (1 - own["peak_bytes"] / whole["peak_bytes"])
     saved = {name: shares(run) for name, run in runs.items()}
-    low, _ = widened(figures["memory_saved_percent"], figures["memory_saved_percent"])
     return "saves " + ", ".join(f"{state:.0f} % of state ({peak:.0f} % of the peak) on {name}" for name, (state, peak) in saved.items()), \
-        {f"its memory, of state, on {name}": state >= low for name, (state, _) in saved.items()}
+        {f"on {name}": of_percent(state, figures["memory_saved_percent"]) for name, (state, _) in saved.items()}
 
 
 def gathers_once(runs: dict, _: dict) -> Judged:
     """Kept weights travel as often as ZeRO-2's, once a step."""
     sent = {name: run["sent_bytes"] for name, run in runs.items()}
     return ", ".join(f"{name} sends {mb(bytes_)}" for name, bytes_ in sent.items()) + " a step", \
-        {"": within(sent["kept"], sent["ZeRO-2"]) and sent["kept"] < 0.9 * sent["resharded"]}
+        {"": of_whether(of_need(sent["kept"], sent["ZeRO-2"]) == RIGHT and sent["kept"] < 0.9 * sent["resharded"])}
 
 
 def precision_7b(runs: dict, figures: dict) -> Judged:
     held = {name: run["peak_bytes_by_kind"]["parameters"] / run["model"]["parameters"] * 7e9
             for name, run in runs.items()}
     return ", ".join(f"{name} {gb(bytes_)}" for name, bytes_ in held.items()), \
-        {name: within(bytes_, GB * figures[f"{name}_gb"]) for name, bytes_ in held.items()}
+        {name: of_need(bytes_, GB * figures[f"{name}_gb"]) for name, bytes_ in held.items()}
 
 
 def attention_of(estimate: dict) -> float:
@@ -90,32 +82,34 @@ def scores(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     layer = figures["bytes_per_head"] * figures["heads"]
     return f"{gb(held)} more than flash attention at the peak of one layer; one tensor of scores is {gb(layer)}", \
-        {"": held >= 0.9 * layer}
+        {"": of_whether(held >= 0.9 * layer)}
 
 
 def flash(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["flash"])
-    return f"{held / 1e6:.0f} MB of attention at the peak of one layer", \
-        {"": within(held, 0, MB * figures["per_layer_mb"])}
+    return f"{held / 1e6:.0f} MB of attention at the peak of one layer: queries, keys, values and the result", \
+        {"": of_need(held, MB * figures["per_layer_mb"])}
 
 
 def fits(runs: dict, _: dict) -> Judged:
     (run,) = runs.values()
     peak, taken, limit = (run[name] / 2**30 for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
-    return f"{taken:.2f} of {limit:.0f} GiB taken on {card_of(run)}, of tensors {peak:.2f} GiB", {"": run["fits"]}
+    return f"{taken:.2f} of {limit:.0f} GiB taken ({taken / limit:.0%}) on {card_of(run)}, of tensors {peak:.2f} GiB", \
+        {"": of_whether(run["fits"])}
 
 
 def nano(runs: dict, figures: dict) -> Judged:
     before, after = (runs[name]["on_card_bytes"] for name in ("textbook", "everything"))
     low, high = figures["optimized_gb"]
     return f"{gb(before)} becomes {gb(after)} on {card_of(runs['everything'])}, {before / after:.1f} times less", \
-        {"": after <= GB * high and before / after >= 0.9 * figures["original_gb"] / high}
+        {"before": of_need(before, GB * figures["original_gb"]), "after": of_need(after, GB * low, GB * high)}
 
 
 def rtx_3090(runs: dict, figures: dict) -> Judged:
     low, high = figures["claimed_memory_gb"]
     taken = runs["preset"]["on_card_bytes"]
-    return f"{gb(taken)} taken on {card_of(runs['preset'])}", {"": within(taken, GB * low, GB * high)}
+    return f"{gb(taken)} taken on {card_of(runs['preset'])}", \
+        {"memory": of_size(taken, GB * low, GB * high), "tokens/s": None}
 
 
 def state_100m(runs: dict, figures: dict) -> Judged:
@@ -124,7 +118,7 @@ def state_100m(runs: dict, figures: dict) -> Judged:
     found = {"parameters": of_100m("adamw", "parameters"), "gradients": of_100m("adamw", "gradients"),
              "adamw": of_100m("adamw", "optimizer"), "adafactor": of_100m("adafactor", "optimizer")}
     return ", ".join(f"{name} {bytes_ / 1e6:.0f} MB" for name, bytes_ in found.items()), \
-        {name: within(bytes_, MB * figures[f"{name}_mb"]) for name, bytes_ in found.items()}
+        {name: of_need(bytes_, MB * figures[f"{name}_mb"]) for name, bytes_ in found.items()}
 
 
 def breakdown(runs: dict, figures: dict) -> Judged:
@@ -134,15 +128,14 @@ def breakdown(runs: dict, figures: dict) -> Judged:
              "optimizer": kinds["optimizer"] + kinds["master"], "attention": kinds["activations.attention"],
              "activations": kinds["activations"] - kinds["activations.attention"]}
     percent = {kind: 100 * bytes_ / total for kind, bytes_ in share.items()}
-    claimed = {kind: widened(figures[f"{kind}_percent"], figures[f"{kind}_percent"]) for kind in percent}
-    holds = all(claimed[kind][0] <= value <= claimed[kind][1] for kind, value in percent.items())
-    return ", ".join(f"{kind} {value:.0f} %" for kind, value in percent.items()), {"": holds}
+    return ", ".join(f"{kind} {value:.0f} %" for kind, value in percent.items()), \
+        {kind: of_percent(value, figures[f"{kind}_percent"], more_is_better=False) for kind, value in percent.items()}
 
 
 def optimizer_states(runs: dict, figures: dict) -> Judged:
     held = {name: run["state_bytes"]["optimizer"] / run["state_bytes"]["parameters"] for name, run in runs.items()}
     return ", ".join(f"{name} {ratio:.2f}" for name, ratio in held.items()) + " times the weights", \
-        {name: within(ratio, figures[name]) for name, ratio in held.items()}
+        {name: of_need(ratio, figures[name]) for name, ratio in held.items()}
 
 
 def offload(runs: dict, figures: dict) -> Judged:
@@ -152,14 +145,14 @@ def offload(runs: dict, figures: dict) -> Judged:
     peak = saved(lambda run: run["peak_bytes"])
     state = saved(lambda run: sum(run["peak_bytes_by_kind"][kind] for kind in STATE))
     return f"saves {peak:.0f} % of the whole peak, {state:.0f} % of state", \
-        {"its memory": within(peak, *figures["memory_saved_percent"]), "its time": None}
+        {"memory": of_percent(peak, *figures["memory_saved_percent"]), "time": None}
 
 
 def int8_activations(runs: dict, figures: dict) -> Judged:
     before, after = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("16 bits", "int8"))
     saved = 100 * (1 - after / before)
     return f"{gb(before)} of activations in 16 bits become {gb(after)}, {saved:.0f} % less", \
-        {"": within(saved, figures["memory_saved_percent"])}
+        {"": of_percent(saved, figures["memory_saved_percent"])}
 
 
 def extra_percent(runs: dict) -> float:
@@ -172,8 +165,8 @@ def counted_text(percent: float) -> str:
 
 
 def extra_arithmetic(runs: dict, figures: dict) -> Judged:
-    low, high = widened(figures["extra_compute_percent"], figures["extra_compute_percent"])
-    return counted_text(extra_percent(runs)), {"": low <= extra_percent(runs) <= high}
+    return counted_text(extra_percent(runs)), \
+        {"": of_percent(extra_percent(runs), figures["extra_compute_percent"], more_is_better=False)}
 
 
 PARTS_OF_MOE = {"expert_parameters": "parameters.experts", "routing": "activations.routing",
@@ -184,7 +177,7 @@ def memory_of_moe(runs: dict, figures: dict) -> Judged:
     run = runs["capacity"]
     held = {part: run["peak_bytes_by_kind"][PARTS_OF_MOE[part]] for part in figures["parts"]}
     return ", ".join(f"{part.replace('_', ' ')} {bytes_ / 2**20:.1f} MiB" for part, bytes_ in held.items()) + \
-        f" of a peak of {run['peak_bytes'] / 2**20:.1f} MiB", {"": all(held.values())}
+        f" of a peak of {run['peak_bytes'] / 2**20:.1f} MiB", {"": of_whether(all(held.values()))}
 
 
 def read_ahead(_: dict, figures: dict) -> Judged:
@@ -192,7 +185,15 @@ def read_ahead(_: dict, figures: dict) -> Judged:
     before, after = (figures["workers"] * depth + 1 for depth in figures["prefetch"])
     saved = 100 * (1 - after / before)
     return f"{before} batches become {after}, {saved:.0f} % less", \
-        {"its memory": within(saved, figures["memory_saved_percent"]), "its time": None}
+        {"memory": of_percent(saved, figures["memory_saved_percent"]), "time": None}
+
+
+def divides_state(runs: dict, _: dict) -> Judged:
+    """Whether N ranks that share each matrix, or the layers, hold an Nth of the state each."""
+    whole = sum(runs["one rank"]["state_bytes"].values())
+    shares = {name: sum(run["state_bytes"].values()) / whole for name, run in runs.items() if name != "one rank"}
+    return ", ".join(f"{name} hold {100 * share:.0f} % of the state each" for name, share in shares.items()), \
+        {name: of_need(share, 1 / int(name.split()[0])) for name, share in shares.items()}
 
 
 def product(figures: dict, *names: str) -> float:
@@ -200,8 +201,10 @@ def product(figures: dict, *names: str) -> float:
 
 
 def formula_of_data(_: dict, figures: dict) -> Judged:
-    total = product(figures, "workers", "prefetch", "batch", "sequence", "bytes")
-    return f"{total:,.0f} bytes", {"": within(total, GB * figures["claimed_gb"])}
+    """What batches read ahead take, as read_ahead() counts them."""
+    batches = figures["workers"] * figures["prefetch"] + 1
+    total = batches * product(figures, "batch", "sequence", "bytes")
+    return f"{batches} batches take {total:,.0f} bytes", {"": of_size(total, GB * figures["claimed_gb"])}
 
 
 def formula_of_activations(runs: dict, figures: dict) -> Judged:
@@ -210,12 +213,12 @@ def formula_of_activations(runs: dict, figures: dict) -> Judged:
     kept, recomputed = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("kept", "recomputed"))
     return f"{mb(total)} for all {figures['layers']} layers by the formula; counted are {mb(kept)}, {mb(recomputed)} " \
         "recomputed", \
-        {"its total": within(kept, GB * figures["total_gb"]),
-         "recomputed": within(recomputed, GB * figures["recomputed_gb"])}
+        {"in all": of_size(kept, GB * figures["total_gb"]),
+         "recomputed": of_size(recomputed, GB * figures["recomputed_gb"])}
 
 
 def formula_of_scores(runs: dict, figures: dict) -> Judged:
     layer = product(figures, "batch", "heads", "sequence", "sequence", "bytes")
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     return f"{mb(layer)} a layer by the formula; counted are {mb(held)} more than flash attention holds", \
-        {"": within(held, MB * figures["per_layer_mb"])}
+        {"": of_size(held, MB * figures["per_layer_mb"])}

@@ -10,10 +10,13 @@ import yaml
 
 from ..figures import Interval
 from ..records import ReportError
-from . import dry_judges
-from .stated import Technique
+from . import dry_judges, findings
+from .findings import Finding
+from .stated import ARITHMETIC, BATCH, MEMORY_OF, SAVED, Claim, Technique
+from .verdicts import Measurement, brief
 
 SCHEMA = 1
+WIDER = 4  # times the batch of the run `more`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +36,49 @@ DRY_CLAIMS = {claim: dry_claim(**entry) for claim, entry in
               yaml.safe_load((pathlib.Path(__file__).parent / "dry_runs.yaml").read_text()).items()}
 
 
-def counted(claim: str, runs: dict) -> Interval | None:
-    """The extra arithmetic of a claim in percent, where sweeps judge its other figures; None without such runs."""
-    dry = DRY_CLAIMS.get(claim)
+def saved(runs: dict, of: str) -> float:
+    """Percent of this memory, the whole peak if it has no name, that the run `more` saves of the run `none`."""
+    def held(run: dict) -> float:
+        return sum(run["peak_bytes_by_kind"][kind] for kind in MEMORY_OF[of]) if of else run["peak_bytes"]
+    return 100 * (1 - held(runs["more"]) / held(runs["none"]))
+
+
+def larger_batch(runs: dict) -> float:
+    """Percent that the batch of the run `more` can grow until it has the peak of the run `none`. The run `wider` has WIDER
+    times its batch, and peaks grow evenly."""
+    none, more, wider = (runs[name]["peak_bytes"] for name in ("none", "more", "wider"))
+    return 100 * (WIDER - 1) * (none - more) / (wider - more)
+
+
+def counted(claim: Claim, runs: dict) -> Finding | None:
+    """What the pair of runs `none` and `more` says of the figure; None without such runs, or where it says nothing."""
+    dry = DRY_CLAIMS.get(claim.id)
     if dry is None or dry.judge or runs.keys() != dry.runs.keys():
         return None
-    return Interval(*[dry_judges.extra_percent(runs)] * 3)
+    if claim.measure == SAVED and claim.of in ("", *MEMORY_OF):
+        value = saved(runs, claim.of)
+    elif claim.measure == ARITHMETIC:
+        value = dry_judges.extra_percent(runs)
+    elif claim.measure == BATCH and "wider" in runs:
+        value = larger_batch(runs)
+    else:
+        return None
+    return findings.found(claim, None, Interval(value, value, value))
+
+
+def measurement(claims: list[Claim], runs: dict) -> Measurement | None:
+    """What the dry runs of a claim say of its figures."""
+    found = [finding for claim in claims if (finding := counted(claim, runs))]
+    if not found:
+        return None
+    said = ", ".join(dict.fromkeys(map(brief, found)))
+    return Measurement(f"dry run of {shared_words(found[0].claim.id)}", f"{said} ({how_found(found[0].claim.id)})", found)
+
+
+def shared_words(claim: str) -> str:
+    """What the runs `none` and `more` have in common: the model and its sizes."""
+    none, more = (DRY_CLAIMS[claim].runs[name] for name in ("none", "more"))
+    return "`" + " ".join(word for word in none if word in more and not word.startswith("--")) + "`"
 
 
 def estimate(program: pathlib.Path, words: list[str]) -> dict:
@@ -49,14 +89,16 @@ def estimate(program: pathlib.Path, words: list[str]) -> dict:
     full = json.loads(run.stdout)
     kept = ("model", "gpu", "peak_bytes", "on_card_bytes", "peak_bytes_by_kind", "state_bytes", "host_bytes", "nvme_bytes",
             "sent_bytes", "memory_limit_bytes", "fits")
-    flops = sum(amount for term, amount in full["step_work"].items() if term.startswith(("products", "attention")))
+    # Of ranks that share matrices or layers the program states no work of a step.
+    flops = sum(amount for term, amount in (full["step_work"] or {}).items() if term.startswith(("products", "attention")))
     ranks = {"ranks": full["ranks"]} if "ranks" in full else {}
     return {name: full[name] for name in kept} | {"flops": flops} | ranks
 
 
-def settings_of(claim: str) -> str:
+def how_found(claim: str) -> str:
     """The dry runs of a claim as calls of the program."""
-    return "; ".join(f"`estimate {' '.join(words)}`" for words in DRY_CLAIMS[claim].runs.values())
+    calls = "; ".join(f"`estimate {' '.join(words)}`" for words in DRY_CLAIMS[claim].runs.values())
+    return f"dry run: {calls}" if calls else "by formula"
 
 
 def made_by(program: pathlib.Path) -> dict:

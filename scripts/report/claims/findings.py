@@ -4,45 +4,36 @@ import statistics
 
 from ..figures import Case, Interval, Sweep
 from ..records import Record
-from .stated import ARITHMETIC, MEMORY_OF, SAVED, SPEED, STEP_TIME, Claim, Technique
+from . import outcomes
+from .stated import COUNTED, MEMORY_OF, SAVED, SPEED, STEP_TIME, Claim, Technique
 
 STATE = ("parameters", "master", "gradients", "optimizer")
 # Savings are always stated of these kinds of memory and of the whole peak, whatever kind the claim names.
 BESIDE = {"activation memory": MEMORY_OF["activation memory"], "state": STATE}
 
 
+CHECKPOINT = "activations.checkpoint"  # the setting that says which blocks are recomputed
+# A part of a combination that alone peaks this near to the whole leaves nothing for the rest to do.
+AS_LOW = 1.01
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
+    """case: None for dry runs, and where no case measures the claim."""
+
     claim: Claim
     case: Case | None
     measured: Interval | None  # percent
-    verdict: str
+    outcome: outcomes.Outcome = None
     outside: str = ""  # why the case says nothing of the claim
+    undecided: str = ""  # why the measured interval decides nothing
 
 
-def widened(low: float, high: float) -> tuple[float, float]:
-    return low - max(2, abs(low) / 10), high + max(2, abs(high) / 10)
-
-
-def verdict(low: float, high: float, measured: Interval) -> str:
-    """Of an interval against what is claimed, all in percent. "confirmed": all of it lies within the claim, widened;
-    "partly": it reaches into what lies between half of the claim and twice the claim, widened alike, so that the effect
-    is there in another size; "refuted": neither."""
-    claimed, near = widened(low, high), widened(min(low / 2, low * 2), max(high / 2, high * 2))
-    if claimed[0] <= measured.low and measured.high <= claimed[1]:
-        return "confirmed"
-    return "partly" if measured.low <= near[1] and near[0] <= measured.high else "refuted"
-
-
-def direction(claim: Claim, measured: Interval) -> str:
-    """How the effect differs from the one claimed: "less", "more", "the opposite", or "" where it doesn't."""
-    sign = 1 if claim.low + claim.high >= 0 else -1
-    low, high, value = sorted((sign * claim.low, sign * claim.high)) + [sign * measured.value]
-    if low <= value <= high:
-        return ""
-    if value > high:
-        return "more"
-    return "the opposite" if value < 0 else "less"
+def found(claim: Claim, case: Case | None, measured: Interval, one_round: bool = False) -> Finding:
+    if one_round:
+        return Finding(claim, case, measured, undecided="one round alone")
+    outcome = outcomes.of_interval(claim.low, claim.high, measured, claim.more_is_better)
+    return Finding(claim, case, measured, outcome, undecided="" if outcome else "the interval is too wide")
 
 
 def held(run: Record, kinds: tuple[str, ...]) -> float:
@@ -62,7 +53,7 @@ def step_time(case: Case) -> Interval | None:
 
 def measure(claim: Claim, case: Case) -> Interval | None:
     """What the case measures for this figure, in percent of the baseline; None where it doesn't measure it."""
-    if claim.measure == ARITHMETIC:
+    if claim.measure in COUNTED:
         return None
     if claim.measure == SPEED:
         return case.speed_ratio and case.speed_ratio.through(lambda ratio: 100 * (ratio - 1))
@@ -80,14 +71,14 @@ def savings(case: Case) -> dict[str, Interval]:
     return {of: ratio.through(lambda share: 100 * (1 - share)) for of, ratio in ratios.items() if ratio}
 
 
-def find(claim: Claim, case: Case | None) -> Finding:
+def find(claim: Claim, case: Case | None, idle: str = "") -> Finding:
+    """idle: why the case can't show what its techniques do."""
     measured = measure(claim, case) if case else None
     if not measured:
-        return Finding(claim, case, None, "not measured")
-    if outside := claim.condition.excludes(case):
-        return Finding(claim, case, measured, "outside", outside)
-    alone = claim.measure != SAVED and case.one_round
-    return Finding(claim, case, measured, "one round" if alone else verdict(claim.low, claim.high, measured))
+        return Finding(claim, case, None)
+    if outside := claim.condition.excludes(case) or idle:
+        return Finding(claim, case, measured, outside=outside)
+    return found(claim, case, measured, claim.measure != SAVED and case.one_round)
 
 
 def added(case: Case, sweep: Sweep) -> set[str]:
@@ -102,6 +93,41 @@ def says(claim: Claim, case: Case, sweep: Sweep) -> bool:
     return claim.measure == SAVED or not offloads or bool(sweep.machine.get("gpu"))
 
 
+def beside(case: Case, sweep: Sweep) -> dict[str, Case]:
+    """The other cases that add one technique to the same baseline, by its name."""
+    others = [other for other in sweep.cases if other is not case and other.baseline == case.baseline and other.runs]
+    return {next(iter(new)): other for other in others if len(new := added(other, sweep)) == 1}
+
+
+def idle_part(case: Case, sweep: Sweep, techniques: list[Technique]) -> str:
+    """The part of a combination that alone peaks as low as the whole; "" without one."""
+    new, others = added(case, sweep), beside(case, sweep)
+    whole = [row for row in techniques if row.parts and new in ({row.name}, set(row.parts))]
+    return next((name for row in whole for name in row.parts
+                 if name in others and others[name].peak.value <= AS_LOW * case.peak.value), "")
+
+
+def same_recomputation(case: Case, sweep: Sweep, techniques: list[Technique]) -> str:
+    """The technique that recomputes other blocks than this case and peaks at the very same bytes; "" without one."""
+    recompute = {row.name for row in techniques if CHECKPOINT in row.settings and not row.parts}
+    new = added(case, sweep)
+    if len(new) != 1 or not new <= recompute:
+        return ""
+    return next((name for name, other in beside(case, sweep).items()
+                 if name in recompute and other.peak.value == case.peak.value), "")
+
+
+def idle(case: Case, sweep: Sweep, techniques: list[Technique]) -> str:
+    """Why the case can't show what its techniques do; "" where it can."""
+    if not case.runs:
+        return ""
+    if part := idle_part(case, sweep, techniques):
+        return f"`{part}` alone peaks as low, so that the rest has no effect there"
+    if same := same_recomputation(case, sweep, techniques):
+        return f"`{same}` peaks at the same bytes: too few layers to tell them apart"
+    return ""
+
+
 def findings_of(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> list[Finding]:
     """A finding for each case that measures a claim, i.e. adds to its baseline the technique that it's about, or all
     the parts of that, and nothing else; one that isn't measured for a claim that no case measures."""
@@ -112,5 +138,5 @@ def findings_of(claims: list[Claim], techniques: list[Technique], sweep: Sweep) 
         cases = [case for case in sweep.cases
                  if case.baseline and case.family != "ladder" and added(case, sweep) in about
                  and says(claim, case, sweep)]
-        findings += [find(claim, case) for case in cases or [None]]
+        findings += [find(claim, case, idle(case, sweep, techniques)) for case in cases] or [find(claim, None)]
     return findings

@@ -1,4 +1,5 @@
-"""The verdict on a claim: by dry runs, by the bytes of an optimizer's state, by crossovers or by sweeps."""
+"""The verdict on a claim: by dry runs, by the bytes of an optimizer's state, by crossovers or by sweeps. What is wrong
+with the claim's own sums stands beside it and decides nothing."""
 import dataclasses
 import pathlib
 
@@ -7,33 +8,38 @@ import yaml
 from .. import figures
 from ..format import times
 from ..records import ReportError
-from . import dry_judges, dry_runs, findings, rank_speeds
-from .stated import ARITHMETIC, UNJUDGED, Claim, Technique, figure_text
-from .verdicts import Measurement, Verdicts
+from . import dry_runs, findings, outcomes, rank_speeds
+from .outcomes import OVERSTATED, RIGHT, UNTESTED, Outcome
+from .stated import ARITHMETIC, UNJUDGED, Claim, Technique, figure_text, is_figure
+from .verdicts import Measurement, Verdicts, of_case
 
-HOLDS, HOLDS_WHEN, FAILS = "holds", "holds when", "does not hold"
-WRONG_ARITHMETIC, NOT_MEASURABLE = "its own arithmetic is wrong", "not measurable here"
-VERDICTS = (HOLDS, HOLDS_WHEN, FAILS, WRONG_ARITHMETIC, NOT_MEASURABLE)
-# {the beginning of an id: why those claims are out of reach}
+# {the beginning of an id: why those claims are untested}
 REASONS = {begin: why
            for why, begins in yaml.safe_load((pathlib.Path(__file__).parent / "reasons.yaml").read_text()).items()
            for begin in begins}
-NO_FIGURE = "no figure is claimed that could be held against a measurement"
+NO_FIGURE = "no figure is claimed"
 NO_CASE = "no record of a case that says"
 
 
 @dataclasses.dataclass
 class Row:
+    """One claim. decided: the measurement that decided it, in a few words; untested: what of it is not, and why; sums:
+    what is wrong with its own arithmetic; evidence: all that it claims and that was measured, whether or not it decided."""
+
     id: str
     text: str
     claimed: str
-    measured: str
     verdict: str  # one of VERDICTS
-    note: str = ""
+    decided: str = ""
+    untested: list[str] = dataclasses.field(default_factory=list)
+    sums: str = ""
+    evidence: list[str] = dataclasses.field(default_factory=list)
 
 
-def claimed_text(entry: dict) -> str:
-    return ", ".join(figure_text(name, value) for name, value in entry.get("figures", {}).items())
+def claimed_text(entry: dict, settings: bool = False) -> str:
+    """The figures that it claims, with the settings that it claims them for."""
+    return ", ".join(figure_text(name, value) for name, value in entry.get("figures", {}).items()
+                     if settings or is_figure(name))
 
 
 def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
@@ -78,27 +84,20 @@ class Judge:
     def row(self, entry: dict) -> Row:
         row = (self.by_dry_run(entry) or self.by_state(entry) or self.by_crossover(entry) or self.by_sweep(entry)
                or self.unmeasured(entry))
-        wrong = entry.get("arithmetic")
-        if wrong and row.verdict == NOT_MEASURABLE:
-            row.verdict, row.note = WRONG_ARITHMETIC, wrong
-        elif wrong:
-            row.note = "; ".join(filter(None, [row.note, f"{WRONG_ARITHMETIC}: {wrong}"]))
+        row.sums = entry.get("arithmetic", "")
         return row
 
+    def of(self, claim: str) -> list[Claim]:
+        return [one for one in self.claimed if one.id == claim]
+
     def measurements(self, claim: str) -> list[Measurement]:
-        found: dict[tuple, Measurement] = {}
+        found: dict[tuple, tuple] = {}
         for sweep, finding in self.findings:
             timed = finding.claim.measure == ARITHMETIC and finding.case and finding.case.speed_ratio
             if finding.claim.id == claim and (finding.measured or timed):
-                key = id(sweep), finding.case.name
-                found.setdefault(key, Measurement(sweep, finding.case)).findings.append(finding)
-        return list(found.values())
-
-    def counted(self, claim: str) -> list[findings.Finding]:
-        """Findings on the claim's figures of arithmetic, counted by dry runs."""
-        more = dry_runs.counted(claim, self.dry.get(claim, {}))
-        return [findings.Finding(one, None, more, findings.verdict(one.low, one.high, more)) for one in self.claimed
-                if more and one.id == claim and one.measure == ARITHMETIC]
+                found.setdefault((id(sweep), finding.case.name), (sweep, finding.case, []))[2].append(finding)
+        dry = dry_runs.measurement(self.of(claim), self.dry.get(claim, {}))
+        return [*([dry] if dry else []), *(of_case(*one) for one in found.values())]
 
     def by_dry_run(self, entry: dict) -> Row | None:
         dry, runs = dry_runs.DRY_CLAIMS.get(entry["id"]), self.dry.get(entry["id"], {})
@@ -108,26 +107,21 @@ class Judge:
             found, parts = dry.judge(runs, entry.get("figures", {}))
         except KeyError as missing:
             raise ReportError(f"claims: {entry['id']} has no figure {missing}, which it is judged by") from None
-        found, parts = self.with_speed(entry, f"{found} ({how_found(entry['id'])})", parts)
-        beside = [one.text for one in self.measurements(entry["id"])]
-        measured = found + (f"; beside it {'; '.join(beside)}" if beside else "")
-        good = [part for part, holds in parts.items() if holds]
-        open_ = [f"{part} is not measured here" for part, holds in parts.items() if holds is None]
-        if len(good) == len(parts):
-            return make_row(entry, measured, HOLDS)
-        if not good and open_:
-            return make_row(entry, measured, NOT_MEASURABLE, "; ".join(open_))
-        note = "; ".join([f"taken for {', '.join(good)} alone", *open_]) if good else ""
-        return make_row(entry, measured, HOLDS_WHEN if good else FAILS, note)
+        speed, speeds = self.speeds(entry)
+        parts |= speeds
+        evidence = [f"{found} ({dry_runs.how_found(entry['id'])})", *filter(None, [speed])]
+        evidence += [f"{one.text}; beside the dry runs, decides nothing" for one in self.measurements(entry["id"])]
+        untested = [f"{part} is not measured here" for part, outcome in parts.items() if outcome is None]
+        decided = "; ".join(filter(None, [found, speed, by_outcome(parts)]))
+        return make_row(entry, parts.values(), decided, untested, evidence)
 
-    def with_speed(self, entry: dict, found: str, parts: dict) -> tuple[str, dict]:
-        """What dry runs found, with the speed of ranks where the claim names one."""
+    def speeds(self, entry: dict) -> tuple[str, dict[str, Outcome]]:
+        """The speed of ranks where the claim names one."""
         claimed = entry.get("figures", {}).get("speed_percent")
         names = [row.name for row in self.techniques if entry["id"] in row.claims]
         if claimed is None or not names:
-            return found, parts
-        text, speeds = rank_speeds.judged(rank_speeds.beside_whole(self.sweeps, names[0]), claimed)
-        return "; ".join(filter(None, [found, text])), parts | speeds
+            return "", {}
+        return rank_speeds.judged(rank_speeds.beside_whole(self.sweeps, names[0]), claimed)
 
     def by_state(self, entry: dict) -> Row | None:
         if "bytes_per_parameter" not in entry.get("figures", {}):
@@ -143,10 +137,12 @@ class Judge:
         if not held:
             return None
         claimed = entry["figures"]["bytes_per_parameter"]
-        holds = all(dry_judges.within(float(bytes_), claimed, claimed) for bytes_ in held)
-        measured = "; ".join(f"{bytes_} bytes a parameter with a 4-byte master: {name} on {', '.join(titles)}"
-                             for bytes_, of in held.items() for name, titles in of.items())
-        return make_row(entry, measured, HOLDS if holds else FAILS)
+        decided = [f"{bytes_} bytes a parameter with a 4-byte master ({', '.join(f'`{name}`' for name in of)})"
+                   for bytes_, of in held.items()]
+        evidence = [f"{bytes_} bytes a parameter: `{name}` on {', '.join(titles)}"
+                    for bytes_, of in held.items() for name, titles in of.items()]
+        found = [outcomes.of_need(float(bytes_), claimed) for bytes_ in held]
+        return make_row(entry, found, "; ".join(decided), [], evidence)
 
     def by_crossover(self, entry: dict) -> Row | None:
         """Whether sparse attention is faster than flash attention beyond the sequence that the claim names."""
@@ -155,53 +151,54 @@ class Judge:
         points, start = beside_flash(self.sweeps, "block_sparse"), entry.get("figures", {}).get("from_sequence", 0)
         if not points:
             return None
-        measured = "speed over flash attention's: " + ", ".join(point.text for point in points)
+        evidence = [f"speed over flash attention's: {point.text}" for point in points]
         known = [point for point in points if point.rounds >= figures.LEAST_ROUNDS]
-        beyond = [point.speed for point in known if point.sequence > start]
+        beyond = [point for point in known if point.sequence > start]
         if not beyond:
-            return make_row(entry, measured, NOT_MEASURABLE,
-                            f"beyond {start:,} tokens nothing was measured in two rounds")
-        if any(speed.high < 1 for speed in beyond):
-            return make_row(entry, measured, FAILS)
-        if not all(speed.low > 1 for speed in beyond):
-            return make_row(entry, measured, NOT_MEASURABLE, f"beyond {start:,} tokens the interval is too wide")
-        first = min(point.sequence for point in known if point.speed.low > 1)
-        return make_row(entry, measured, HOLDS, f"already from {first:,.0f} tokens on" if first < start else "")
+            return make_row(entry, [], "", [f"beyond {start:,} tokens nothing was measured in two rounds"], evidence)
+        found = [RIGHT if one.speed.low > 1 else OVERSTATED if one.speed.high < 1 else None for one in beyond]
+        if set(found) <= {RIGHT, None} and None in found:
+            return make_row(entry, [], "", [f"beyond {start:,} tokens the interval is too wide"], evidence)
+        faster = [point.sequence for point in known if point.speed.low > 1]
+        already = f"; already from {min(faster):,.0f} tokens on" if set(found) == {RIGHT} and min(faster) < start else ""
+        return make_row(entry, found, f"flash attention's speed × {'; '.join(one.text for one in beyond)}{already}", [], evidence)
 
     def by_sweep(self, entry: dict) -> Row | None:
-        said = Verdicts(self.measurements(entry["id"]), self.counted(entry["id"]))
-        if not said.cases and not said.counted:
+        said = Verdicts(self.measurements(entry["id"]))
+        if not said.measurements:
             return None
-        counted = [f"{dry_judges.counted_text(one.measured.value)} ({how_found(entry['id'])})" for one in said.counted]
-        measured = "; ".join([*counted, *(one.text for one in said.cases)])
-        if not said.judged:
-            outside = ", ".join(dict.fromkeys(one.outside for one in said.cases if one.outside))
-            reasons = [f"every case lies outside of the claim: {outside}"] if outside and not said.inside else \
-                [*said.undecided, *self.not_measured(entry, said)]
-            return make_row(entry, measured, NOT_MEASURABLE, "; ".join([*reasons, *said.limit]))
-        if said.fails and not said.good:
-            return make_row(entry, measured, FAILS, "; ".join(filter(None, [said.what_holds, *said.limit])))
-        limits = [*said.undecided, *self.not_measured(entry, said), *said.limit]
-        if not limits and said.good and not said.fails:
-            return make_row(entry, measured, HOLDS)
-        where = said.held if limits or not said.good else ", ".join(one.name for one in said.good)
-        return make_row(entry, measured, HOLDS_WHEN, "; ".join([where, *limits]))
+        evidence = [*(one.text for one in said.measurements), *said.limit]
+        missing = {**said.undecided, **self.not_measured(entry, said)}
+        outside = ", ".join(dict.fromkeys(one.outside for one in said.measurements if one.outside))
+        if said.best is None and outside and not said.inside:
+            return make_row(entry, [], "", [f"every case lies outside of the claim: {outside}"], evidence)
+        found = [finding.outcome for finding in said.findings if finding.outcome] + [None] * len(missing)
+        decided = "; ".join(filter(None, [said.best.brief, said.tally])) if said.best else ""
+        return make_row(entry, found, decided, [f"{figure}: {why}" for figure, why in missing.items()], evidence)
 
-    def not_measured(self, entry: dict, said: Verdicts) -> list[str]:
-        seen = said.judged | {finding.claim.figure for one in said.inside for finding in one.measured}
-        every = [claim.figure for claim in self.claimed if claim.id == entry["id"]]
+    def not_measured(self, entry: dict, said: Verdicts) -> dict[str, str]:
+        seen = {finding.claim.figure for finding in said.findings}
+        every = [claim.figure for claim in self.of(entry["id"])]
         every += [figure_text(name, value) for name, value in entry["figures"].items() if name in UNJUDGED]
-        return [f"{figure} is not measured here" for figure in every if figure not in seen]
+        return {figure: "not measured here" for figure in every if figure not in seen}
 
     def unmeasured(self, entry: dict) -> Row:
         begins = [begin for begin in REASONS if entry["id"].startswith(begin)]
         reason = REASONS[max(begins, key=len)] if begins else NO_CASE if entry.get("figures") else NO_FIGURE
-        return make_row(entry, "–", NOT_MEASURABLE, reason)
+        return make_row(entry, [], "", [reason], [])
 
 
-def how_found(claim: str) -> str:
-    return f"dry run: {dry_runs.settings_of(claim)}" if dry_runs.DRY_CLAIMS[claim].runs else "by formula"
+def by_outcome(parts: dict[str, Outcome]) -> str:
+    """"right: fp32, bf16; overstated: fp8"; "" where all parts have one outcome."""
+    known = {part: outcome for part, outcome in parts.items() if outcome}
+    if len(set(known.values())) < 2:
+        return ""
+    return "; ".join(f"{word}: {', '.join(part for part, outcome in known.items() if outcome == word)}"
+                     for word in dict.fromkeys(known.values()))
 
 
-def make_row(entry: dict, measured: str, verdict: str, note: str = "") -> Row:
-    return Row(entry["id"], entry["text"], claimed_text(entry), measured, verdict, note)
+def make_row(entry: dict, found, decided: str, untested: list[str], evidence: list[str]) -> Row:
+    verdict = outcomes.together([*found, *([None] if untested else [])])
+    claimed = [f"claimed: {claimed_text(entry, settings=True)}"] if entry.get("figures") else []
+    return Row(entry["id"], entry["text"], claimed_text(entry) or "no figure", verdict,
+               decided if verdict != UNTESTED else "", untested, "", [*claimed, *evidence])

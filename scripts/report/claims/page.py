@@ -1,23 +1,110 @@
-"""claims.md: every claim of the guides with its claimed figure, its measured one and the verdict."""
+"""claims.md: every claim of the guides in a line, with its claimed figure, what was measured and the verdict; the evidence is
+folded below."""
 import dataclasses
 import json
 import pathlib
 
 from .. import figures
+from ..document import Fold, Heading, Items, Table, Text
 from ..records import ReportError, files_of, read_records
-from ..rendering import ENVIRONMENT
+from ..rendering import to_markdown
 from . import dry_runs
-from .judge import VERDICTS, Judge, Row
+from .judge import Judge, Row
+from .outcomes import UNTESTED, VERDICTS
 from .stated import Guides, Technique, read_guides, read_techniques
 
 CLAIMS = pathlib.Path(__file__).resolve().parents[3] / "train/predict/techniques/claims.yaml"
 
 
-def markdown(rows: list[Row], guides: dict[str, str], sources: list[str]) -> str:
+TITLE = "What guides claim, and what was measured"
+RULE = (
+    "A figure is **right** in a case if all of its measured interval lies within what is claimed (a single figure is a range "
+    "of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least. Where all of the "
+    "interval lies beyond that, the claim is **overstated** if the technique does less good than claimed (saves less, costs "
+    "more, needs more bytes), **understated** if it does more. A size that promises nothing, such as a formula's, is "
+    "overstated where there is less of it than claimed. An interval that reaches across an end decides nothing, nor does a "
+    "time or speed of one round, which can't know how rounds differ.",
+    "A claim is **right** if all of its figures are, in every case that decides them; **right in part** if some are wrong, "
+    "right in some cases alone, or untested; **off both ways** if none is right, one is overstated and another "
+    "understated; **untested** if nothing decides it. A verdict is of the models and the machine measured here. Whether the "
+    "claim's own sums add up is another matter and stands in a column of its own.",
+    "A case counts only where the technique acts: not outside of the sizes that the claim names; not where its model has too "
+    "few layers to tell different amounts of recomputation apart; not a combination of which one part alone peaks as low. "
+    "Then dry runs of a deeper model decide, whose peaks are exact. Claims of bytes or arithmetic alone are held against dry "
+    "runs of their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the "
+    "whole peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves "
+    "is of the state that it divides; its speed is held against ranks that divide nothing, over the same link.",
+    "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest "
+    "to the largest round; alone where all agree), against the naive baseline of the same model and sequence. State: "
+    "weights, masters, gradients and optimizer state. Layers, and sequences × tokens of a micro-batch, are the baseline's.")
+
+
+def summary(rows: list[Row]) -> str:
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
-    of_guide = {title: [row for row in rows if row.id.partition(".")[0] == guide] for guide, title in guides.items()}
-    page = ENVIRONMENT.get_template("claims.md")
-    return page.render(rows=rows, counts=counts, guides=of_guide, sources=sources).rstrip("\n") + "\n"
+    wrong = sum(bool(row.sums) for row in rows)
+    return (f"{len(rows)} claims: {', '.join(f'{verdict} {count}' for verdict, count in counts.items())}. "
+            f"Of {wrong}, the claim's own sums are wrong.")
+
+
+def link(row: Row) -> str:
+    return f"[{row.id}](#{row.id})"
+
+
+HEADINGS = ["claim", "claimed", "measured", "verdict", "its sums"]
+
+
+def line(row: Row) -> list[str]:
+    """A claim in one short line."""
+    return [f"{row.text} {link(row)}", row.claimed, row.decided, f"**{row.verdict}**", "**wrong**" if row.sums else ""]
+
+
+def untested(rows: list[Row]) -> list:
+    """The claims that nothing decides, folded; none without such."""
+    lines = [[f"{row.text} {link(row)}", "; ".join(row.untested), "**wrong**" if row.sums else ""] for row in rows]
+    return [Fold(f"{len(rows)} **untested**", [Table("", ["claim", "why", "its sums"], lines, ("why", "its sums"))])] if rows else []
+
+
+def evidence(row: Row) -> Fold:
+    said = [*row.evidence, *(f"untested: {one}" for one in row.untested)]
+    said += [f"its own sums are wrong: {row.sums}"] if row.sums else []
+    return Fold(f"`{row.id}`: **{row.verdict}**", [Items(said)], row.id)
+
+
+def by_technique(rows: list[Row], techniques: list[Technique]) -> Fold:
+    """The claims about each technique, with their verdicts."""
+    of = {row.id: row for row in rows}
+    said = [[f"`{one.name}`", ", ".join(f"{link(of[id])} {of[id].verdict}" for id in one.claims if id in of)]
+            for one in techniques if any(id in of for id in one.claims)]
+    return Fold("Index by technique", [Table("", ["technique", "claims"], said, ("claims",))])
+
+
+def tables(rows: list[Row], guides: dict[str, str], level: int) -> list:
+    """A table of claims for each guide under a heading of this level, with the evidence folded below."""
+    blocks = []
+    for guide, title in guides.items():
+        own = [row for row in rows if row.id.partition(".")[0] == guide]
+        tested = [row for row in own if row.verdict != UNTESTED]
+        blocks += [Heading(level, title), *([Table("", HEADINGS, list(map(line, tested)), tuple(HEADINGS))] if tested else []),
+                   *untested([row for row in own if row not in tested]),
+                   Fold(f"Evidence, claim by claim: {title}", [evidence(row) for row in own])]
+    return blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """All claims of the guides with their verdicts."""
+
+    rows: list[Row]
+    techniques: list[Technique]
+    guides: dict[str, str]
+    sources: list[str]
+
+    @property
+    def page(self) -> str:
+        rows = self.rows
+        return to_markdown([Heading(1, TITLE), Text(summary(rows)), Fold("What the words mean", [Text(one) for one in RULE]),
+                            by_technique(rows, self.techniques), *tables(rows, self.guides, 2),
+                            Text(f"Measured: {'; '.join(self.sources)}.")])
 
 
 def states_of(paths: list[pathlib.Path]) -> dict:
@@ -62,21 +149,25 @@ def read_inputs(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pat
     return Inputs(figures.sweeps(records), states_of(paths), rows, guides, settings)
 
 
-def judged(inputs: Inputs, dry: dict) -> str:
-    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, inputs.states, dry)
+def sources_of(sweeps: list[figures.Sweep]) -> list[str]:
     titles: dict[str, list[str]] = {}
-    for sweep in inputs.sweeps:
+    for sweep in sweeps:
         device = sweep.machine.get("gpu") or sweep.machine.get("cpu")
         where = f"{device}, {sweep.machine.get('cores')} cores, commit {sweep.commit}"
         titles.setdefault(where, []).append(sweep.title)
-    sources = [f"{', '.join(measured)} on {where}" for where, measured in titles.items()]
-    return markdown([judge.row(entry) for entry in inputs.guides.entries], inputs.guides.titles, sources)
+    return [f"{', '.join(measured)} on {where}" for where, measured in titles.items()]
+
+
+def judge(inputs: Inputs, dry: dict) -> Judged:
+    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, inputs.states, dry)
+    rows = [judge.row(entry) for entry in inputs.guides.entries]
+    return Judged(rows, inputs.techniques, inputs.guides.titles, sources_of(inputs.sweeps))
 
 
 def make_anew(inputs: Inputs, path: pathlib.Path, program: pathlib.Path) -> str:
     """With dry runs of the program, which are written to the path once everything has proved sound."""
     made = dry_runs.made_by(program)
-    text = judged(inputs, dry_runs.by_claim(made, path))
+    text = judge(inputs, dry_runs.by_claim(made, path)).page
     path.write_text(json.dumps(made, indent=1) + "\n")
     return text
 
@@ -90,4 +181,4 @@ def make(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Pa
         dry_runs.refuse_settings(program, inputs.techniques, techniques)
         return make_anew(inputs, stored, program)
     refuse_unknown_settings(inputs, techniques)
-    return judged(inputs, dry_runs.read(stored))
+    return judge(inputs, dry_runs.read(stored)).page

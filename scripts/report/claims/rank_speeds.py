@@ -2,7 +2,7 @@
 from .. import figures
 from ..format import percent
 from ..sweep_parts import RANKS, of_families, zero_stage
-from .findings import widened
+from . import outcomes
 
 
 def where(case: figures.Case) -> str:
@@ -23,10 +23,9 @@ def beside_whole(sweeps: list[figures.Sweep], name: str) -> dict[str, figures.In
     return found
 
 
-def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, bool | None]]:
-    """What was found, in words, and whether the speed is no lower than claimed; None: the interval is too wide, or nothing is known."""
+def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, outcomes.Outcome]]:
+    """What was found, in words, and the outcome over each link; None: the interval is too wide, or nothing is known."""
     if not speeds:
         return "", {"its speed": None}
-    low, _ = widened(claimed, claimed)
     text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{percent(one)} {place}" for place, one in speeds.items())
-    return text, {f"its speed {place}": True if one.low >= low else False if one.high < low else None for place, one in speeds.items()}
+    return text, {f"its speed {place}": outcomes.of_interval(claimed, claimed, one, True) for place, one in speeds.items()}

@@ -11,15 +11,19 @@ from ..records import ReportError
 
 SCHEMA = 1
 SPEED, STEP_TIME, ARITHMETIC, SAVED = "added tokens/s", "added step time", "added arithmetic", "memory saved"
-# The figures of a claim that a sweep can judge: what is measured, and the figure in percent.
+BATCH = "larger batch"
+COUNTED = (ARITHMETIC, BATCH)  # by dry runs: no record of a sweep says them
+COSTS = (STEP_TIME, ARITHMETIC)
+# The figures of a claim that sweeps or pairs of dry runs judge: what is measured, and the figure in percent.
 FIGURES = {
     "memory_saved_percent": (SAVED, lambda percent: percent),
     "reduction_factor": (SAVED, lambda times: 100 * (1 - 1 / times)),
     "slowdown_percent": (STEP_TIME, lambda percent: percent),
     "slowdown_factor": (STEP_TIME, lambda times: 100 * (times - 1)),
-    "extra_compute_percent": (ARITHMETIC, lambda percent: percent),  # counted by dry runs, which see no records
+    "extra_compute_percent": (ARITHMETIC, lambda percent: percent),
     "speed_percent": (SPEED, lambda percent: percent),
     "speedup_factor": (SPEED, lambda times: 100 * (times - 1)),
+    "batch_factor": (BATCH, lambda times: 100 * (times - 1)),  # in the peak that the run without it has
 }
 # The kinds of memory behind what a claim names as `of`.
 MEMORY_OF = {
@@ -29,7 +33,7 @@ MEMORY_OF = {
 }
 NAMES = yaml.safe_load((pathlib.Path(__file__).parent / "names.yaml").read_text())
 CONDITIONS, UNJUDGED = NAMES["conditions"], NAMES["unjudged"]
-KNOWN_FIGURES = {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *NAMES["stated"]}
+KNOWN_FIGURES = {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *NAMES["ratios"], *NAMES["stated"]}
 KNOWN_MEMORY = {"", *MEMORY_OF, *NAMES["other_memory"]}
 SIXTEEN_BITS = ("fp16", "bf16")
 UNITS = {"_percent": " %", "_gb": " GB", "_mb": " MB"}
@@ -77,6 +81,10 @@ class Claim:
     of: str
     arithmetic: str
     condition: Condition = Condition()
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.measure not in COSTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +135,11 @@ def figure_text(name: str, value: object) -> str:
     """("memory_saved_percent", [60, 80]) as "memory saved 60 to 80 %"."""
     ending = next((end for end in UNITS if name.endswith(end)), "")
     return f"{name.removesuffix(ending).replace('_', ' ')} {shown(value)}{UNITS.get(ending, '')}"
+
+
+def is_figure(name: str) -> bool:
+    """Whether the claim says what comes out, or where; the rest are settings."""
+    return name in {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *NAMES["ratios"]} or name.endswith(tuple(UNITS))
 
 
 def condition_of(stated: dict) -> Condition:

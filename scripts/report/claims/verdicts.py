@@ -1,60 +1,54 @@
-"""What all cases that measure a claim say of it together, by the rule that templates/claims.md states."""
+"""What all measurements of a claim say of it together, by the rule that page.py states."""
+import collections
 import dataclasses
 import math
 
 from ..figures import Case, Sweep
 from ..format import percent
-from .findings import Finding, direction, savings, step_time, widened
-from .stated import ARITHMETIC, SAVED, STEP_TIME, layers_of
+from . import outcomes
+from .findings import Finding, savings, step_time
+from .stated import ARITHMETIC, BATCH, SAVED, SPEED, STEP_TIME, layers_of
 
-
-def overlaps(finding: Finding) -> bool:
-    """Whether the measured interval reaches into what is claimed, so that it can't be said to fail."""
-    low, high = widened(finding.claim.low, finding.claim.high)
-    return finding.measured.low <= high and low <= finding.measured.high
-
-
-def stands(finding: Finding) -> str:
-    """By the rule: "holds", "fails" or "undecided"."""
-    if finding.verdict == "confirmed":
-        return "holds"
-    return "undecided" if finding.verdict == "one round" or overlaps(finding) else "fails"
+# A figure in one word, where no other figure of the claim has the same.
+SHORT = {SAVED: "memory", STEP_TIME: "time", SPEED: "speed", ARITHMETIC: "arithmetic", BATCH: "batch"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one case of a sweep says of one claim: a finding for each of its figures, those that are counted by dry runs
-    with no measured interval."""
+    """What one case of a sweep, or a pair of dry runs, says of one claim: a finding for each of its figures. text: all
+    that it measured."""
 
-    sweep: Sweep
-    case: Case
-    findings: list[Finding] = dataclasses.field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"{self.case.name} on {self.sweep.title}"
+    name: str
+    text: str
+    findings: list[Finding]
+    rounds: int = 0
 
     @property
     def outside(self) -> str:
         return next((finding.outside for finding in self.findings if finding.outside), "")
 
     @property
-    def below(self) -> bool:
-        """Whether it is where the claim says that it doesn't hold."""
-        return self.findings[0].claim.condition.below(self.case)
-
-    @property
     def measured(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.measured]
 
     @property
-    def text(self) -> str:
-        saved = [finding for finding in self.findings if finding.claim.measure == SAVED]
-        said = [saved_text(saved)] if saved else []
-        said += dict.fromkeys(time_text(finding, self.case) for finding in self.findings
-                              if finding.claim.measure != SAVED)
-        where = f", outside of the claim ({self.outside})" if self.outside else ""
-        return f"{self.name}{setting_text(self.case)}{where}: {'; '.join(said)}"
+    def decided(self) -> list[Finding]:
+        return [finding for finding in self.measured if finding.outcome]
+
+    @property
+    def brief(self) -> str:
+        """What it measured of the figures that it decides, in a few words."""
+        said = dict.fromkeys(map(brief, self.decided))
+        return f"{', '.join(said)} ({self.name})"
+
+
+def of_case(sweep: Sweep, case: Case, findings: list[Finding]) -> Measurement:
+    saved = [finding for finding in findings if finding.claim.measure == SAVED]
+    said = [saved_text(saved)] if saved else []
+    said += dict.fromkeys(time_text(finding, case) for finding in findings if finding.claim.measure not in (SAVED, BATCH))
+    name = f"`{case.name}` on {sweep.title}"
+    outside = next((f"; not counted: {one.outside}" for one in findings if one.outside), "")
+    return Measurement(name, f"{name}{setting_text(case)}: {'; '.join(said)}{outside}", findings, len(case.pairs))
 
 
 def setting_text(case: Case) -> str:
@@ -79,76 +73,79 @@ def saved_text(findings: list[Finding]) -> str:
     return "saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in every.items())
 
 
-def by_figure(findings: list[tuple[str, Finding]]) -> str:
-    """[(case, finding)] as "memory saved 50 % in CASE, CASE; …"."""
-    cases: dict[str, list[str]] = {}
-    for name, finding in findings:
-        cases.setdefault(finding.claim.figure, []).append(name)
-    return "; ".join(f"{figure} in {', '.join(names)}" for figure, names in cases.items())
+def brief(finding: Finding) -> str:
+    value, measure = finding.measured.value, finding.claim.measure
+    if measure == SAVED:
+        return f"saves {value:z.0f} % of {finding.claim.of or 'the peak'}"
+    if measure == BATCH:
+        return f"{1 + value / 100:.1f} × the batch"
+    what = {STEP_TIME: "time", SPEED: "tokens/s", ARITHMETIC: "FLOPs"}[measure]
+    return f"{abs(value):.0f} % {'less' if value < 0 else 'more'} {what}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
-    """What the cases that measure a claim say of it by the rule. counted: findings on figures that all cases have in
-    common."""
+    """What the measurements of a claim say of it by the rule."""
 
-    cases: list[Measurement]
-    counted: list[Finding]
-
-    def decided(self, one: Measurement) -> dict[str, bool]:
-        """{figure: whether it holds}."""
-        return {finding.claim.figure: stands(finding) == "holds" for finding in [*one.measured, *self.counted]
-                if stands(finding) != "undecided"}
+    measurements: list[Measurement]
 
     @property
     def inside(self) -> list[Measurement]:
-        return [one for one in self.cases if not one.outside]
+        return [one for one in self.measurements if not one.outside]
 
     @property
-    def judged(self) -> set[str]:
-        counted = {finding.claim.figure for finding in self.counted}
-        return counted.union(*(self.decided(one) for one in self.inside))
+    def findings(self) -> list[Finding]:
+        return [finding for one in self.inside for finding in one.measured]
 
     @property
-    def good(self) -> list[Measurement]:
-        """The cases in which every figure holds that some case decides."""
-        return [one for one in self.inside
-                if self.decided(one).keys() == self.judged and all(self.decided(one).values())]
+    def by_figure(self) -> dict[str, collections.Counter]:
+        """How often each figure has which outcome, over the measurements that decide it."""
+        counts: dict[str, collections.Counter] = {}
+        for finding in self.findings:
+            if finding.outcome:
+                counts.setdefault(self.short(finding), collections.Counter())[finding.outcome] += 1
+        return counts
+
+    def short(self, finding: Finding) -> str:
+        alike = {one.claim.figure for one in self.findings if one.claim.measure == finding.claim.measure}
+        return SHORT[finding.claim.measure] if len(alike) == 1 else finding.claim.figure
 
     @property
-    def fails(self) -> bool:
-        return any(stands(finding) == "fails" for finding in self.counted) or \
-            any(not all(self.decided(one).values()) for one in self.inside)
+    def undecided(self) -> dict[str, str]:
+        """{figure: why} of the figures that were measured and that nothing decides."""
+        decided = {finding.claim.figure for finding in self.findings if finding.outcome}
+        why: dict[str, dict[str, None]] = {}
+        for finding in self.findings:
+            if finding.claim.figure not in decided:
+                why.setdefault(finding.claim.figure, {})[finding.undecided] = None
+        return {figure: ", ".join(reasons) for figure, reasons in why.items()}
+
+    @property
+    def best(self) -> Measurement | None:
+        """The measurement that decides most figures, in most rounds."""
+        deciding = [one for one in self.inside if one.decided]
+        return max(deciding, key=lambda one: (len(one.decided), one.rounds), default=None)
+
+    @property
+    def tally(self) -> str:
+        """"memory: right in 1, overstated in 2; time: right": "" where one word says it of all."""
+        counts = self.by_figure
+        if len(set().union(*counts.values())) < 2:
+            return ""
+        return "; ".join(f"{figure}: {tally(count)}" for figure, count in counts.items())
 
     @property
     def limit(self) -> list[str]:
         """Names the cases that fail where the claim itself says that it does not hold."""
-        names = [one.name for one in self.cases
-                 if one.below and any(stands(finding) == "fails" for finding in one.measured)]
-        bound = next((one.outside for one in self.cases if one.below), "")
-        return [f"{bound} it does not, as it says: {', '.join(names)}"] if names else []
+        below = [one for one in self.measurements if one.measured and one.measured[0].case
+                 and one.measured[0].claim.condition.below(one.measured[0].case)]
+        names = [one.name for one in below
+                 if any(outcomes.of_interval(finding.claim.low, finding.claim.high, finding.measured, True)
+                        in (outcomes.OVERSTATED, outcomes.UNDERSTATED) for finding in one.measured)]
+        return [f"{below[0].outside} it does not hold, as it says: {', '.join(names)}"] if names else []
 
-    @property
-    def undecided(self) -> list[str]:
-        """The figures that no case decides, each with the reason."""
-        why: dict[str, dict[str, None]] = {}
-        for finding in (finding for one in self.inside for finding in one.measured):
-            if finding.claim.figure not in self.judged:
-                reason = "one round alone" if finding.verdict == "one round" else "the interval is too wide"
-                why.setdefault(finding.claim.figure, {})[reason] = None
-        return [f"{figure} is not decided here: {', '.join(reasons)}" for figure, reasons in why.items()]
 
-    @property
-    def held(self) -> str:
-        findings = [(one.name, finding) for one in self.inside for finding in one.measured]
-        findings += [("dry runs", finding) for finding in self.counted]
-        return by_figure([(name, finding) for name, finding in findings if stands(finding) == "holds"])
-
-    @property
-    def what_holds(self) -> str:
-        """What holds of a claim that no case confirms in all of its figures."""
-        findings = [finding for one in self.inside for finding in one.measured]
-        other = dict.fromkeys(f"{f.claim.figure} ({direction(f.claim, f.measured) or 'wide interval'})"
-                              for f in findings if f.verdict == "partly")
-        return "; ".join([*([f"holds alone: {self.held}"] if self.held else []),
-                          *([f"in another size: {', '.join(other)}"] if other else [])])
+def tally(counts: collections.Counter) -> str:
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{word} in {count}" for word, count in counts.most_common())
