@@ -11,6 +11,7 @@ namespace moelab::cuda {
 // Threads of a block: kThreads if each thread takes elements, kRowThreads if the block takes one row.
 inline constexpr int kThreads = 256;
 inline constexpr int kRowThreads = 128;
+inline constexpr int kWarpThreads = 32;
 
 // Number of parts of `size` that cover `count`; the last one may be smaller.
 MOELAB_HOST_DEVICE constexpr int64_t ceil_div(int64_t count, int64_t size) {
@@ -29,6 +30,13 @@ inline unsigned grid_of(int64_t tasks, int64_t tasks_a_block = 1) {
 // Blocks of a grid without such a loop, one thread or block per task. CUDA's bound is 2^31 - 1.
 inline unsigned blocks_of(int64_t tasks, int64_t tasks_a_block = 1) {
   return static_cast<unsigned>(std::max<int64_t>(ceil_div(tasks, tasks_a_block), 1));
+}
+
+// Threads of a block that takes rows of so many words, one a thread at a time: whole warps, none of them idle
+// if it can be helped, at most kRowThreads.
+inline unsigned row_threads(int64_t words) {
+  return static_cast<unsigned>(
+      std::clamp<int64_t>(ceil_div(words, kWarpThreads) * kWarpThreads, kWarpThreads, kRowThreads));
 }
 
 }  // namespace moelab::cuda

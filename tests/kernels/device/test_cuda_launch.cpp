@@ -45,6 +45,15 @@ TEST(CudaLaunch, AGridWithoutStridesHasAPlaceForEachTask) {
   EXPECT_EQ(blocks_of(kMostBlocks), kMostBlocks);
 }
 
+TEST(CudaLaunch, ABlockOfARowIsWholeWarpsWithoutAnIdleOne) {
+  for (const int64_t words : kCounts) {
+    const int64_t threads = row_threads(words);
+    EXPECT_EQ(threads % 32, 0) << words;
+    EXPECT_GE(threads, std::min<int64_t>(words, kRowThreads)) << words;
+    EXPECT_LE(threads, std::min<int64_t>(std::max<int64_t>(words, 1) + 31, kRowThreads)) << words;
+  }
+}
+
 TEST(CudaLaunch, BlocksAreWholeWarps) {
   for (const int64_t threads : {int64_t{kThreads}, int64_t{kRowThreads}, kCrossEntropyTokens}) {
     EXPECT_EQ(threads % 32, 0);
