@@ -43,8 +43,8 @@ TEST_P(ReducerSums, AreInRankOrderAndRoundedOnceForwardAndBackward) {
       const at::Tensor mine = terms[communicator.rank()].clone().requires_grad_();
       const at::Tensor sum = reducer.leave(mine);
       EXPECT_TRUE(bitwise_equal(sum, want));
-      const int64_t bytes = 2 * static_cast<int64_t>(want.nbytes());
-      EXPECT_NEAR(communicator.sent_bytes(), bytes * (ranks - 1) / ranks, ranks * want.element_size());
+      const int64_t bytes = 2 * static_cast<int64_t>(want.nbytes()), sent = bytes * (ranks - 1) / ranks;
+      EXPECT_NEAR(communicator.sent_bytes(), sent, ranks * want.element_size());
       const at::Tensor gradient = at::ones_like(want);
       torch::autograd::backward({sum}, {gradient});
       EXPECT_TRUE(bitwise_equal(mine.grad(), gradient));  // not summed again

@@ -49,7 +49,7 @@ void expect_no_bias(at::ScalarType type, bool routed) {
   y.backward(dy);
   const at::Tensor g = gate.to(at::kDouble).t(), u = up.to(at::kDouble).t(), d = dy.to(at::kDouble);
   const at::Tensor sigmoid = g.sigmoid(), slope = sigmoid * (1 + g * (1 - sigmoid));
-  const at::Tensor gradient = w13.grad();
+  const at::Tensor& gradient = w13.grad();
   const double most = tolerance(type);
   EXPECT_NEAR(bias(y.detach(), g * sigmoid * u), 0, most) << type << routed;
   EXPECT_NEAR(bias(gradient.narrow(0, kWidth, kWidth).t(), d * g * sigmoid), 0, most) << type << routed;

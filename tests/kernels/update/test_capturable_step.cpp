@@ -58,6 +58,7 @@ TEST(CapturableStep, HasTheFactorsOfTheFormulasAndOfTheHost) {
       if (!decays) call.weight_decay = 0;
       const AdamWFactors want = adamw_factors(call);
       const AdamWFactors got = at_step(adamw_factors(stale(call, {})), live, decays);
+      // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): floats without padding, the same bits
       EXPECT_EQ(std::memcmp(&got, &want, sizeof want), 0) << n << decays;
       near(got.keep, decays ? 1 - lr * s.weight_decay : 1.0L);
       near(got.step_size, lr / (1 - std::pow(b1, static_cast<long double>(n))));

@@ -62,7 +62,7 @@ struct Authors {
 const OptimizerStep kNumbers{.lr = 3e-4, .weight_decay = 0.1, .gradient_scale = 0.5};
 
 Tensor gradient_of(at::IntArrayRef shape, int step, at::ScalarType type) {
-  at::manual_seed(static_cast<uint64_t>(7 + step));
+  at::manual_seed(7 + static_cast<uint64_t>(step));
   return (at::randn(shape) * (step == 2 ? 30 : 1)).to(type);
 }
 
