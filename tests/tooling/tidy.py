@@ -23,6 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLANG_TIDY = ROOT / ".venv/bin/clang-tidy"
 GCC_ALONE = ("-fopenmp", "-Wno-maybe-uninitialized", "-Winvalid-pch")
 FILES_IN_A_UNIT = 12
+# What a source that is right by itself may be told behind another one, which has defined or declared the name before it.
+SAID_BEFORE = r"\[(?:clang-diagnostic-error|misc-unused-using-decls)"
 
 
 def clang_flags(words: list[str]) -> tuple[str, ...]:
@@ -76,7 +78,7 @@ def check(files: list[pathlib.Path], flags: tuple[str, ...]) -> str:
         command = [CLANG_TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", path, "--", *flags]
         done = subprocess.run(command, capture_output=True, text=True)
     line_of = re.escape(str(path)) + r":(\d+)"
-    wrong = {unit.file(int(line)) for line in re.findall(line_of + r":\d+: error: .*\[clang-diagnostic-error", done.stdout)}
+    wrong = {unit.file(int(line)) for line in re.findall(line_of + r":\d+: error: .*" + SAID_BEFORE, done.stdout)}
     if not wrong and len(files) > 1 and "[clang-diagnostic-error" in done.stdout:  # a header's names are taken by a file before it
         wrong = set(range(len(files) // 2, len(files)))
     if 0 < len(wrong) < len(files):  # names that files before them define too

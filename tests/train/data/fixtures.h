@@ -48,7 +48,7 @@ inline std::vector<uint16_t> counting(int64_t count, int64_t first = 0) {
 
 // Expects `action` to throw a UserError of one line that contains all of `parts`.
 template <class Action>
-void expect_user_error(Action action, const std::vector<std::string>& parts) {
+void expect_user_error(const Action& action, const std::vector<std::string>& parts) {
   try {
     action();
     ADD_FAILURE() << "no UserError";

@@ -105,7 +105,7 @@ void expect_same(const std::vector<std::string>& kept, const std::vector<std::st
     one.step();
     other.step();
   }
-  const std::string where = moved.back();
+  const std::string& where = moved.back();
   EXPECT_EQ(one.losses, other.losses) << where;
   EXPECT_LT(one.losses.back(), one.losses.front());
   const auto a = one.weights(), b = other.weights();

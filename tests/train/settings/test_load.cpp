@@ -120,7 +120,7 @@ TEST(Load, GpuSizesAsInTheGuide) {
 
 TEST(Load, ProfilesAsInTheGuide) {
   const auto thresholds = [](std::vector<std::string> overrides) {
-    const MemorySettings m = load_settings({.overrides = overrides}).memory;
+    const MemorySettings m = load_settings({.overrides = std::move(overrides)}).memory;
     return std::vector<double>{m.target, m.warning, m.critical, m.emergency};
   };
   EXPECT_EQ(thresholds({}), (std::vector<double>{0.90, 0.92, 0.95, 0.97}));

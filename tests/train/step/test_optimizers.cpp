@@ -172,7 +172,7 @@ TEST(Optimizers, ContradictionsNameBothSettings) {
     }
     return std::string("accepted");
   };
-  const auto expect_both = [&](std::vector<std::string> overrides) {
+  const auto expect_both = [&](const std::vector<std::string>& overrides) {
     const std::string text = message(overrides);
     for (const std::string& part : overrides) EXPECT_NE(text.find(part), std::string::npos) << text;
   };
