@@ -63,6 +63,21 @@ Readers of files that others may have made, fuzzed by libFuzzer under ASan and U
 """
 
 
+def memory_text(records: list[dict]) -> str:
+    total = store.sums(records)
+    wrong = sum(len(record["failures"]) for record in records)
+    return f"""## Memory
+
+moe-pico with a budget that is drawn anew every few steps, from what the smallest micro-batch needs to more than the largest
+does; then budgets with room, until the micro-batch has grown back. At every step the ledger equals the sum of the
+allocator's blocks, which never pass the budget. Loss and gradient norm of every step, and the last weights and optimizer
+state, have the bits of a training that is given the same micro-batches and no budget.
+
+**{total["steps"]:,} steps, {total["changes"]:,} changes of the micro-batch and {total["refusals"]:,} steps that were refused memory and
+repeated, in {len(records):,} trainings; {wrong or "nothing"} wrong.**
+"""
+
+
 def streams_text(records: list[dict]) -> str:
     rows = [[cell, store.sums(own)["seeds"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Streams
@@ -95,7 +110,7 @@ turns (the median of ten).
 
 
 def text(records: list[dict]) -> str:
-    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "long": long_text, "streams": streams_text}
+    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text, "long": long_text, "streams": streams_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]

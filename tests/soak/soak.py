@@ -12,6 +12,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import budgets  # noqa: E402
 import disks  # noqa: E402
 import kills  # noqa: E402
 import long_run  # noqa: E402
@@ -21,7 +22,7 @@ import streams  # noqa: E402
 from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("kills", "disks", "inputs", "long", "streams")
+PARTS = ("kills", "disks", "inputs", "memory", "long", "streams")
 KILLS_IN_A_PIECE = 10
 FAULTS_IN_A_PIECE = 10
 FUZZ_SECONDS = 60
@@ -92,6 +93,11 @@ class Soak:
         failures = [] if done.returncode == 0 else [f"exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
         self.report("inputs", target, {"inputs": int(tried[1])} if tried else {}, failures)
 
+    def memory(self) -> None:
+        self.seed += 1
+        counts, failures = budgets.run(pathlib.Path(self.program).parents[1], self.seed)
+        self.report("memory", "moe-pico", counts, failures, seed=self.seed)
+
     def streams(self) -> None:
         tests = streams.tests_of(pathlib.Path(self.program).parents[1])
         if not tests:
@@ -120,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: scripts/soak.sh --minutes 30 --part kills --store results/soak.jsonl")
     parser.add_argument("--minutes", type=float, required=True, help="how long; the piece that is under way is finished")
-    parser.add_argument("--part", action="append", choices=PARTS, help="default: kills, disks and inputs; may be given several times")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: kills, disks, inputs and memory; may be given several times")
     parser.add_argument("--cell", action="append", help="kills: only this row of `moelab techniques`; may be given several times")
     parser.add_argument("--long-steps", type=int, default=LONG_STEPS, help="steps of the part `long`, default: %(default)s")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/ci/bin/moelab", help="default: build/ci/bin/moelab")
@@ -133,7 +139,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="moelab-soak-") as folder:
         soak = Soak(arguments, pathlib.Path(folder))
         try:
-            soak.run(arguments.part or ["kills", "disks", "inputs"])
+            soak.run(arguments.part or ["kills", "disks", "inputs", "memory"])
         except KeyboardInterrupt:
             print("interrupted; what was finished is counted", file=sys.stderr)
     records = store.records(arguments.store)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import budgets
 import disks
 import kills
 import long_run
@@ -100,6 +101,15 @@ def test_a_long_training_is_measured_and_judged(data, tmp_path):
     grown = {key: 2 * value for key, value in calm["at_a_tenth"].items()}
     wrong = long_run.failures(calm | {"exit_code": 1, "at_nine_tenths": grown, "cost_ratio": 1.1})
     assert [text.split()[0] for text in wrong] == ["exit", "resident", "handles", "allocated_bytes", "a"]
+
+
+def test_budgets_are_counted_and_what_fails_is_found(tmp_path, monkeypatch):
+    said = "12 steps, 3 changes, 1 refusals"
+    for code, counts in ((0, {"steps": 12, "changes": 3, "refusals": 1}), (1, {"steps": 12, "changes": 3, "refusals": 1})):
+        test = {"command": ["sh", "-c", f"echo $MOELAB_BUDGET_SEED; echo '{said}'; exit {code}"], "properties": []}
+        monkeypatch.setattr(budgets.ctest_tests, "tests_of", lambda build, test=test: {"test_commands": test})
+        found, failures = budgets.run(tmp_path, 7)
+        assert found == counts and len(failures) == code and all("seed 7: exit code 1: 7\n" in text for text in failures)
 
 
 def soak(folder: pathlib.Path, *arguments: str, code: int = 0) -> str:

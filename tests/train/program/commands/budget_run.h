@@ -55,9 +55,8 @@ class BudgetRunTest : public ::testing::Test {
     set_limit(c10::kCPU, 0);
   }
 
-  // `before_step`: as in TrainOptions. If a setting is repeated, the last value counts.
-  BudgetRun run(const std::string& name, const std::vector<std::string>& settings,
-                const std::function<void(int64_t)>& before_step = {}, const std::string& resume = "") {
+  // If a setting is repeated, the last value counts.
+  Settings settings_of(const std::string& name, const std::vector<std::string>& settings) {
     std::vector<std::string> all = {"model.vocab=256",   "model.d_model=64",
                                     "model.heads=2",     "model.layers=3",
                                     "model.d_expert=96", "train.sequence=64",
@@ -65,7 +64,13 @@ class BudgetRunTest : public ::testing::Test {
                                     "eval.batches=2",    "data.path=" + data_.string(),
                                     "run.device=cpu",    "run.dir=" + (runs_ / name).string()};
     all.insert(all.end(), settings.begin(), settings.end());
-    const Settings loaded = load_settings({.config = "moe-pico", .overrides = all});
+    return load_settings({.config = "moe-pico", .overrides = all});
+  }
+
+  // `before_step`: as in TrainOptions.
+  BudgetRun run(const std::string& name, const std::vector<std::string>& settings,
+                const std::function<void(int64_t)>& before_step = {}, const std::string& resume = "") {
+    const Settings loaded = settings_of(name, settings);
     BudgetRun result;
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
