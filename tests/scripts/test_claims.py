@@ -331,8 +331,8 @@ ROW = {"name": "x", "parts": [], "claims": [{"id": "a.b"}], "settings": {"precis
 
 
 def called(folder: pathlib.Path, claimed: str, rows: list[dict], *more: str) -> subprocess.CompletedProcess:
-    """scripts/claims.py on records whose runs resolved precision.compute, in a folder with pages of before."""
-    run = made.record()
+    """scripts/claims.py on a record of ROW's technique that resolved precision.compute, in a folder with pages of before."""
+    run = made.record(ROW["name"])
     run["summary"]["settings"] = {"precision": {"compute": "fp32"}}
     made.write(folder / "records.jsonl", [run])
     (folder / "claims.md").write_text("of before")
@@ -361,11 +361,10 @@ def test_unknown_words_in_the_file_of_claims_are_refused(tmp_path, old, new, wor
     assert (tmp_path / "claims.md").read_text() == "of before"
 
 
-def test_records_from_before_ranks_know_nothing_of_their_settings(tmp_path):
-    rows = [ROW, ROW | {"name": "y", "settings": {"parallel.data": "2"}, "ranks": 2}]
-    assert called(tmp_path, GOOD, rows).returncode == 0
-    rows[1]["ranks"] = 1
-    assert "unknown settings parallel.data" in called(tmp_path, GOOD, rows).stderr
+def test_records_from_before_a_technique_know_nothing_of_its_settings(tmp_path):
+    later = ROW | {"name": "y", "settings": {"parallel.data": "2"}, "ranks": 2}
+    assert called(tmp_path, GOOD, [ROW, later]).returncode == 0
+    assert "unknown settings parallel.data" in called(tmp_path, GOOD, [later | {"name": ROW["name"]}]).stderr
 
 
 @pytest.mark.parametrize("changes, words", [

@@ -133,9 +133,9 @@ class Inputs:
 
 
 def refuse_unknown_settings(inputs: Inputs, path: pathlib.Path) -> None:
-    """Records from before there were ranks know nothing of their settings."""
-    of_ranks = "parallel.data" in inputs.settings
-    for row in (row for row in inputs.techniques if inputs.settings and (row.ranks == 1 or of_ranks)):
+    """Of the techniques that were measured: records from before there was a technique know nothing of its settings."""
+    measured = {name for sweep in inputs.sweeps for case in sweep.cases for name in case.techniques}
+    for row in (row for row in inputs.techniques if row.name in measured):
         if unknown := sorted(row.settings.keys() - inputs.settings):
             raise ReportError(f"{path}: {row.name} has the unknown settings {', '.join(unknown)}, which no run in the "
                               "records has; --program asks the program itself")
