@@ -37,12 +37,13 @@ Settings resolved_settings(const Case& one) {
 }
 
 // The case's settings, resolved. Under a limit the run must stay the one that is measured: if it does not
-// fit, it ends instead of going on in smaller batches, unless memory.recover is given.
+// fit, it ends instead of going on in smaller batches, unless memory.recover is given or the batch is to
+// change.
 Settings settle(Case& one) {
   Settings resolved = resolved_settings(one);
   const auto is_recover = [](const auto& pair) { return pair.first == "memory.recover"; };
   const bool given = std::any_of(one.settings.begin(), one.settings.end(), is_recover);
-  if (resolved.memory.limit.count == 0 || given) return resolved;
+  if (resolved.memory.limit.count == 0 || given || resolved.memory.dynamic_batch.enabled) return resolved;
   change(one.settings, "memory.recover", "false");
   return resolved_settings(one);
 }
@@ -87,7 +88,7 @@ class Builder {
   }
 
   void add(const std::string& name, const char* family, const std::string& against, const Parts& parts) {
-    Case one{name, family, {}, against, part_.model, with_techniques(common_, parts)};
+    Case one{name, family, {}, against, part_.model, with_techniques({part_.model}, common_, parts)};
     for (const Technique* part : parts) {
       const std::vector<std::string> names = technique_names(*part);
       one.techniques.insert(one.techniques.end(), names.begin(), names.end());
@@ -148,11 +149,12 @@ class Builder {
   // Adds what a row of ranks is compared with, unless it is there: the baseline on one rank, which takes the
   // micro-batches of all. Returns its name.
   std::string one_rank(const Technique& row) {
-    const Settings theirs = load_settings(sources_of(part_.model, with_techniques(common_, {&row})));
+    const Settings theirs =
+        load_settings(sources_of(part_.model, with_techniques({part_.model}, common_, {&row})));
     const std::string micro_batches = std::to_string(ranks_of(theirs) * theirs.train.accumulation);
     const std::string name = "baseline, " + micro_batches + " micro-batches";
     if (tokens_.contains(name)) return name;
-    Case one{name, "ranks", {}, "", part_.model, with_techniques(common_, {})};
+    Case one{name, "ranks", {}, "", part_.model, with_techniques({part_.model}, common_, {})};
     change(one.settings, "parallel.data", "1");
     change(one.settings, "train.accumulation", micro_batches);
     add(std::move(one));

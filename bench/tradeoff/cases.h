@@ -26,9 +26,10 @@ struct Case {
 // compared with. Presets (`fit`) differ: each has its own model, and neither baseline nor techniques. Rows of
 // N ranks are compared with one rank that takes all their micro-batches, N times the baseline's.
 // `overrides` (key=value) apply after the part's settings and before a technique's own. Under memory.limit
-// cases get memory.recover=false unless it is given, so that a run that does not fit ends instead of training
-// in smaller batches. Throws UserError if settings are invalid, if data.path is missing, or if a case
-// trains on another number of tokens per step than what it is compared with.
+// cases get memory.recover=false unless it is given or the batch is to change (memory.dynamic_batch), so that
+// a run that does not fit ends instead of training in smaller batches. Throws UserError if settings are
+// invalid, if data.path is missing, or if a case trains on another number of tokens per step than what it is
+// compared with.
 std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string>& overrides);
 
 // The cases with these names, the cases that they are compared with, those that these are compared with, and

@@ -35,6 +35,8 @@ def cells(program: str) -> dict[str, dict]:
 def training(program: str, data: pathlib.Path, folder: pathlib.Path, cell: dict) -> list[str]:
     """The command that starts the cell's training in the folder, or goes on with it."""
     settings = SMALL | cell["settings"] | {"data.path": data, "run.dir": folder}
+    if "train.tokens_per_device" in settings:
+        settings["train.tokens_per_device"] = 2 * settings["train.sequence"]
     if "placement.nvme_path" in settings:
         settings["placement.nvme_path"] = folder.parent
     start = [str(ROOT / "scripts/ranks.sh"), str(cell["ranks"])] if cell["ranks"] > 1 else []

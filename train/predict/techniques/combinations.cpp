@@ -4,6 +4,7 @@
 #include <set>
 
 #include "moe/settings/error.h"
+#include "train/predict/techniques/run_rows.h"
 #include "train/settings/assign.h"
 
 namespace moelab {
@@ -18,11 +19,18 @@ Changes changes_of(const Technique& technique) {
 bool are_refused(const Technique& a, const Technique& b) {
   if (!clash(a, b).empty()) return true;
   try {
-    load_settings(sources_of("moe-micro", with_techniques({}, {&a, &b})));
+    load_settings(sources_of("moe-micro", with_techniques({"moe-micro"}, {}, {&a, &b})));
     return false;
   } catch (const UserError&) {
     return true;
   }
+}
+
+// At full size, as settings are given.
+int64_t tokens_of_micro_batch(const Base& base, Overrides settings) {
+  change(settings, "run.scale", "1");
+  const TrainSettings train = load_settings(sources_of(base.config, settings), base.read_folder).train;
+  return train.micro_batch * train.row();
 }
 
 }  // namespace
@@ -36,7 +44,7 @@ void change(Overrides& settings, const std::string& key, const std::string& valu
     known->second = value;
 }
 
-Overrides with_techniques(const std::vector<std::string>& overrides,
+Overrides with_techniques(const Base& base, const std::vector<std::string>& overrides,
                           const std::vector<const Technique*>& parts) {
   Overrides settings;
   std::set<std::string> of_user;
@@ -47,9 +55,13 @@ Overrides with_techniques(const std::vector<std::string>& overrides,
     if (is_of_machine(key)) of_user.insert(key);
     change(settings, key, text.substr(key.size() + 1));
   }
-  for (const Technique* part : parts)
+  const Overrides without = settings;
+  for (const Technique* part : parts) {
     for (const auto& [key, value] : part->settings)
       if (!of_user.contains(std::string(key))) change(settings, std::string(key), std::string(value));
+    if (packs(*part))
+      change(settings, std::string(kPackedTokens), std::to_string(tokens_of_micro_batch(base, without)));
+  }
   return settings;
 }
 

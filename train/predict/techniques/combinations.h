@@ -15,10 +15,17 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;  // key, val
 // Makes `change` in the settings: replaces the value of an existing key, or appends the key.
 void change(Overrides& settings, const std::string& key, const std::string& value);
 
+// What the settings of a run are changed in: `config`, and how to read it if it is a model's folder.
+struct Base {
+  std::string config;  // a named model, a YAML file or a model folder
+  FolderReader read_folder = {};
+};
+
 // The settings of a run with `parts` on: the baseline's, changed by `overrides` (key=value), then by each
-// part. Where the machine decides a part's setting (is_of_machine), an override stays.
+// part. Where the machine decides a part's setting (is_of_machine), an override stays. A part that packs rows
+// packs as many tokens as a micro-batch without the parts has.
 // Throws UserError for an override that is not key=value.
-Overrides with_techniques(const std::vector<std::string>& overrides,
+Overrides with_techniques(const Base& base, const std::vector<std::string>& overrides,
                           const std::vector<const Technique*>& parts);
 
 // As if the settings were given on the command line.

@@ -1,6 +1,15 @@
 #include "train/predict/techniques/run_rows.h"
 
+#include <algorithm>
+#include <array>
+
 namespace moelab {
+namespace {
+
+// Groups of settings whose techniques leave the trained model's step as it is.
+constexpr std::array<std::string_view, 4> kBeside = {"data.", "memory.", "sample.", "reference."};
+
+}  // namespace
 
 std::vector<Technique> run_rows() {
   return {
@@ -10,6 +19,27 @@ std::vector<Technique> run_rows() {
        "The micro-batch shrinks later, at 96 % of the limit.",
        "none before memory runs short",
        {"ava.memory_thresholds", "ava.thresholds_aggressive"}},
+      {"packing",
+       "flash attention over whole documents packed into one row",
+       {{"attention.kernel", "flash"}, {"train.tokens_per_device", "2048"}, {"train.micro_batch", "1"}},
+       "Documents see nothing of each other, and those longer than train.sequence are cut; a few places at a "
+       "row's end stay empty.",
+       "as flash attention, and on the host 4 a token more",
+       {"verl.dynamic_batch_size"}},
+      {"dynamic_batch",
+       "a micro-batch that follows free memory",
+       {{"memory.dynamic_batch.enabled", "true"},
+        {"memory.dynamic_batch.min", "1"},
+        {"memory.dynamic_batch.every", "1"}},
+       "The micro-batch changes between steps, and with it how sums round.",
+       "none at first; with a memory.limit and accumulation, what up to twice the micro-batch takes",
+       {"ava.dynamic_batching"}},
+      {"host_reference",
+       "with reference.path, the blocks of that model in host memory",
+       {{"reference.placement", "host"}},
+       "Each of its blocks comes to the device in every forward pass.",
+       "two of the reference's blocks for all of them",
+       {"verl.parameter_offload", "verl.profile_multi_device"}},
       {"read_ahead",
        "eight workers that each read two batches ahead",
        {{"data.workers", "8"}, {"data.prefetch", "2"}},
@@ -45,9 +75,16 @@ std::vector<Technique> run_rows() {
 }
 
 bool changes_a_step(const Technique& technique) {
-  for (const auto& [key, value] : technique.settings)
-    if (!key.starts_with("data.") && !key.starts_with("memory.") && !key.starts_with("sample.")) return true;
-  return false;
+  const auto is_beside = [](std::string_view key) {
+    return std::any_of(kBeside.begin(), kBeside.end(), [&](auto group) { return key.starts_with(group); });
+  };
+  return !packs(technique) && !std::all_of(technique.settings.begin(), technique.settings.end(),
+                                           [&](const auto& pair) { return is_beside(pair.first); });
+}
+
+bool packs(const Technique& technique) {
+  return std::any_of(technique.settings.begin(), technique.settings.end(),
+                     [](const auto& pair) { return pair.first == kPackedTokens; });
 }
 
 }  // namespace moelab

@@ -293,8 +293,4 @@ Preset::Pairs changed(Preset::Pairs pairs, const Preset::Pairs& changes) {
   return pairs;
 }
 
-Preset::Pairs over_baseline(const Technique& technique) {
-  return changed(techniques().front().settings, technique.settings);
-}
-
 }  // namespace moelab

@@ -22,9 +22,6 @@ int64_t ranks_of(const Technique& technique);
 // number of ranks.
 bool is_of_machine(std::string_view key);
 
-// The baseline's settings with the technique's changes, each key once.
-Preset::Pairs over_baseline(const Technique& technique);
-
 // `pairs` with `changes` made: existing keys get the new value, others are appended.
 Preset::Pairs changed(Preset::Pairs pairs, const Preset::Pairs& changes);
 

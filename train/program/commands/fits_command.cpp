@@ -59,8 +59,8 @@ class Stack {
   std::string name() const { return std::string(row_.name); }
 
   Settings settings(const std::string& model, const std::string& key = {}, int64_t value = 0) const {
-    Settings settings =
-        load_settings(sources_of(model, with_techniques(call_.overrides, {&row_})), model_folder_settings);
+    const Overrides changes = with_techniques({model, model_folder_settings}, call_.overrides, {&row_});
+    Settings settings = load_settings(sources_of(model, changes), model_folder_settings);
     if (key.empty()) return settings;
     settings = unresolve(std::move(settings));
     assign(settings, {key, {Value::Kind::argument, std::to_string(value), {}, 0}, "fits"});

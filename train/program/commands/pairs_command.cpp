@@ -38,7 +38,8 @@ Prediction predict(const ModelCall& call, const std::vector<const Technique*>& p
   if (!prediction.refused.empty()) return prediction;
   try {
     const auto [settings, gpu] = predicted_on(load_settings(
-        sources_of(call.config, with_techniques(call.overrides, parts)), model_folder_settings));
+        sources_of(call.config, with_techniques({call.config, model_folder_settings}, call.overrides, parts)),
+        model_folder_settings));
     prediction.ranks = std::max<int64_t>(1, settings.parallel.data);
     prediction.run = dry_run(settings, gpu);
   } catch (const UserError& error) {
@@ -108,8 +109,9 @@ void print_text(std::vector<Prediction> all) {
 }  // namespace
 
 int pairs_command(const ModelCall& call) {
-  use_threads(
-      load_settings(sources_of(call.config, with_techniques(call.overrides, {})), model_folder_settings));
+  use_threads(load_settings(
+      sources_of(call.config, with_techniques({call.config, model_folder_settings}, call.overrides, {})),
+      model_folder_settings));
   const std::vector<Prediction> all = predict_all(call);
   if (!call.json) {
     print_text(all);

@@ -16,28 +16,45 @@ std::string value(const Overrides& settings, const std::string& key) {
 }
 
 TEST(Combinations, SettingsComeOverTheBaselineAndTheUsers) {
-  const auto settings = with_techniques({"attention.kernel=flash", "train.seed=7", "precision.compute=fp16"},
-                                        {find_technique("bf16"), find_technique("capacity")});
+  const auto settings =
+      with_techniques({"moe-micro"}, {"attention.kernel=flash", "train.seed=7", "precision.compute=fp16"},
+                      {find_technique("bf16"), find_technique("capacity")});
   EXPECT_EQ(value(settings, "attention.kernel"), "flash");
   EXPECT_EQ(value(settings, "train.seed"), "7");
   EXPECT_EQ(value(settings, "precision.compute"), "bf16");
   EXPECT_EQ(value(settings, "model.dispatch"), "capacity");
   EXPECT_EQ(value(settings, "activations.checkpoint"), "none");
-  EXPECT_NE(user_error([] { with_techniques({"nonsense"}, {}); }).find("nonsense"), std::string::npos);
+  EXPECT_NE(user_error([] { with_techniques({"moe-micro"}, {"nonsense"}, {}); }).find("nonsense"),
+            std::string::npos);
 }
 
 TEST(Combinations, TheNumberOfRanksIsTheUsers) {
   const Technique* zero = find_technique("zero_2");
-  EXPECT_EQ(value(with_techniques({}, {zero}), "parallel.data"), "2");
-  const Overrides of_four = with_techniques({"parallel.data=4"}, {zero});
+  EXPECT_EQ(value(with_techniques({"moe-micro"}, {}, {zero}), "parallel.data"), "2");
+  const Overrides of_four = with_techniques({"moe-micro"}, {"parallel.data=4"}, {zero});
   EXPECT_EQ(value(of_four, "parallel.data"), "4");
   EXPECT_EQ(value(of_four, "parallel.zero"), "2");
 }
 
+// As many tokens as the rows of the baseline's micro-batch, whatever their length; a scaled run is given at
+// full size.
+TEST(Combinations, APackedRowHasTheTokensOfAMicroBatch) {
+  const Technique* packing = find_technique("packing");
+  const auto tokens = [&](const std::vector<std::string>& overrides) {
+    return value(with_techniques({"moe-micro"}, overrides, {packing}), "train.tokens_per_device");
+  };
+  EXPECT_EQ(tokens({}), "2048");
+  EXPECT_EQ(tokens({"train.sequence=128", "train.accumulation=2"}), "1024");
+  EXPECT_EQ(tokens({"train.micro_batch=3", "run.scale=1/64"}), "768");
+  EXPECT_EQ(value(with_techniques({"moe-micro"}, {}, {packing}), "train.micro_batch"), "1");
+}
+
 TEST(Combinations, TheDriveIsTheUsers) {
   const Technique* nvme = find_technique("nvme_weights");
-  EXPECT_EQ(value(with_techniques({}, {nvme}), "placement.nvme_path"), ".");
-  EXPECT_EQ(value(with_techniques({"placement.nvme_path=/fast"}, {nvme}), "placement.nvme_path"), "/fast");
+  EXPECT_EQ(value(with_techniques({"moe-micro"}, {}, {nvme}), "placement.nvme_path"), ".");
+  EXPECT_EQ(
+      value(with_techniques({"moe-micro"}, {"placement.nvme_path=/fast"}, {nvme}), "placement.nvme_path"),
+      "/fast");
 }
 
 TEST(Combinations, SinglesAreTheRowsThatAreNoneTogether) {

@@ -9,6 +9,7 @@
 #include "tests/train/step/data_ranks.h"
 #include "tests/train/step/random_run.h"
 #include "train/predict/dry_run.h"
+#include "train/predict/techniques/combinations.h"
 #include "train/settings/load.h"
 
 namespace moelab {
@@ -16,11 +17,9 @@ namespace {
 
 // moe-pico with the technique, on short sequences.
 Settings settings_of(const Technique& technique) {
-  Sources sources{.config = "moe-pico",
-                  .overrides = {"train.sequence=64", "train.steps=2", "eval.batches=0"}};
-  for (const auto& [key, value] : over_baseline(technique))
-    sources.overrides.push_back(std::string(key) + "=" + std::string(value));
-  return load_settings(sources);
+  const std::string model = "moe-pico";
+  const std::vector<std::string> shorter = {"train.sequence=64", "train.steps=2", "eval.batches=0"};
+  return load_settings(sources_of(model, with_techniques({model}, shorter, {&technique})));
 }
 
 class Row : public testing::TestWithParam<size_t> {};
@@ -49,7 +48,7 @@ TEST_P(Row, SettingsAreAcceptedAndTheRunWorks) {
 TEST_P(Row, ARanksStepSeesAsManyTokensAsTheBaseline) {
   const auto tokens = [](const Technique& technique) {
     const Settings s = settings_of(technique);
-    return s.train.micro_batch * s.train.accumulation * s.train.sequence;
+    return s.train.micro_batch * s.train.accumulation * s.train.row();
   };
   EXPECT_EQ(tokens(techniques()[GetParam()]), tokens(techniques().front()));
 }
