@@ -33,8 +33,9 @@ from peers import write_record  # noqa: E402
 KERNEL_STATEMENT = re.compile(r"__syncthreads\(\);|__syncwarp\(\);|__threadfence\(\);")
 # Calls that order copies and other work, or keep memory for them, and the CUDA calls that these are made of.
 COPY_STATEMENT = re.compile(
-    r"(?<![\w:~])(?:[\w.>()-]+(?:\.|->))?(?:follow|wait|join|keep|synchronize|arrive|let_go|hold|order|block|recordStream)\([^;{}]*\);"
-    r"|(?<![\w:~])c10::cuda::CUDACachingAllocator::recordStream\([^;{}]*\);|cudaStreamSynchronize\([^;{}]*\);")
+    r"(?<![\w:~])(?:[\w.>()-]+(?:\.|->))?(?:follow|wait|join|keep|synchronize|finish|arrive|let_go|hold|order|block|recordStream)\([^;{}]*\);"
+    r"|(?<![\w:~])c10::cuda::CUDACachingAllocator::recordStream\([^;{}]*\);|cudaStreamSynchronize\([^;{}]*\);"
+    r"|\w+\.fetching\.reset\(\);")  # a future whose end waits
 COPY_SOURCES = ("kernels/memory/copy_stream_cuda.cpp", "train/activations/fetch_ahead.cpp", "train/activations/host_store.cpp",
                 "train/activations/nvme_store.cpp", "train/placement/gather_weights.cpp", "train/placement/offload_buffer.cpp",
                 "train/optim/host_copy.cpp", "train/step/step_graph_cuda.cpp")
@@ -181,7 +182,9 @@ def try_copy(build: Build, mutant: Mutant) -> str | None:
     changed = build.scratch / "changed.cpp"
     changed.write_text(mutant.source(), encoding="utf-8")
     made = build.compile(str(ROOT / mutant.file), str(changed))
-    for test in sorted(name for name in build.tests if name.startswith("test_streams_emulated")):
+    prefix = "test_streams_emulated_"
+    # first those of the file's own folder
+    for test in sorted((name for name in build.tests if name.startswith(prefix)), key=lambda name: name.removeprefix(prefix) not in mutant.file):
         program = pathlib.Path(build.tests[test]["command"][0]).name
         if (failed := build.run(test, build.link(program, [made]))) is not None:
             return failed
