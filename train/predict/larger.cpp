@@ -30,20 +30,18 @@ class Enlarger {
   // linearly, so two of them give a first guess.
   template <class Set>
   int64_t largest(int64_t now, int64_t unit, int64_t most, Set set) {
-    const auto bytes = [&](int64_t value) {
-      Settings changed = open_;
-      set(changed, value);
-      return bytes_of(changed);
-    };
-    const std::optional<int64_t> one = bytes(now), two = bytes(2 * now);
+    const std::optional<int64_t> one = bytes_with(now, set), two = bytes_with(2 * now, set);
     if (!one || !two) return 0;
     const int64_t guess = now + now * (room_ - *one) / std::max<int64_t>(*two - *one, 1);
-    const auto fits = [&](int64_t count) {
-      const std::optional<int64_t> needed = bytes(count * unit);
-      return needed && *needed <= room_;
-    };
-    const int64_t found = unit * largest_fitting(guess / unit, most / unit, fits);
+    const int64_t found = unit * largest_fitting(guess / unit, most / unit,
+                                                 [&](int64_t count) { return fits(count * unit, set); });
     return found > now ? found : 0;
+  }
+
+  template <class Set>
+  bool fits(int64_t value, Set set) {
+    const std::optional<int64_t> needed = bytes_with(value, set);
+    return needed && *needed <= room_;
   }
 
   // The named models with more parameters, the largest first. The formula that prunes a plan's combinations
@@ -67,6 +65,13 @@ class Enlarger {
   }
 
  private:
+  template <class Set>
+  std::optional<int64_t> bytes_with(int64_t value, Set set) {
+    Settings changed = open_;
+    set(changed, value);
+    return bytes_of(changed);
+  }
+
   // None: the run is invalid; or, if the formula `prunes`, far too large.
   std::optional<int64_t> bytes_of(const Settings& changed, bool prunes = false) {
     try {
@@ -119,17 +124,27 @@ Filled filled(const Settings& settings, const std::function<int64_t(const Settin
 }
 
 Larger larger_that_fits(const Settings& settings, int64_t room,
-                        const std::function<int64_t(const Settings&)>& predict) {
-  Enlarger enlarger(settings, room, predict);
+                        const std::function<int64_t(const Settings&)>& predict,
+                        const std::function<int64_t(const Settings&)>& quick) {
+  Enlarger search(settings, room, quick), sure(settings, room, predict);
+  const auto largest = [&](int64_t now, int64_t unit, int64_t most, auto set) {
+    const int64_t found = search.largest(now, unit, most, set);
+    return found > 0 && sure.fits(found, set) ? found : 0;
+  };
   Larger larger;
   if (settings.train.tokens_per_device == 0) {
-    larger.micro_batch = enlarger.largest(settings.train.micro_batch, 1, kMostRows,
-                                          [](Settings& s, int64_t rows) { s.train.micro_batch = rows; });
-    larger.sequence = enlarger.largest(settings.train.sequence, kTokens, kMostTokens,
-                                       [](Settings& s, int64_t tokens) { s.train.sequence = tokens; });
+    larger.micro_batch = largest(settings.train.micro_batch, 1, kMostRows,
+                                 [](Settings& s, int64_t rows) { s.train.micro_batch = rows; });
+    larger.sequence = largest(settings.train.sequence, kTokens, kMostTokens,
+                              [](Settings& s, int64_t tokens) { s.train.sequence = tokens; });
   }
-  larger.model = enlarger.largest_model();
+  larger.model = sure.largest_model();
   return larger;
+}
+
+Larger larger_that_fits(const Settings& settings, int64_t room,
+                        const std::function<int64_t(const Settings&)>& predict) {
+  return larger_that_fits(settings, room, predict, predict);
 }
 
 }  // namespace moelab

@@ -18,9 +18,14 @@ struct Larger {
   std::string text() const;
 };
 
-// `settings`: a resolved run that fits `room` bytes. `predict` gives the device bytes of a run, by dry run.
-// Packed rows have no micro-batch and no sequence to enlarge. A larger model keeps the run's settings outside
-// of model.*, and its dispatch.
+// `settings`: a resolved run that fits `room` bytes. `predict` gives the device bytes of a run, by dry run;
+// `quick` too, or a little more, at less expense: it finds what `predict` confirms. Packed rows have no
+// micro-batch and no sequence to enlarge. A larger model keeps the run's settings outside of model.*, and its
+// dispatch.
+Larger larger_that_fits(const Settings& settings, int64_t room,
+                        const std::function<int64_t(const Settings&)>& predict,
+                        const std::function<int64_t(const Settings&)>& quick);
+// … with `predict` alone.
 Larger larger_that_fits(const Settings& settings, int64_t room,
                         const std::function<int64_t(const Settings&)>& predict);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <initializer_list>
+#include <limits>
 
 #include "train/predict/formula.h"
 #include "train/predict/options.h"
@@ -16,10 +17,10 @@ namespace {
 
 // The formula rarely exceeds a dry run by more than this factor; see tests/train/predict.
 constexpr double kUsualMargin = 1.1;
+// What fits by formula with so much to spare fits by dry run as well.
+constexpr double kSureMargin = 0.75;
 // What a row of the front may need of the memory of the row before it.
 constexpr double kNextRow = 0.95;
-
-bool contains(uint64_t set, uint64_t part) { return (set & part) == part; }
 
 // Adding gradients once a step is what ranks with one micro-batch do anyway.
 bool repeats_another(const Settings& s) {
@@ -61,7 +62,11 @@ class Search {
     const auto room = static_cast<double>(search_.room);
     result_.pruned = std::count_if(candidates_.begin(), candidates_.end(),
                                    [&](const Candidate& one) { return one.formula > kFormulaMargin * room; });
+    most_dry_runs_ = search_.finalists - search_.finalists / 4;
     const Candidate* row = fastest_within(room, {kUsualMargin, kFormulaMargin});
+    result_.complete = row != nullptr && !spent();
+    most_dry_runs_ = search_.finalists;
+    if (row == nullptr) row = fastest_within(room, {kSureMargin});
     while (row != nullptr) {
       result_.fits.push_back(plan_of(*row, *row->peak));
       if (result_.fits.size() >= static_cast<size_t>(search_.best)) break;
@@ -81,12 +86,16 @@ class Search {
     return settings;
   }
 
-  // Judges by the formula, corrected by its largest error for a subset.
+  // Judges by the formula, corrected by its error for what has the most techniques in common.
   bool likely(const Candidate& one, double margin, double most) const {
     double error = 1;
-    for (const Candidate* other : dry_run_)
-      if (contains(one.set, other->set))
-        error = std::max(error, static_cast<double>(*other->peak) / other->formula);
+    int least = std::numeric_limits<int>::max();
+    for (const Candidate* other : dry_run_) {
+      const int apart = std::popcount(one.set ^ other->set);
+      const double found = std::max(1.0, static_cast<double>(*other->peak) / other->formula);
+      if (apart < least || (apart == least && found > error)) error = found;
+      least = std::min(least, apart);
+    }
     return one.formula * error <= margin * most;
   }
 
@@ -164,7 +173,7 @@ class Search {
   std::vector<PlanOption> options_;
   std::vector<Candidate> candidates_;
   std::vector<const Candidate*> dry_run_;
-  int64_t most_dry_runs_ = search_.finalists;
+  int64_t most_dry_runs_ = 0;
   PlanResult result_;
 };
 
@@ -183,11 +192,10 @@ Settings with_few_passes(const Settings& settings) {
 }
 
 int64_t finalists_for(const Settings& settings) {
-  constexpr int64_t kDryBlocks = 4000;
+  constexpr int64_t kDryBlocks = 4000, kLeast = 16;
   const int64_t passes = (with_few_passes(settings).train.accumulation + 1) / 2;
-  const int64_t least = passes > 1 ? 8 : 40;
   return std::clamp<int64_t>(
-      kDryBlocks / settings.model.layers / passes / (settings.parallel.ranks() > 1 ? 2 : 1), least, 500);
+      kDryBlocks / settings.model.layers / passes / (settings.parallel.ranks() > 1 ? 2 : 1), kLeast, 500);
 }
 
 std::vector<std::string> added_settings(const Settings& given, const Settings& plan) {

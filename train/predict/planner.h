@@ -43,6 +43,7 @@ struct PlanResult {
   std::vector<Plan> fits;        // the front of speed and memory, fastest first
   std::optional<Plan> refused;   // the fastest that does not fit, if it is faster than all that do
   std::optional<Plan> smallest;  // if nothing fits: the smallest peak found
+  bool complete = false;         // whether all that are faster than the first plan were judged
   int64_t admissible = 0;        // valid combinations
   int64_t pruned = 0;            // of these, those too large by formula
   int64_t dry_runs = 0;
@@ -52,9 +53,11 @@ struct PlanResult {
 // techniques), and dry-runs them in that order. The first plan is the fastest that fits; each other one is
 // the fastest that needs at least 5 % less memory than the plan before it. Of equally fast ones it is the
 // smallest, or one with fewer techniques that needs at most 5 % more. Once one does not fit, others are
-// judged by closed formula first, corrected by its error for a subset of theirs. A combination is skipped if
-// its formula exceeds the room by more than the formula's largest known error (for the plans after the first:
-// its usual error), and postponed if by more than its usual error.
+// judged by closed formula first, corrected by its error for the combination dry-run before that is most
+// like them. A combination is skipped if its formula exceeds the room by more than the formula's largest
+// known error (for the plans after the first: its usual error), and postponed if by more than its usual
+// error. When three quarters of the dry runs found nothing that fits, the others are for the fastest that
+// clearly should by formula, and then for the smallest.
 PlanResult search_plans(const Settings& base, const CostModel& costs, const PlanSearch& search,
                         const PredictBytes& predict);
 
@@ -67,7 +70,7 @@ Settings with_few_passes(const Settings& settings);
 
 // Dry runs that keep a search of these settings within ten seconds: one takes one or two milliseconds a
 // block and micro-batch of with_few_passes(), and with several ranks two are run, the first's and the
-// fullest's.
+// fullest's. Most dry runs of a deep model are shallow (shallow_run.h).
 int64_t finalists_for(const Settings& settings);
 
 // The settings of a plan that `given`, both resolved, has not: key=value.

@@ -11,6 +11,7 @@
 #include "train/predict/formula.h"
 #include "train/predict/planner.h"
 #include "train/predict/rank_time.h"
+#include "train/predict/shallow_run.h"
 #include "train/settings/assign.h"
 #include "train/settings/load.h"
 #include "train/settings/validate.h"
@@ -87,6 +88,29 @@ TEST(Layouts, FewerMicroBatchesHaveTheSamePeak) {
     EXPECT_LT(few.train.accumulation, 12) << shown(axes);
     EXPECT_EQ(dry_run(few).peak, dry_run(s).peak) << shown(axes);
   }
+}
+
+// Every second block is recomputed, or four together; ranks divide or code the state, or offload it.
+TEST(Layouts, FewBlocksSayWhatADeepRunHolds) {
+  install_allocators();
+  const Gpu& h100 = cost_model("h100").gpu;
+  const PredictBytes whole = [&](const Settings& s) { return dry_run(s, h100).held(); };
+  for (Words words :
+       {Words{"parallel.data=4", "parallel.tensor=8", "parallel.zero=3", "activations.checkpoint=every",
+              "activations.every=2"},
+        {"parallel.data=2", "parallel.tensor=4", "activations.storage=int8", "placement.optimizer=host",
+         "activations.checkpoint=segments", "activations.every=4", "train.accumulation=2"},
+        {"parallel.data=4", "parallel.zero=1", "precision.store=int8", "placement.gradients=host"}}) {
+    words.insert(words.end(), {"train.micro_batch=1", "precision.compute=bf16"});
+    const Settings s = settings(words, "dense-70b");
+    const int64_t exact = whole(s), about = held_by_depth(s, h100).value();
+    EXPECT_NEAR(static_cast<double>(about) / static_cast<double>(exact), 1, kDepthError) << shown(words);
+    EXPECT_EQ(exact_up_to(exact, h100, whole)(s), exact) << shown(words);
+    EXPECT_EQ(exact_up_to(exact / 2, h100, whole)(s), about) << shown(words);
+    EXPECT_GE(quick_and_above(h100, whole)(s), exact) << shown(words);
+  }
+  EXPECT_FALSE(held_by_depth(settings({}), h100));  // too few blocks
+  EXPECT_FALSE(held_by_depth(settings({"parallel.pipeline=2"}, "dense-70b"), h100));
 }
 
 // Two machines of four ranks: neighbours along tensor are in one; of seven others along data four are away.

@@ -140,6 +140,25 @@ TEST(Planner, KeepsToItsFinalists) {
   EXPECT_EQ(result.dry_runs, calls);
 }
 
+// Three of four dry runs are of the fastest that may fit, and none of these does; what clearly fits by
+// formula takes the fourth.
+TEST(Planner, SaysThatFasterOnesWereNotTried) {
+  const int64_t room = quantile(0.4);
+  const PredictBytes refusing = [&](const Settings& settings) {
+    const double formula = peak_formula(settings).peak;
+    return formula > 0.75 * static_cast<double>(room) ? room + 1 : static_cast<int64_t>(formula);
+  };
+  const auto within = [&](int64_t finalists) {
+    return search_plans(base(), cost_model("cpu"),
+                        {.pinned = kPinned, .room = room, .best = 1, .finalists = finalists}, refusing);
+  };
+  const PlanResult few = within(4);
+  EXPECT_FALSE(few.complete);
+  EXPECT_EQ(few.fits.size(), 1);
+  EXPECT_EQ(few.dry_runs, 4);
+  EXPECT_TRUE(within(500).complete);
+}
+
 TEST(Planner, PartsSayWhatEachTechniqueBuys) {
   const PlanResult result = plans_in(quantile(0.02));
   const Plan& first = result.fits.front();

@@ -12,6 +12,7 @@
 #include "train/predict/advice.h"
 #include "train/predict/larger.h"
 #include "train/predict/planner.h"
+#include "train/predict/shallow_run.h"
 #include "train/settings/convert.h"
 #include "train/settings/presets/presets.h"
 #include "train/settings/shell_line.h"
@@ -97,7 +98,8 @@ class Check {
     const PlanSearch search{
         .room = room_of(settings_.memory), .best = 1, .finalists = finalists_for(settings_)};
     return search_plans(settings_, costs, search,
-                        [this](const Settings& s) { return predict_(with_few_passes(s)); });
+                        exact_up_to(search.room, gpu_of_preset(settings_),
+                                    [this](const Settings& s) { return predict_(with_few_passes(s)); }));
   }
 
   std::string combination_text(const Plan& plan) const {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <string_view>
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
@@ -12,6 +13,7 @@
 #include "train/predict/larger.h"
 #include "train/predict/planner.h"
 #include "train/predict/probe.h"
+#include "train/predict/shallow_run.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/record/progress.h"
@@ -65,13 +67,20 @@ void print_question(const Settings& base, const PlanCall& call) {
                            data_ranks(base) * train.micro_batch * train.accumulation, train.row(), ranks);
 }
 
+// Of several ranks not every layout is searched.
+std::string_view winner_words(const PlanCall& call, const PlanResult& result) {
+  return result.complete && call.ranks == 1 ? "the fastest that fits" : "the fastest found that fits";
+}
+
 // `basis`: what the speed follows from.
-void print_answer(const Settings& base, const PlanCall& call, const Plan& winner, const Larger& larger,
+void print_answer(const Settings& base, const PlanCall& call, const PlanResult& result, const Larger& larger,
                   const std::string& basis) {
   const int64_t limit = base.memory.limit.count;
-  std::cout << fmt::format(
-      "the fastest that fits takes {}, {:.0f} % of the memory; {} tokens/s, {}:\n", human_bytes(winner.peak),
-      100 * static_cast<double>(winner.peak) / static_cast<double>(limit), speed_of(winner), basis);
+  const Plan& winner = result.fits.front();
+  std::cout << fmt::format("{} takes {}, {:.0f} % of the memory; {} tokens/s, {}:\n",
+                           winner_words(call, result), human_bytes(winner.peak),
+                           100 * static_cast<double>(winner.peak) / static_cast<double>(limit),
+                           speed_of(winner), basis);
   std::vector<std::string> words = added_settings(call.given, winner.settings);
   words.emplace_back("data.path=FOLDER");
   std::cout << fmt::format("  {}{} {}\n", starter(winner.settings), call.command, shell_line(words));
@@ -106,13 +115,17 @@ std::string source_of(const CostModel& costs, const std::optional<Probe>& probe)
 }
 
 void print_search(const Settings& base, const CostModel& costs, const std::optional<Probe>& probe,
-                  const Network& network, int64_t room, const PlanResult& result) {
+                  const PlanSearch& search, const PlanResult& result) {
+  const Network& network = search.network;
   std::cout << fmt::format("\nstep times: {}\n", source_of(costs, probe));
   std::cout << fmt::format(
       "memory: by dry run, up to {:.0f} % of the limit ({}); of {} combinations of techniques {} are too "
       "large by formula, {} were dry-run\n",
-      100 * base.memory.critical, human_bytes(room), result.admissible, result.pruned, result.dry_runs);
+      100 * base.memory.critical, human_bytes(search.room), result.admissible, result.pruned,
+      result.dry_runs);
+  if (!result.complete) std::cout << "faster ones that may fit were not dry-run\n";
   if (base.parallel.ranks() == 1) return;
+  std::cout << fmt::format("layouts of ranks: the {} most promising by formula\n", search.layouts.size());
   const Link& inside = network.inside;
   std::cout << fmt::format("between ranks {}: {}\n", inside.name, inside.about);
   if (!network.between) return;
@@ -149,9 +162,14 @@ void print_refused(const Settings& base, const Gpu& gpu, const Plan& plan, int64
   }
 }
 
+int64_t held_bytes(const Settings& settings, const Gpu& gpu) {
+  const std::optional<int64_t> about = held_by_depth(settings, gpu);
+  return about ? *about : dry_run(with_few_passes(settings), gpu).held();
+}
+
 void print_without(const Plan& winner, const CostModel& costs, const Network& network,
-                   const std::string& name, const Settings& without) {
-  const int64_t saved = dry_run(with_few_passes(without), costs.gpu).held() - winner.peak;
+                   const std::string& name, const Settings& without, int64_t held) {
+  const int64_t saved = held_bytes(without, costs.gpu) - held;
   const double change = 100 * (step_time(without, costs, network).total() / winner.time.total() - 1);
   std::cout << fmt::format(
       "  {:<22}{:>10} {}  {}\n", name, human_bytes(std::abs(saved)), saved >= 0 ? "less" : "more",
@@ -164,7 +182,9 @@ void print_without(const Plan& winner, const CostModel& costs, const Network& ne
 void print_bought(const Plan& winner, const CostModel& costs, const Network& network) {
   if (winner.parts.empty()) return;
   std::cout << "\nwhat each technique of the first row buys\n";
-  for (const Plan::Part& part : winner.parts) print_without(winner, costs, network, part.name, part.without);
+  const int64_t held = held_bytes(winner.settings, costs.gpu);
+  for (const Plan::Part& part : winner.parts)
+    print_without(winner, costs, network, part.name, part.without, held);
 }
 
 // The search, which says on a terminal how far it is.
@@ -231,11 +251,12 @@ int plan_command(const Settings& base, const PlanCall& call) {
   if (call.ranks > 1) search.layouts = best_layouts(base, call.pinned, costs, search.network, search.room);
   const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;
   const PredictBytes bytes = [&](const Settings& s) { return bytes_needed(s, gpu); };
-  const PlanResult result = searched(base, costs, search, bytes);
+  const PlanResult result = searched(base, costs, search, exact_up_to(search.room, gpu, bytes));
   if (result.fits.empty()) return report_nothing_fits(base, gpu, result);
   const Plan& winner = result.fits.front();
   print_question(base, call);
-  print_answer(base, call, winner, larger_that_fits(winner.settings, search.room, bytes),
+  print_answer(base, call, result,
+               larger_that_fits(winner.settings, search.room, bytes, quick_and_above(gpu, bytes)),
                probe         ? "predicted for this machine"
                : costs.error ? "predicted from another machine"
                              : "a guess from the datasheet");
@@ -246,7 +267,7 @@ int plan_command(const Settings& base, const PlanCall& call) {
     print_refused(base, gpu, *result.refused, search.room);
   else
     std::cout << "\nnothing faster is too large\n";
-  print_search(base, costs, probe, search.network, search.room, result);
+  print_search(base, costs, probe, search, result);
   if (!call.out.empty()) write_winner(winner, call);
   return 0;
 }
