@@ -78,14 +78,28 @@ repeated, in {len(records):,} trainings; {wrong or "nothing"} wrong.**
 """
 
 
-def streams_text(records: list[dict]) -> str:
+def seeds_table(records: list[dict]) -> str:
     rows = [[cell, store.sums(own)["seeds"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
+    return table(["tests of", "seeds", "wrong"], rows)
+
+
+def streams_text(records: list[dict]) -> str:
     return f"""## Streams
 
 Copies, placement and captured steps on the emulated GPU. All work comes as late as an event or a wait permits, or earlier,
 drawn by a seed; results are compared bit for bit with those of a run without copies or without a graph.
 
-{table(["tests of", "seeds", "wrong"], rows)}
+{seeds_table(records)}
+"""
+
+
+def races_text(records: list[dict]) -> str:
+    return f"""## Races
+
+Every kernel on the emulated GPU, which looks for accesses that no barrier or fence orders. A seed draws the order of blocks
+and threads.
+
+{seeds_table(records)}
 """
 
 
@@ -110,7 +124,8 @@ turns (the median of ten).
 
 
 def text(records: list[dict]) -> str:
-    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text, "long": long_text, "streams": streams_text}
+    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text, "long": long_text,
+             "streams": streams_text, "races": races_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]

@@ -14,15 +14,15 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import budgets  # noqa: E402
 import disks  # noqa: E402
+import emulated  # noqa: E402
 import kills  # noqa: E402
 import long_run  # noqa: E402
 import page  # noqa: E402
 import store  # noqa: E402
-import streams  # noqa: E402
 from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("kills", "disks", "inputs", "memory", "long", "streams")
+PARTS = ("kills", "disks", "inputs", "memory", "long", "streams", "races")
 KILLS_IN_A_PIECE = 10
 FAULTS_IN_A_PIECE = 10
 FUZZ_SECONDS = 60
@@ -98,14 +98,20 @@ class Soak:
         counts, failures = budgets.run(pathlib.Path(self.program).parents[1], self.seed)
         self.report("memory", "moe-pico", counts, failures, seed=self.seed)
 
-    def streams(self) -> None:
-        tests = streams.tests_of(pathlib.Path(self.program).parents[1])
+    def further_seeds(self, part: str) -> None:
+        tests = emulated.tests_of(pathlib.Path(self.program).parents[1], part)
         if not tests:
-            sys.exit(f"soak: {self.program}: a build without CUDA has no tests of streams; configure it with -DMOELAB_CUDA=ON")
-        cell = self.least("streams", tests, "seeds")
-        first = streams.first_seed(tests[cell]) + self.done("streams", cell, "seeds")
-        counts, failures = streams.run(tests[cell], first, streams.ROUNDS)
-        self.report("streams", cell, counts, failures)
+            sys.exit(f"soak: {self.program}: a build without CUDA has no tests of {part}; configure it with -DMOELAB_CUDA=ON")
+        cell = self.least(part, tests, "seeds")
+        first = emulated.first_seed(tests[cell]) + self.done(part, cell, "seeds")
+        counts, failures = emulated.run(tests[cell], first, emulated.ROUNDS[part])
+        self.report(part, cell, counts, failures)
+
+    def streams(self) -> None:
+        self.further_seeds("streams")
+
+    def races(self) -> None:
+        self.further_seeds("races")
 
     def long(self) -> None:
         found = long_run.run(self.program, self.data, self.work / "long", self.long_steps)
