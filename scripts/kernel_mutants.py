@@ -112,7 +112,7 @@ class Build:
 
     def link(self, program: str, objects: list[tuple[str, str]]) -> str:
         said = subprocess.run(["ninja", "-C", self.folder, "-t", "commands", program], capture_output=True, text=True, check=True).stdout
-        command, out = said.splitlines()[-1], f"{self.scratch}/{program}"
+        command, out = said.splitlines()[-1].replace("/./", "/"), f"{self.scratch}/{program}"
         for old, new in objects:
             # in front of a library, it takes the place of the library's
             command = command.replace(f" {old} ", f" {new} ") if f" {old} " in command else command.replace(" -o ", f" {new} -o ", 1)

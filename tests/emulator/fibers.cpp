@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/emulator/capture.h"
+#include "tests/emulator/traffic.h"
 
 namespace moelab::emulator {
 
@@ -121,6 +122,7 @@ void resume(unsigned index) {
   machine.current = index;
   here.thread = machine.fibers[index].thread;
   races::switch_to(index);
+  traffic::switch_to(index);
   if (_setjmp(machine.scheduler) == 0) _longjmp(machine.fibers[index].state, 1);
 }
 
@@ -150,6 +152,7 @@ void prepare_block(unsigned threads, unsigned block) {
   machine.static_bytes = 0;
   std::memset(machine.shared, 0xFF, kMostShared);
   races::begin_block(block, machine.shared, kMostShared);
+  traffic::begin_block({machine.shared, kMostShared});
   machine.block = {threads};
   machine.warps.resize((threads + kWarp - 1) / kWarp);
   for (size_t w = 0; w < machine.warps.size(); ++w)
@@ -182,6 +185,7 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
   here.blocks = grid;
   machine.dynamic_bytes = shared_bytes;
   const int64_t races_before = races::found();
+  traffic::begin_launch();
   races::begin_launch(threads, machine.stacks, kMostThreads * kStack);
   for (const unsigned b : block_order) {
     here.block = place_of(b, grid);
@@ -203,20 +207,27 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
 }  // namespace
 
 void sync_block() {
-  wait_at(machine.block, [] { races::at_block_barrier(); });
+  wait_at(machine.block, [] {
+    races::at_block_barrier();
+    traffic::at_block_barrier();
+  });
 }
 
 void sync_warp() {
   const unsigned warp = machine.current / kWarp;
-  wait_at(machine.warps[warp].barrier, [warp] { races::at_warp_barrier(warp); });
+  wait_at(machine.warps[warp].barrier, [warp] {
+    races::at_warp_barrier(warp);
+    traffic::at_warp_barrier(warp);
+  });
 }
 
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
   if (lanes != 0xFFFFFFFFu || machine.block.expected % kWarp != 0) trap();
-  Warp& warp = machine.warps[machine.current / kWarp];
+  const unsigned number = machine.current / kWarp;
+  Warp& warp = machine.warps[number];
   const unsigned lane = machine.current % kWarp, side = warp.barrier.round % 2;
   warp.bits[side][lane] = bits;
-  wait_at(warp.barrier, [] {});
+  wait_at(warp.barrier, [number] { traffic::at_warp_barrier(number); });
   return warp.bits[side][lane ^ static_cast<unsigned>(other)];
 }
 

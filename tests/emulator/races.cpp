@@ -290,6 +290,8 @@ bool access_cell(Detector& d, Cell& cell, uintptr_t address, const Access& now, 
   return races;
 }
 
+}  // namespace
+
 void access(const void* address, size_t bytes, bool writes, bool is_atomic, const void* code) {
   Detector& d = detector();
   const auto first = reinterpret_cast<uintptr_t>(address);
@@ -304,8 +306,6 @@ void access(const void* address, size_t bytes, bool writes, bool is_atomic, cons
     at += page.grain;
   }
 }
-
-}  // namespace
 
 void begin_launch(unsigned threads, const char* stacks, size_t stack_bytes) {
   Detector& d = detector();
@@ -388,40 +388,3 @@ void atomic(const void* address, size_t bytes, const void* where) {
 int64_t found() { return detector().found; }
 
 }  // namespace moelab::emulator::races
-
-// What the compiler calls.
-// NOLINTBEGIN(bugprone-reserved-identifier)
-extern "C" {
-
-#define MOELAB_ACCESS(bytes)                                                              \
-  void __tsan_read##bytes(const void* p) {                                                \
-    moelab::emulator::races::access(p, bytes, false, false, __builtin_return_address(0)); \
-  }                                                                                       \
-  void __tsan_write##bytes(const void* p) {                                               \
-    moelab::emulator::races::access(p, bytes, true, false, __builtin_return_address(0));  \
-  }                                                                                       \
-  void __tsan_unaligned_read##bytes(const void* p) {                                      \
-    moelab::emulator::races::access(p, bytes, false, false, __builtin_return_address(0)); \
-  }                                                                                       \
-  void __tsan_unaligned_write##bytes(const void* p) {                                     \
-    moelab::emulator::races::access(p, bytes, true, false, __builtin_return_address(0));  \
-  }
-MOELAB_ACCESS(1)
-MOELAB_ACCESS(2)
-MOELAB_ACCESS(4)
-MOELAB_ACCESS(8)
-MOELAB_ACCESS(16)
-#undef MOELAB_ACCESS
-
-void __tsan_read_range(const void* p, size_t bytes) {
-  moelab::emulator::races::access(p, bytes, false, false, __builtin_return_address(0));
-}
-void __tsan_write_range(const void* p, size_t bytes) {
-  moelab::emulator::races::access(p, bytes, true, false, __builtin_return_address(0));
-}
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-
-}  // extern "C"
-// NOLINTEND(bugprone-reserved-identifier)

@@ -21,7 +21,8 @@ void end_launch();
 void at_block_barrier();
 void at_warp_barrier(unsigned warp);
 
-// What the thread that runs does.
+// What the thread that runs does. `where`: the access's place in the code.
+void access(const void* address, size_t bytes, bool writes, bool is_atomic, const void* where);
 void fence();
 void atomic(const void* address, size_t bytes, const void* where);
 

@@ -84,6 +84,18 @@ __global__ void element_kernel(int i, float* to) {
   *to = elements[i];
 }
 
+__global__ void copy_kernel(const float* from, int stride, float* to) {
+  to[threadIdx.x] = from[threadIdx.x * stride];
+}
+
+template <int kRow>
+__global__ void transpose_kernel(const float* from, float* to) {
+  __shared__ float tile[32][kRow];
+  for (int row = 0; row < 32; ++row) tile[row][threadIdx.x] = from[32 * row + threadIdx.x];
+  __syncthreads();
+  for (int row = 0; row < 32; ++row) to[32 * row + threadIdx.x] = tile[threadIdx.x][row];
+}
+
 }  // namespace
 
 void sum_blocks(bool with_barriers, const int* numbers, int* sums, unsigned blocks) {
@@ -134,5 +146,14 @@ void read_wide(const void* from, void* to) {
 }
 
 void read_element(int i, float* to) { element_kernel<<<1, 1, 0, nullptr>>>(i, to); }
+
+void copy_strided(const float* from, int stride, float* to) {
+  copy_kernel<<<1, 32, 0, nullptr>>>(from, stride, to);
+}
+
+void transpose(bool padded, const float* from, float* to) {
+  const auto kernel = padded ? transpose_kernel<33> : transpose_kernel<32>;
+  kernel<<<1, 32, 0, nullptr>>>(from, to);
+}
 
 }  // namespace moelab::emulator::samples

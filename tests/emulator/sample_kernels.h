@@ -41,4 +41,9 @@ void read_wide(const void* from, void* to);
 // Reads element `i` of 32 in shared memory.
 void read_element(int i, float* to);
 
+// A warp copies 32 numbers, from addresses `stride` numbers apart.
+void copy_strided(const float* from, int stride, float* to);
+// A warp transposes 32 x 32 numbers through shared memory, whose rows may have one number more than that.
+void transpose(bool padded, const float* from, float* to);
+
 }  // namespace moelab::emulator::samples

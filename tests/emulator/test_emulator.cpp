@@ -8,6 +8,7 @@
 #include "tests/emulator/fibers.h"
 #include "tests/emulator/races.h"
 #include "tests/emulator/sample_kernels.h"
+#include "tests/emulator/traffic.h"
 
 // The emulator sees what a GPU would do wrong.
 namespace moelab::emulator {
@@ -115,6 +116,59 @@ TEST(Emulator, NoBlockFindsWhatAnotherLeftInSharedMemory) {
   std::vector<int> left(3);
   samples::read_unwritten(left.data(), 3);
   EXPECT_EQ(left, std::vector<int>(3, -1));
+}
+
+struct Numbers {
+  alignas(256) float from[1024] = {}, to[1024] = {};
+  std::vector<traffic::Range> ranges() const { return {{from, sizeof(from)}, {to, sizeof(to)}}; }
+};
+
+TEST(EmulatorTraffic, ARequestTakesTheSectorsThatItTouches) {
+  Numbers n;
+  const auto sectors = [&](int first, int stride) {
+    const auto c = traffic::count(n.ranges(), [&] { samples::copy_strided(n.from + first, stride, n.to); });
+    EXPECT_EQ(c.requests, 2);
+    EXPECT_EQ(c.least_sectors, stride == 0 ? 1 + 4 : 4 + 4);
+    EXPECT_EQ(c.of_launches, c.sectors);
+    return c.sectors - 4;  // less those that are written
+  };
+  EXPECT_EQ(sectors(0, 1), 4);
+  EXPECT_EQ(sectors(1, 1), 5);
+  EXPECT_EQ(sectors(0, 0), 1);
+  EXPECT_EQ(sectors(0, 2), 8);
+  EXPECT_EQ(sectors(0, 8), 32);
+}
+
+TEST(EmulatorTraffic, SixteenBytesAThreadAreOneRequest) {
+  alignas(32) char bytes[32] = {};
+  const auto c = traffic::count({{bytes, sizeof(bytes)}}, [&] { samples::read_wide(bytes, bytes + 16); });
+  EXPECT_EQ(c.requests, 2);
+  EXPECT_EQ(c.of_launches, 2);  // one sector, read and written
+}
+
+TEST(EmulatorTraffic, WhatIsReadAgainIsCountedOnceABlockAndALaunch) {
+  std::vector<int> numbers(4 * kThreads, 1), sums(4);
+  const traffic::Range whole{numbers.data(), numbers.size() * sizeof(int)};
+  const auto work = [&] { samples::sum_blocks(true, numbers.data(), sums.data(), 4); };
+  const auto once = traffic::count({whole}, work);
+  const auto twice = traffic::count({whole}, [&] {
+    work();
+    work();
+  });
+  EXPECT_GE(once.of_blocks, once.of_launches);
+  EXPECT_GE(once.of_launches, 4 * kThreads * 4 / 32);
+  EXPECT_LE(once.of_launches, 4 * kThreads * 4 / 32 + 1);  // the vector may begin within a sector
+  EXPECT_EQ(twice.of_launches, 2 * once.of_launches);
+}
+
+TEST(EmulatorTraffic, ABankServesOneWordAPass) {
+  Numbers n;
+  for (const bool padded : {true, false}) {
+    const auto c = traffic::count(n.ranges(), [&] { samples::transpose(padded, n.from, n.to); });
+    EXPECT_EQ(c.shared_requests, 2 * 32);
+    EXPECT_EQ(c.shared_passes, padded ? 2 * 32 : 32 + 32 * 32);
+    EXPECT_EQ(c.sectors, c.least_sectors);
+  }
 }
 
 TEST(EmulatorDeathTest, EndsAtAMisalignedAccessAndPastAnArraysEnd) {
