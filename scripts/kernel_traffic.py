@@ -64,8 +64,8 @@ def page(records: list[dict]) -> str:
     for one in last:
         over = OVER.get(one["operator"], "")
         passes = "–" if one["passes"] is None else f"{one['passes']:.2f}"
-        lines.append(f"| `{one['operator']}` | {one['source']} | {one['shape']} | {one['least_bytes']:,} | {one['memory']:.2f} | {one['l2']:.2f} | "
-                     f"{one['request']:.2f} | {passes} | {over} |")
+        lines.append(f"| `{one['operator']}` | {one['source']} | {one['shape']} | {one['least_bytes']:,} | {one['memory']:.2f} | "
+                     f"{one['l2']:.2f} | {one['request']:.2f} | {passes} | {over} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/temporary_folder.h"
 #include "train/activations/recompute.h"
+#include "train/optim/host_copy.h"
 #include "train/optim/optimizer.h"
 #include "train/placement/gather_runner.h"
 #include "train/placement/state_gradients.h"
@@ -175,6 +176,31 @@ TEST(DeviceHomes, AStepOnTheHostIsTheCpus) { expect_the_cpus_steps(at::kCPU); }
 TEST(DeviceHomesCuda, AStepOnTheHostIsTheCpus) {
   MOELAB_NEEDS_CUDA();
   expect_the_cpus_steps(c10::Device(c10::kCUDA, 0));
+}
+
+// Device memory that a copy reads or writes and that is freed meanwhile is used again only behind the copy.
+TEST(DeviceHomesCuda, MemoryOfACopyIsNotUsedAgainBeforeIt) {
+  MOELAB_NEEDS_CUDA();
+  const at::TensorOptions options = at::TensorOptions(c10::Device(c10::kCUDA, 0)).dtype(at::kFloat);
+  constexpr int64_t kFloats = 1 << 20;
+  const auto all = [](const Tensor& t, float value) { return t.cpu().eq(value).all().item<bool>(); };
+  HostCopy copies(options.device());
+  Tensor from = at::full({kFloats}, 1, options);
+  const Tensor host = copies.like(from, at::kFloat);
+  copies.start(from, host);
+  from.reset();
+  const Tensor next = at::full({kFloats}, 2, options);
+  EXPECT_TRUE(all(next, 2));
+  copies.finish();
+  EXPECT_TRUE(all(host, 1));
+
+  Tensor to = at::empty({kFloats}, options);
+  copies.start(host, to);
+  to.reset();
+  const Tensor after = at::full({kFloats}, 3, options);
+  EXPECT_TRUE(all(after, 3));
+  copies.finish();
+  EXPECT_TRUE(all(after, 3));
 }
 
 // Weights leave the device between steps.
