@@ -1,6 +1,9 @@
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <memory>
 
 #include "kernels/memory/ledger.h"
 #include "moe/parameter.h"
@@ -201,6 +204,30 @@ TEST(DeviceHomesCuda, MemoryOfACopyIsNotUsedAgainBeforeIt) {
   EXPECT_TRUE(all(after, 3));
   copies.finish();
   EXPECT_TRUE(all(after, 3));
+}
+
+// Memory that weights are on their way to is used again only behind their copies, when a step that throws
+// lets them go as well as when the run ends.
+TEST(DeviceHomesCuda, WeightsThatAreLetGoOnTheirWayOverwriteNothing) {
+  MOELAB_NEEDS_CUDA();
+  const TemporaryFolder drive;
+  const c10::Device device(c10::kCUDA, 0);
+  const Settings settings = settings_of({"placement.parameters=host"}, drive);
+  for (const bool ends : {false, true}) {
+    auto chain = std::make_unique<Chain>(settings, device), twin = std::make_unique<Chain>(settings, device);
+    for (int64_t i = 0; i < kLayers; ++i) chain->gathered.fetch(i);
+    ends ? chain.reset() : chain->gathered.release_all();
+    std::vector<Tensor> next;
+    for (int64_t i = 0; i < 2 * kLayers; ++i)
+      next.push_back(at::full({kWidth, kWidth}, 7, at::TensorOptions(device).dtype(at::kFloat)));
+    for (const Tensor& one : next) EXPECT_TRUE(one.cpu().eq(7).all().item<bool>());
+    at::detail::getCUDAHooks().deviceSynchronize(device.index());
+    for (const Tensor& one : next) EXPECT_TRUE(one.cpu().eq(7).all().item<bool>());
+    if (ends) continue;
+    chain->step();
+    twin->step();
+    EXPECT_EQ(chain->losses, twin->losses);
+  }
 }
 
 // Weights leave the device between steps.
