@@ -230,6 +230,20 @@ TEST(DeviceHomesCuda, WeightsThatAreLetGoOnTheirWayOverwriteNothing) {
   }
 }
 
+// Weights come into memory that the device may still be writing to for its last user: behind that.
+TEST(DeviceHomesCuda, WeightsComeBehindTheLastUserOfTheirMemory) {
+  MOELAB_NEEDS_CUDA();
+  const TemporaryFolder drive;
+  const c10::Device device(c10::kCUDA, 0);
+  Chain chain(settings_of({"placement.parameters=host"}, drive), device);
+  const std::vector<Tensor> before = chain.weights();
+  for (int i = 0; i < 20; ++i) {
+    at::full({kWidth, kWidth}, 7, at::TensorOptions(device).dtype(at::kFloat));
+    chain.gathered.change(0, [] {});
+  }
+  EXPECT_TRUE(test::bitwise_equal(chain.weights()[0], before[0]));
+}
+
 // Weights leave the device between steps.
 TEST(DeviceHomesCuda, WeightsLeaveTheDevice) {
   MOELAB_NEEDS_CUDA();

@@ -12,6 +12,7 @@
 #include "tests/train/step/compared_runs.h"
 #include "tests/train/step/random_run.h"
 #include "train/predict/dry_run.h"
+#include "train/step/step_graph.h"
 #include "train/step/trainer.h"
 
 // Compares the step in a CUDA graph with the ordinary step. On a GPU it is captured and replayed; on the CPU
@@ -237,6 +238,22 @@ TEST(GraphStepOnTheCpu, IsPredictedByADryRun) {
     const Settings s = settings_with(variant, CudaGraphs::step);
     const auto measured = static_cast<double>(test::measured_run(s).device);
     EXPECT_NEAR(static_cast<double>(dry_run(s).peak), measured, 0.01 * measured);
+  }
+}
+
+// On a stream of its own, which neither reads what is queued before too early nor what comes after.
+TEST(StepGraphCuda, RunsBetweenWhatIsQueuedBeforeAndBehind) {
+  MOELAB_NEEDS_CUDA();
+  const c10::Device device(c10::kCUDA, 0);
+  const at::Tensor x = at::zeros({1 << 16}, at::TensorOptions(device).dtype(at::kFloat));
+  at::Tensor y = at::zeros_like(x);
+  StepGraph graph(device);
+  for (int i = 1; i <= 12; ++i) {
+    x.fill_(i);
+    graph.run([&] { at::mul_out(y, x, x); });
+    x.fill_(-1);
+    if (i == 6) graph.forget();
+    EXPECT_TRUE(y.cpu().eq(i * i).all().item<bool>()) << i;
   }
 }
 
