@@ -1,5 +1,6 @@
 """Kernels move the least that their operators can, counted on the emulated GPU; scripts/kernel_traffic.py says which do not."""
 
+import json
 import pathlib
 import sys
 
@@ -27,3 +28,9 @@ def test_none_moves_less_than_the_least(counts):
 
 def test_only_tables_that_are_looked_up_have_bank_conflicts(counts):
     assert {name for name, one in counts.items() if (one["passes"] or 1) > 1} == {"adam8bit"}
+
+
+def test_the_stored_page_is_the_records():
+    store = programs.ROOT / "results/kernel-traffic.jsonl"
+    records = [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines()]
+    assert kernel_traffic.page(records) == store.with_suffix(".md").read_text(encoding="utf-8")
