@@ -3,13 +3,15 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/aten_meta.h"
+#include "moe/moe_layer.h"
 #include "moe/token_exchange.h"
 
-// What an exchange of rows holds, on the CPU and predicted on meta.
+// What an exchange of rows holds, on the CPU and predicted on meta, and in which order it sends and waits.
 // Axes: T tokens, E experts, K choices, D width, F expert width, R rows.
 namespace moelab {
 namespace {
@@ -54,6 +56,38 @@ class Mirror : public Communicator {
 
  private:
   static std::unique_ptr<Transfer> unused() { TORCH_CHECK(false, "an exchange of rows needs none of these"); }
+};
+
+// Notes in order that it agrees on counts (a), sends (x) and waits for what was sent (w), and the bytes held.
+class Noting : public Mirror {
+ public:
+  std::string calls;
+  std::vector<int64_t> held;
+
+  std::unique_ptr<Transfer> exchange(const Tensor& sent, Counts to, const Tensor& received,
+                                     Counts from) override {
+    Mirror::exchange(sent, to, received, from);
+    note('x');
+    return std::make_unique<Sent>(*this);
+  }
+  std::vector<int64_t> agree(Counts words) override {
+    note('a');
+    return Mirror::agree(words);
+  }
+
+ private:
+  class Sent : public Transfer {
+   public:
+    explicit Sent(Noting& by) : by_(by) {}
+    void wait() override { by_.note('w'); }
+
+   private:
+    Noting& by_;
+  };
+  void note(char call) {
+    calls += call;
+    held.push_back(cpu_ledger().allocated());
+  }
 };
 
 struct ExchangeSizes {
@@ -133,6 +167,45 @@ TEST_P(ExchangeMemory, KeepsTheRowsItReceivedAndTheirPreActivation) {
   const int64_t bytes = in.routes.rows * in.x.element_size();
   EXPECT_EQ(held(Kind::capacity_buffers) - rows, bytes * s.D);
   EXPECT_EQ(held(Kind::activation_experts) - hidden, bytes * 2 * s.F);
+}
+
+// Forward sends rows there and back; backward sends rows and router weights together, each way.
+TEST_P(ExchangeMemory, CountsItsRowsFirstAndByCapacityNever) {
+  const EvenLayer in(GetParam(), at::kCPU);
+  Noting ranks;
+  const TokenExchange exchange(ranks, [](const Tensor&, int64_t, const Tensor&) {});
+  experts(exchange, in, true).backward(in.dy);
+  EXPECT_EQ(ranks.calls, std::string(GetParam().capacity ? "" : "a") + "xwxwxxwwxxww");
+}
+
+// Between sending rows to the experts and waiting for them, the shared experts keep their pre-activation and
+// make their outputs.
+TEST(ExchangeOrder, SharedExpertsRunWhileRowsTravel) {
+  install_allocators();
+  const ExchangeSizes s{true, at::kFloat, 64, 32};
+  const EvenLayer in(s, at::kCPU);
+  ModelSettings m;
+  m.d_model = s.D;
+  m.d_expert = s.F;
+  m.experts = kExperts;
+  m.experts_per_token = kChoices;
+  m.shared_experts = 1;
+  m.dispatch = Dispatch::capacity;
+  MoeWeights w;
+  w.router_ED = at::zeros({kExperts, s.D});
+  w.w13_E2FD = in.w13;
+  w.w2_EDF = in.w2;
+  w.shared13_2FD = at::zeros({2 * s.F, s.D}).requires_grad_();
+  w.shared2_DF = at::zeros({s.D, s.F}).requires_grad_();
+  Noting ranks;
+  const TokenExchange exchange(ranks, [](const Tensor&, int64_t, const Tensor&) {});
+  RoutingState routing;
+  moe_layer(
+      in.x, w,
+      {.settings = m, .sequence = kSequence, .training = true, .keep_hidden = true, .exchange = &exchange},
+      routing);
+  ASSERT_EQ(ranks.calls, "xwxw");
+  EXPECT_GE(ranks.held[1] - ranks.held[0], kTokens * (2 * s.F + s.D) * int64_t{sizeof(float)});
 }
 
 INSTANTIATE_TEST_SUITE_P(
