@@ -104,6 +104,28 @@ def test_ranks_that_share_a_model_hold_their_part_of_its_state(share, verdict):
     assert row.verdict == verdict and f"4 stages hold {100 * share:.0f} % of the state each" in row.decided
 
 
+@pytest.mark.parametrize("changed, verdict", [
+    ({}, "right"), ({"fits": False}, "overstated"), ({"peak_bytes": 16e9}, "overstated"), ({"sent_bytes": 0}, "overstated")])
+def test_a_preset_of_ranks_fits_holds_a_share_and_sends(changed, verdict):
+    alone = {"peak_bytes": 16e9, "sent_bytes": 0, "memory_limit_bytes": 12e9, "fits": False}
+    runs = {"ranks": {**alone, "peak_bytes": 4e9, "sent_bytes": 2e9, "fits": True} | changed, "one rank": alone}
+    nemo, verl = (judging.Judge([], [], [], {}, {claim: runs}).row(CLAIMS[claim])
+                  for claim in ("nemo.preset_large_model", "verl.profile_multi_device"))
+    assert (nemo.verdict, nemo.untested) == (verdict, [])
+    assert verl.verdict == ("right in part" if verdict == "right" else verdict)
+    assert verl.untested == (["a frozen reference beside ranks that share each matrix is not measured here"] if verdict == "right" else [])
+    assert nemo.evidence[1].startswith(f"the fullest rank takes {runs['ranks']['peak_bytes'] / 1e9:.3g} GB of 12 GB, ")
+
+
+def test_presets_of_ranks_are_dry_run_beside_one_rank():
+    """The same run, in which each axis that the claim names has one rank."""
+    for claim in ("nemo.preset_memory_efficient", "nemo.preset_large_model", "verl.profile_multi_device"):
+        ranks, alone = (dry_runs.DRY_CLAIMS[claim].runs[name] for name in ("ranks", "one rank"))
+        assert [word for word in alone if not word.startswith("parallel.")] == [word for word in ranks if not word.startswith("parallel.")]
+        axes = [axis for axis in ("tensor", "pipeline") if any(figure.endswith(f"{axis}_parallel") for figure in CLAIMS[claim]["figures"])]
+        assert axes and all(f"parallel.{axis}=1" in alone for axis in axes)
+
+
 def test_weights_that_are_kept_are_gathered_once():
     for kept, verdict in ((100, "right"), (150, "overstated")):
         runs = {"ZeRO-2": {"sent_bytes": 100}, "resharded": {"sent_bytes": 150}, "kept": {"sent_bytes": kept}}

@@ -44,7 +44,7 @@ PROFILES = {
                       "memory": {"dynamic_batch.enabled": True, "dynamic_batch.min": 1}}),
     "multi_device": (10, {"activations": {"checkpoint": "full", "storage": "host"},
                           "placement": {"parameters": "host", "optimizer": "host"},
-                          "sample": {"share": 0.8}, "reference": {"placement": "host"},
+                          "sample": {"share": 0.8},
                           "parallel": {"zero": 3, "tensor": 4, "pipeline": 1},
                           "memory": {"dynamic_batch.enabled": False}}),
     "nemo-memory-efficient": (27, {"activations": {"checkpoint": "every", "every": 4,

@@ -196,6 +196,17 @@ def divides_state(runs: dict, _: dict) -> Judged:
         {name: of_need(share, 1 / int(name.split()[0])) for name, share in shares.items()}
 
 
+def preset_of_ranks(runs: dict, _: dict, lacks: str = "") -> Judged:
+    """Whether a preset of several ranks does something for a run: the fullest rank fits a limit, holds less than one rank alone
+    would, and sends. lacks: what the claim's preset has and ours has not."""
+    ranks, alone = runs["ranks"], runs["one rank"]
+    peak, whole, limit = ranks["peak_bytes"], alone["peak_bytes"], ranks["memory_limit_bytes"]
+    found = f"the fullest rank takes {gb(peak)} of {gb(limit)}, {100 * peak / whole:.0f} % of what one rank alone would " \
+        f"({gb(whole)}), and sends {gb(ranks['sent_bytes'])} a step"
+    works = ranks["fits"] and peak < whole and ranks["sent_bytes"] > 0
+    return found, {"its settings": of_whether(works)} | ({lacks: None} if works and lacks else {})
+
+
 def product(figures: dict, *names: str) -> float:
     return math.prod(figures[name] for name in names)
 

@@ -64,11 +64,8 @@ std::vector<Preset> run_profiles() {
               both({{"activations.checkpoint", "full"}, {"sample.share", "0.5"}}, moving_batch)),
       profile("multi_device",
               "four ranks to each matrix, also where samples are written, and all others divide the state "
-              "(ZeRO-3): as constrained, with a fixed batch, no packing, and the reference on the host",
-              both(on_the_host, {{"reference.placement", "host"},
-                                 {"sample.share", "0.8"},
-                                 {"parallel.zero", "3"},
-                                 {"parallel.tensor", "4"}})),
+              "(ZeRO-3): as constrained, with a fixed batch and no packing",
+              both(on_the_host, {{"sample.share", "0.8"}, {"parallel.zero", "3"}, {"parallel.tensor", "4"}})),
       profile(
           "nemo-memory-efficient",
           "two ranks to each matrix; every fourth block recomputed, norms and expert hidden states in the "
