@@ -10,8 +10,8 @@ from ..format import times
 from ..records import ReportError
 from . import dry_runs, findings, outcomes, rank_speeds
 from .outcomes import OVERSTATED, RIGHT, UNTESTED, Outcome
-from .stated import ARITHMETIC, UNJUDGED, Claim, Technique, figure_text, is_figure
-from .verdicts import Measurement, Verdicts, of_case
+from .stated import ARITHMETIC, STEP_TIME, UNJUDGED, Claim, Technique, figure_text, is_figure
+from .verdicts import Measurement, Verdicts, brief, of_case
 
 # {the beginning of an id: why those claims are untested}
 REASONS = {begin: why
@@ -109,11 +109,22 @@ class Judge:
             raise ReportError(f"claims: {entry['id']} has no figure {missing}, which it is judged by") from None
         speed, speeds = self.speeds(entry)
         parts |= speeds
+        timed = self.timed(entry["id"]) if "time" in parts else None
+        if timed:
+            parts["time"] = timed.outcome
         evidence = [f"{found} ({dry_runs.how_found(entry['id'])})", *filter(None, [speed])]
-        evidence += [f"{one.text}; beside the dry runs, decides nothing" for one in self.measurements(entry["id"])]
+        evidence += [f"{one.text}; beside the dry runs, decides nothing" + (" but the time" if timed in one.findings else "")
+                     for one in self.measurements(entry["id"])]
         untested = [f"{part} is not measured here" for part, outcome in parts.items() if outcome is None]
-        decided = "; ".join(filter(None, [found, speed, by_outcome(parts)]))
+        decided = "; ".join(filter(None, [found, speed, timed and brief(timed), by_outcome(parts)]))
         return make_row(entry, parts.values(), decided, untested, evidence)
+
+    def timed(self, claim: str) -> findings.Finding | None:
+        """The time that a sweep measured of all parts of the technique together; None where it decides nothing."""
+        whole = {row.name for row in self.techniques if claim in row.claims and row.parts}
+        found = [finding for _, finding in self.findings if finding.claim.id == claim and finding.outcome
+                 and finding.claim.measure == STEP_TIME and finding.case.name in whole]
+        return found[0] if found else None
 
     def speeds(self, entry: dict) -> tuple[str, dict[str, Outcome]]:
         """The speed of ranks where the claim names one."""

@@ -50,12 +50,12 @@ def link(row: Row) -> str:
     return f"[{row.id}](#{row.id})"
 
 
-HEADINGS = ["claim", "claimed", "measured", "verdict", "its sums"]
+HEADINGS = ["claim", "verdict", "its sums", "claimed", "measured"]
 
 
 def line(row: Row) -> list[str]:
     """A claim in one short line."""
-    return [f"{row.text} {link(row)}", row.claimed, row.decided, f"**{row.verdict}**", "**wrong**" if row.sums else ""]
+    return [f"{row.text} {link(row)}", f"**{row.verdict}**", "**wrong**" if row.sums else "", row.claimed, row.decided]
 
 
 def untested(rows: list[Row]) -> list:
