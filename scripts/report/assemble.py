@@ -1,7 +1,7 @@
 """Reads all that a report is about and puts it together."""
 import pathlib
 
-from . import figures, pages, records, sidecars, sweep_parts
+from . import cards, figures, pages, records, sidecars, sweep_parts
 from .claims import dry_runs, findings, page, stated
 
 
@@ -32,5 +32,8 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     shown = sweep_parts.together(everything)
     parts = [(sweep, prefix(index, len(shown)), findings.findings_of(guides.claims, of_techniques, sweep))
              for index, sweep in enumerate(shown)]
+    # Names of pictures keep the order of the records; what was measured in most rounds stands first.
+    parts.sort(key=lambda part: -sum(len(case.runs) for case in part[0].cases))
     claims = judged(paths, everything, of_techniques, guides)
-    return pages.report_blocks(parts, everything, beside, claims, (out / pages.CLAIMS_PAGE).exists(), notes), shown, notes
+    linked = (out / cards.CLAIMS_PAGE).exists()
+    return pages.report_blocks(parts, everything, beside, claims, linked, of_techniques, notes), shown, notes

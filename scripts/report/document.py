@@ -85,6 +85,12 @@ class Fold:
     elsewhere: bool = False
 
 
+def pictures(blocks: list) -> list[Picture]:
+    """Those of the page, folded ones too."""
+    return [found for block in blocks for found in
+            ([block] if isinstance(block, Picture) else pictures(block.blocks) if isinstance(block, Fold) else [])]
+
+
 def slug(text: str) -> str:
     """The name under which a heading is linked to, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", plain(text).lower()).replace(" ", "-")

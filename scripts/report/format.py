@@ -36,6 +36,13 @@ def times(interval: Interval | None) -> str:
     return shown if low == high else f"{shown} ({low}–{high})"
 
 
+def speed_times(case: Case) -> str:
+    """The ratio of speeds with its interval, of which one round knows none."""
+    if case.speed_ratio and case.one_round:
+        return f"{case.speed_ratio.value:.2f} × (one round)"
+    return times(case.speed_ratio)
+
+
 def predicted(case: Case) -> str:
     """The peak by dry run, and by how much the measured peak is higher."""
     if case.predicted is None or math.isnan(case.predicted.value):
@@ -89,7 +96,7 @@ def case_point(case: Case, sweep: Sweep) -> Point:
     peak = f"peak {human_bytes(case.peak.value)}; by dry run {predicted(case)}"
     loss = f"last loss {case.loss:.3f}"
     if case.pairs:
-        speed += f": {times(case.speed_ratio)} the speed of {against}"
+        speed += f": {speed_times(case)} the speed of {against}"
         peak += f"; {times(case.peak_ratio)} the peak of {against}"
         loss += f": {loss_change(case)} against {against}"
     settings = changes(case, sweep) or "those of its baseline"

@@ -2,14 +2,15 @@
 import functools
 import pathlib
 
-from . import rank_pages, sweep_part_pages, sweep_parts
+from . import cards, rank_pages, sweep_part_pages, sweep_parts
 from .byte_units import human_bytes
 from .claims import page as claims
 from .claims.findings import Finding
-from .document import Commands, Fold, Heading, Items, Picture, Table, Text, plain, table_plain
-from .figures import RESAMPLES, SEED, Case, Sweep, measured, on_front
+from .claims.stated import Technique
+from .document import Commands, Fold, Heading, Items, Picture, Table, Text, pictures, plain, table_plain
+from .figures import LEAST_ROUNDS, RESAMPLES, SEED, Case, Sweep, measured, on_front
 from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
-                    rounds_of, spread, times)
+                    rounds_of, speed_times, spread, times)
 from .plots import pareto, run_curves
 from .plots.images import png
 from .records import WARM_UP
@@ -18,32 +19,40 @@ from .sidecars import Sidecars
 from .working import working
 
 TITLE = "What memory techniques cost"
-CLAIMS_PAGE = "claims.md"
 
 
 def case_row(case: Case, front: list[Case]) -> list[str]:
     rounds = rounds_of(case)
     if not case.runs:
-        return [case.name, f"**failed**: {failure_word(case)}", "", "", "", "", "", "", "", "", "", rounds]
-    return [case.name, f"{case.speed.value:,.0f}", spread(case.speed, len(case.runs)), human_bytes(case.peak.value),
-            predicted(case), f"{case.step_ms.value:,.0f} ms", times(case.speed_ratio), times(case.peak_ratio),
-            f"{case.loss:.3f}", loss_change(case), "yes" if case in front else "", rounds]
+        return [case.name, f"**failed**: {failure_word(case)}", "", "", "", "", "", rounds, "", "", "", ""]
+    number = f"{front.index(case) + 1}" if case in front else ""
+    return [case.name, times(case.peak_ratio), speed_times(case), f"{case.speed.value:,.0f}", human_bytes(case.peak.value),
+            loss_change(case), number, rounds, spread(case.speed, len(case.runs)), predicted(case),
+            f"{case.step_ms.value:,.0f} ms", f"{case.loss:.3f}"]
 
 
 def case_table(sweep: Sweep) -> Table:
     """The cases beside the baseline: all single techniques, and the pairs and rungs on the front."""
-    headings = ["case", "tokens/s", "spread", "peak", "predicted", "step", "speed", "memory", "loss", "change", "front",
-                "rounds"]
+    headings = ["case", "memory", "speed", "tokens/s", "peak", "change", "front", "rounds", "spread", "predicted", "step",
+                "loss"]
     front = on_front(sweep)
     shown = [case for case in sweep.cases
              if case.family == "single" or case in front and case.family != "leave_one_out"]
     return Table("Medians over the rounds. peak: bytes held at most; predicted: by a dry run, and how much more was "
                  "measured; step: its time. speed and memory: against the baseline of the same round, with 95 % "
                  "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
-                 "last step; change: how much higher than the baseline's; same bits: every loss and gradient norm of "
-                 "the run is the baseline's. front: nothing is both smaller and faster. "
+                 f"last step {steps_text(sweep)}; change: how much higher than the baseline's; same bits: every loss and gradient norm of "
+                 "the run is the baseline's. front: its number from small to large, where nothing is both smaller and faster; what "
+                 "ran in one round alone has no interval and no place on it. "
                  f"{provenance(sweep)}", headings,
                  [case_row(case, front) for case in shown])
+
+
+def steps_text(sweep: Sweep) -> str:
+    """After how many steps and tokens the losses are taken."""
+    steps = {len(case.runs[-1].steps) for case in measured(sweep)}
+    tokens = {case.runs[-1].tokens for case in measured(sweep)}
+    return f"(step {max(steps)}, {max(tokens):,.0f} tokens, which says nothing of a long run)" if steps else ""
 
 
 def names(cases: list[Case]) -> str:
@@ -51,16 +60,21 @@ def names(cases: list[Case]) -> str:
 
 
 def short_answers(sweep: Sweep) -> list[str]:
-    cases = measured(sweep)
-    if not cases:
+    if not measured(sweep):
         return ["No case of this sweep finished."]
+    cases = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS] or measured(sweep)
     fastest = max(cases, key=lambda case: case.speed.value)
     smallest = min(cases, key=lambda case: case.peak.value)
     answers = [f"{what}: `{case.name}`, {case.speed.value:,.0f} tokens/s in {human_bytes(case.peak.value)}."
                for what, case in (("Fastest", fastest), ("Smallest", smallest))]
-    answers.append(f"On the front, from small to large: {names(on_front(sweep))}. Nothing is both smaller and faster.")
+    numbered = ", ".join(f"{number} `{case.name}`" for number, case in enumerate(on_front(sweep), 1))
+    if numbered:
+        answers.append(f"On the front, from small to large: {numbered}. Nothing is both smaller and faster.")
+    once = len(measured(sweep)) - len(cases)
+    if once:
+        answers.append(f"{once} of {len(measured(sweep))} cases ran in one round alone: their bytes are exact, their speed is a guess.")
     losers = [case for case in cases if case.family != "leave_one_out" and case.speed_ratio
-              and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
+              and not case.one_round and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
     failed = [case for case in sweep.cases if case.failures]
     if losers:
         answers.append(f"Slower than the baseline and no smaller: {names(losers)}.")
@@ -71,17 +85,19 @@ def short_answers(sweep: Sweep) -> list[str]:
 
 def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
     return Picture(f"{prefix}pareto", "Peak memory against tokens a second, one point a case",
-                   "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, "
-                   f"no other case is both smaller and faster. {provenance(sweep)}",
+                   "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, numbered "
+                   "from small to large, no other case is both smaller and faster. Hollow: one round alone, or a loss after other "
+                   f"tokens. Colour: the change of the loss at the last step {steps_text(sweep)}; grey: within {pareto.ALIKE}. "
+                   f"{provenance(sweep)}",
                    functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in measured(sweep)])
 
 
 def memory_blocks(sweep: Sweep, prefix: str) -> list:
     caption = ("What was held at the moment each phase of the last step peaked, by what it was held for. "
                f"{provenance(sweep)}")
-    return [Heading(3, "Where the memory goes"),
+    return [Heading(3, "Where the memory goes"), Fold("Memory by kind, a panel a case", [
             Picture(f"{prefix}memory", "Memory by kind in each phase of a step, one panel a case", caption,
-                    functools.partial(run_curves.memory, sweep_parts.of_families(sweep, "single")))]
+                    functools.partial(run_curves.memory, sweep_parts.of_families(sweep, "single")))])]
 
 
 def loss_blocks(sweep: Sweep, prefix: str) -> list:
@@ -93,16 +109,6 @@ def loss_blocks(sweep: Sweep, prefix: str) -> list:
     return [Heading(3, "What it does to the loss"),
             Picture(f"{prefix}loss", "Loss over the tokens trained on, and its distance from the baseline", caption,
                     functools.partial(run_curves.loss, singles))]
-
-
-def claims_card(judged: claims.Judged | None, linked: bool) -> list:
-    """The claims of the guides with their verdicts, where they are judged here. linked: CLAIMS_PAGE lies beside."""
-    if judged is None:
-        return []
-    where = f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})" if linked else f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
-    return [Heading(2, "What guides claim"), Text(f"{claims.summary(judged.rows)} {where} has each in a line, with its evidence."),
-            Fold("The claims, a line each", [*(Text(one) for one in claims.RULE), claims.by_technique(judged.rows, judged.techniques),
-                                             *claims.tables(judged.rows, judged.guides, 3)], elsewhere=True)]
 
 
 def finding_row(finding: Finding, before: Finding | None) -> list[str]:
@@ -136,15 +142,15 @@ def claim_blocks(findings: list[Finding]) -> list:
 
 def settings_blocks(sweep: Sweep) -> list:
     rows = [[case.name, case.baseline or "(a baseline)", changes(case, sweep) or "–"] for case in sweep.cases]
-    return [Heading(3, "The cases"),
+    return [Heading(3, "The cases"), Fold("Settings and commands of every case", [
             Table("Settings in which each case differs from what it is held against.",
                   ["case", "against", "settings"], rows, ("against", "settings")),
             Text(f"The commands of the last round, at commit `{sweep.commit}` on {machine_text(sweep.machine)}:"),
-            Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])]
+            Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])])]
 
 
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool) -> list:
-    return [Heading(2, f"{sweep.model} on {machine_text(sweep.machine)}"),
+    return [Heading(2, f"{sweep.title} on {machine_text(sweep.machine)}"),
             Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
@@ -168,14 +174,16 @@ def method_blocks(notes: list[str]) -> list:
 
 
 def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
-                  judged: claims.Judged | None, linked: bool, notes: list[str]) -> list:
+                  judged: claims.Judged | None, linked: bool, techniques: list[Technique], notes: list[str]) -> list:
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. linked:
-    CLAIMS_PAGE lies beside the report."""
-    return [Heading(1, TITLE), *claims_card(judged, linked),
-            *(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
+    cards.CLAIMS_PAGE lies beside the report."""
+    front = [*cards.your_card(beside.fits, techniques, sweeps), *cards.costs([sweep for sweep, *_ in parts]),
+             *cards.claims_card(judged, linked)]
+    rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
             *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
             *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
             *method_blocks(notes)]
+    return [Heading(1, TITLE), cards.contents([*front, *rest]), *front, *rest]
 
 
 def spoken(sweep: Sweep) -> str:
@@ -187,14 +195,13 @@ def write(folder: pathlib.Path, blocks: list) -> None:
     """report.html, report.md and the PNGs. All of it is made before any of it is written."""
     working("report: drawing the page")
     html, markdown = to_html(TITLE, blocks), to_markdown(blocks)
-    drawn = [block for block in blocks if isinstance(block, Picture)]
-    pictures = {}
+    drawn, images = pictures(blocks), {}
     for number, block in enumerate(drawn, 1):
         working(f"report: drawing picture {number} of {len(drawn)}, {block.file}")
-        pictures[block.file] = png(block.drawing)
+        images[block.file] = png(block.drawing)
     working("")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in pictures.items():
+    for name, content in images.items():
         (folder / name).write_bytes(content)
     (folder / "report.md").write_text(markdown)
     (folder / "report.html").write_text(html)

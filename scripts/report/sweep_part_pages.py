@@ -6,14 +6,15 @@ import statistics
 
 from . import sweep_parts
 from .byte_units import human_bytes
-from .document import Commands, Heading, Items, Picture, Point, Table, Text
+from .document import Commands, Fold, Heading, Items, Picture, Point, Table, Text
 from .figures import Case, Interval, Sweep
-from .format import failure_word, loss_change, provenance, rounds_of, signed_bytes, times
+from .format import failure_word, loss_change, provenance, rounds_of, signed_bytes, speed_times, times
 from .planner_checks import ALLOWED, Check
 from .plots import crossovers, estimates, ladder, pairs
 from .sidecars import Draw, Fits, Predictions
 
 WORST = 10
+FITS = {"green": "fits", "amber": "fits tightly", "red": "too large"}  # by the status in a record
 
 
 def failed_row(case: Case, width: int) -> list[str]:
@@ -43,7 +44,7 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
     if not case.runs:
         return failed_row(case, 7)
     return [case.name, adds or "–", human_bytes(case.peak.value), times(case.peak_ratio), f"{case.speed.value:,.0f}",
-            times(case.speed_ratio), loss_change(case)]
+            speed_times(case), loss_change(case)]
 
 
 def missing_rows(case: Case, below: Case | None, on_ladder: set[str]) -> list[list[str]]:
@@ -75,7 +76,7 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
 def leave_one_out_row(case: Case) -> list[str]:
     if not case.runs:
         return failed_row(case, 6)
-    return [case.name, signed_bytes(-sweep_parts.saved(case)), times(case.peak_ratio), times(case.speed_ratio),
+    return [case.name, signed_bytes(-sweep_parts.saved(case)), times(case.peak_ratio), speed_times(case),
             loss_change(case), rounds_of(case)]
 
 
@@ -95,9 +96,11 @@ def leave_one_out_blocks(sweep: Sweep) -> list:
 # Pairs.
 
 
-def log_time_text(interval: Interval | None) -> str:
+def log_time_text(interval: Interval | None, one_round: bool) -> str:
     if interval is None:
         return "not measured"
+    if one_round:
+        return f"{100 * interval.value:+z.1f} % (one round)"
     low, value, high = (100 * end for end in (interval.low, interval.value, interval.high))
     return f"{value:+z.1f} % ({low:+z.1f} to {high:+z.1f})"
 
@@ -108,15 +111,15 @@ def pair_point(pair: sweep_parts.Pair) -> Point:
         return Point(title, [f"Cannot be combined: {pair.refused}"])
     how = "by dry run" if pair.predicted else "measured"
     facts = ["peak memory: not known" if math.isnan(pair.memory) else
-             f"peak memory: saves {signed_bytes(pair.memory)} beyond the sum of each ({how})",
-             f"step time, beyond the product of each: {log_time_text(pair.log_time)}"]
+             f"peak memory: saves {signed_bytes(pair.memory)} more than the product of each would ({how})",
+             f"step time, beyond the product of each: {log_time_text(pair.log_time, bool(pair.case and pair.case.one_round))}"]
     return Point(title, facts, pair.case.command if pair.case else "")
 
 
 def pair_row(pair: sweep_parts.Pair) -> list[str]:
     case = pair.case
     return [" + ".join(f"`{name}`" for name in pair.names), signed_bytes(sweep_parts.saved(case)),
-            signed_bytes(pair.memory), times(case.speed_ratio), log_time_text(pair.log_time), rounds_of(case)]
+            signed_bytes(pair.memory), speed_times(case), log_time_text(pair.log_time, case.one_round), rounds_of(case)]
 
 
 def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> list:
@@ -129,22 +132,21 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
     refused = sum(bool(pair.refused) for pair in found)
     counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone "
               f"(their time is unmeasured), {refused} that cannot be combined.")
-    caption = ("A cell is what two techniques do together beyond the sum of what each does alone: below the diagonal "
-               "bytes at the peak in percent of the baseline's, above it the logarithm of the step time, about its "
-               "percent. Peaks are measured where all four are, else of dry runs. ·: unmeasured. ×: cannot be "
-               f"combined. {provenance(sweep)}")
-    blocks = [Heading(3, "Two techniques together"), Text(counts),
-              Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
+    caption = ("A cell is what two techniques do together beside what is expected of them, the product of the ratios that each "
+               "has alone: two that halve the peak are expected to leave a quarter. Below the diagonal bytes at the peak in "
+               "percent of the baseline's, above it the logarithm of the step time, about its percent. Peaks are measured where "
+               f"all four are, else of dry runs. ·: its time is unmeasured. ×: cannot be combined. {provenance(sweep)}")
+    blocks = [Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
                       functools.partial(pairs.pair_map, found, names), [pair_point(pair) for pair in found],
                       large=True)]
     if measured:
         ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
-        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond the sum: less "
-                            "what each saves alone; speed: against the baseline; time beyond the sum: of the logarithm "
+        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond: more than the "
+                            "product of what each leaves; speed: against the baseline; time beyond: of the logarithm "
                             "of the step time, less those of each alone, with its 95 % interval.",
-                            ["pair", "saves", "beyond the sum", "speed", "time beyond the sum", "rounds"],
+                            ["pair", "saves", "beyond", "speed", "time beyond", "rounds"],
                             [pair_row(pair) for pair in ordered]))
-    return blocks
+    return [Heading(3, "Two techniques together"), Text(counts), Fold("The map of pairs, and those that were measured", blocks)]
 
 
 # Crossovers.
@@ -188,8 +190,9 @@ def crossing_text(crossing: sweep_parts.Crossing) -> str:
 
 
 def crossover_rows(crossings: list[sweep_parts.Crossing]) -> list[list[str]]:
-    return [[crossing.label, crossovers.amount(x), case.any.model, times(case.speed_ratio), times(case.peak_ratio),
-             times(sweep_parts.memory_time(case)), rounds_of(case)]
+    return [[crossing.label, crossovers.amount(x), case.any.model, speed_times(case), times(case.peak_ratio),
+             f"{sweep_parts.memory_time(case).value:.2f} × (one round)" if case.one_round else times(sweep_parts.memory_time(case)),
+             rounds_of(case)]
             for crossing in crossings for x, case in crossing.points]
 
 
@@ -216,7 +219,7 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
 
 
 def fit_row(fit) -> list[str]:
-    return [fit.card, human_bytes(fit.limit), fit.stack, f"**{fit.status}**", fit.model,
+    return [fit.card, human_bytes(fit.limit), fit.stack, f"**{FITS[fit.status]}**", fit.model,
             "–" if math.isnan(fit.peak) else human_bytes(fit.peak), fit.largest_model or "none",
             f"{fit.largest_layers:,.0f}", f"{fit.largest_batch:,.0f}"]
 
@@ -244,9 +247,9 @@ def fit_runs(sweeps: list[Sweep]) -> list:
 
 
 def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
-    blocks = [Table("By bisection over dry runs. The colour is of the model named beside it in so much memory: "
-                    "green: no more than a run aims at (memory.target), amber: up to the critical threshold, red: "
-                    "more. largest model: of those that have a name; layers and batch: of the model beside. "
+    blocks = [Table("By bisection over dry runs. fits: the model beside it takes no more than a run aims at "
+                    "(memory.target); fits tightly: up to the critical threshold; too large: more. largest model: of those "
+                    "that have a name; layers and batch: of the model beside. "
                     f"Found by `{one.command}` at commit `{one.commit}`.",
                     ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers",
                      "largest batch"],

@@ -76,14 +76,14 @@ def without_rung(case: Case, below: Case | None, on_ladder: set[str]) -> list[tu
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two techniques together, against the sum of what each does alone; NaN and None stand for what isn't known."""
+    """Two techniques together, against the product of what each leaves alone; NaN and None stand for what isn't known."""
 
     names: tuple[str, str]
     case: Case | None
     baseline_peak: float
-    memory: float  # bytes that both save together, minus the bytes that each saves alone
+    memory: float  # bytes that both save more than the product of their ratios of peaks would
     predicted: bool  # whether memory comes from dry runs
-    log_time: Interval | None  # the same difference, of the logarithm of the step time
+    log_time: Interval | None  # the logarithm of the step time's ratio together, less those of each alone
     refused: str
 
 
@@ -106,12 +106,14 @@ def log_time_interaction(together: Case | None, alone: list[Case | None]) -> Int
 def memory_interaction(names: tuple[str, str], cases: list[Case | None],
                        predictions: Predictions | None) -> tuple[float, bool]:
     """(bytes, whether they are predicted). All four peaks are measured, or all are predicted."""
-    together, first, second = map(saved, cases)
-    measured = together - first - second
-    if not math.isnan(measured) or predictions is None:
-        return measured, False
-    peaks = [predictions.peak(*part) for part in ((), names[:1], names[1:], names)]
-    return peaks[1] + peaks[2] - peaks[0] - peaks[3], True
+    if all(case and case.pairs for case in cases):
+        together, first, second = (case.peak_ratio.value for case in cases)
+        base = statistics.median(base.peak for _, base in cases[0].pairs)
+        return base * (first * second - together), False
+    if predictions is None:
+        return math.nan, False
+    base, first, second, together = (predictions.peak(*part) for part in ((), names[:1], names[1:], names))
+    return first * second / base - together, True
 
 
 def baseline_peak(sweep: Sweep, predictions: Predictions | None) -> float:

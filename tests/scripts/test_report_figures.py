@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import sweep_records as made
+from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from report_calls import refused, sweep_of
 
@@ -223,10 +224,23 @@ def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
     plt.close(figure)
 
 
-def test_losses_after_other_tokens_have_no_colour(tmp_path):
-    rows = [made.record(), made.record("lean"), made.record("short", steps=made.steps(500, 8))]
-    losses = pareto.final_losses(sweep_of(tmp_path, rows).cases)
-    assert losses[0] == losses[1] == pytest.approx(5.5 / 9**0.3) and math.isnan(losses[2])
+def test_colours_are_the_change_of_the_loss_and_one_round_is_hollow(tmp_path):
+    changes = {"alike": 0.01, "worse": 0.05, "much worse": 3.0, "better": -0.05}
+    rows = [made.record(name, number, loss_change=changes.get(name, 0)) for number in (1, 2) for name in ("baseline", *changes)]
+    rows += [made.record("once", loss_change=0.05), *(made.record("short", number, steps=made.steps(500, 8)) for number in (1, 2))]
+    faces = {case.name: pareto.face_of(case, theme.WIDE) for case in sweep_of(tmp_path, rows).cases}
+    assert faces["alike"] == faces["baseline"] == to_rgba(pareto.GREY)
+    assert faces["once"] == faces["short"] == theme.WIDE.paper
+    assert len(set(faces.values())) == 5 and faces["much worse"] == to_rgba(pareto.COLOURS.colors[-1])
+
+
+def test_one_round_has_no_interval_and_no_place_on_the_front(tmp_path):
+    rows = [made.record(round=number) for number in (1, 2)]
+    rows += [made.record("twice", number, 900, jitter=0.1) for number in (1, 2)] + [made.record("once", 1, 500, 100, jitter=0.1)]
+    sweep = sweep_of(tmp_path, rows)
+    assert [case.name for case in figures.on_front(sweep)] == ["twice"]
+    assert pages.speed_times(sweep.case("once")) == "2.00 × (one round)"
+    assert "(1.0" in pages.speed_times(sweep.case("twice"))
 
 
 def test_curves_of_the_cases_that_end_farthest(tmp_path):

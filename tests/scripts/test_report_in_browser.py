@@ -105,6 +105,40 @@ def test_every_point_has_details(page, report):
     assert page.value("document.getElementById('pairs-2').content.textContent").find("both set precision <x>") > 0
 
 
+def test_headings_of_columns_sort_their_table(page, report):
+    page.open(report, *DESKTOP)
+    table = "document.querySelector('#what-each-technique-costs ~ .scroll table')"
+
+    def sorted_by(column: str) -> list[float]:
+        page.value(f"[...{table}.querySelectorAll('th button')].find((b) => b.innerText == '{column}').click()")
+        place = page.value(f"[...{table}.querySelectorAll('th')].findIndex((th) => th.innerText.startsWith('{column}'))")
+        return page.value(f"[...{table}.tBodies[0].rows].map((row) => parseFloat(row.cells[{place}].innerText))")
+
+    speeds = sorted_by("speed")
+    assert len(speeds) > 3 and speeds == sorted(speeds) and sorted_by("speed") == speeds[::-1]
+    assert page.value(f"{table}.querySelector('[aria-sort]').ariaSort") == "descending"
+    memory = sorted_by("memory")
+    assert memory == sorted(memory) and page.value(f"{table}.querySelectorAll('[aria-sort]').length") == 1
+
+
+def test_memory_and_speed_stand_beside_the_name_on_a_phone(page, report):
+    page.open(report, *PHONE)
+    tables = page.value("""[...document.querySelectorAll('.scroll table')].filter((table) => table.rows[0].innerText.includes('memory') &&
+      table.rows[0].innerText.includes('speed') && table.rows[0].cells[1].innerText == 'memory').map((table) =>
+        [...table.rows].map((row) => row.cells[2].getBoundingClientRect().right))""")
+    assert len(tables) == 2 and max(map(max, tables)) <= PHONE[0]
+    # an interval goes below its figure
+    assert page.value("getComputedStyle(document.querySelector('.scroll td:nth-child(3)')).whiteSpace") == "normal"
+
+
+def test_the_front_page_links_to_its_parts(page, report):
+    page.open(report, *DESKTOP)
+    assert page.value("""[...document.querySelector('ul').querySelectorAll('a')].map((a) => !!document.getElementById(
+      decodeURIComponent(a.hash.slice(1))))""").count(True) >= 7
+    assert page.value("[...document.querySelectorAll('a[href^=\"#\"]')].filter((a) => !document.getElementById("
+                      "decodeURIComponent(a.hash.slice(1)))).map((a) => a.hash)") == []
+
+
 def test_ids_are_given_once(page, report):
     page.open(report, *DESKTOP)
     ids = page.value("[...document.querySelectorAll('[id]')].map((e) => e.id)")
@@ -176,10 +210,10 @@ def test_a_picture_stays_on_one_sheet_with_its_heading(sheet):
 
 def test_paper_shows_nothing_to_point_at_or_to_open(sheet):
     assert sheet.value("document.querySelectorAll('.narrow, .details, summary').length") > 8
-    assert sheet.value("[...document.querySelectorAll('.narrow, .details, details, summary, p:has(+ details)')]"
+    assert sheet.value("[...document.querySelectorAll('.narrow, .details, details, summary, h3:has(+ details)')]"
                        ".filter((e) => e.getBoundingClientRect().height > 0).map((e) => e.className)") == []
     names = sheet.value(f"{SHOWN}.map((svg) => svg.getAttribute('aria-label'))")
-    assert len(names) == len(set(names)) == 8
+    assert len(names) == len(set(names)) == 6
 
 
 def test_words_on_paper_can_be_read(sheet):

@@ -10,12 +10,12 @@ BETTER, WORSE = (0.13, 0.45, 0.80), (0.85, 0.29, 0.16)
 
 
 def memory_share(pair: Pair) -> float:
-    """Percent of the baseline's peak that the pair saves beyond the sum; NaN where it isn't known."""
+    """Percent of the baseline's peak that the pair saves beyond the product; NaN where it isn't known."""
     return 100 * pair.memory / pair.baseline_peak
 
 
 def time_share(pair: Pair) -> float:
-    """Percent of step time that the pair saves beyond the sum, nearly: it is a difference of logarithms."""
+    """Percent of step time that the pair saves beyond the product, nearly: it is a difference of logarithms."""
     return -100 * pair.log_time.value if pair.log_time else math.nan
 
 

@@ -5,16 +5,19 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, Normalize
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from ..byte_units import unit_of
-from ..figures import Case, Sweep, measured, on_front
+from ..figures import LEAST_ROUNDS, Case, Sweep, measured, on_front
 from .theme import Theme, blank, errors, padded, point_at
 
-LEVELS = 8  # of colour, for the loss
-COLOURS = plt.get_cmap("viridis", LEVELS)
+ALIKE = 0.02  # nats: losses this near to the baseline's after a few steps say nothing
+CHANGES = (-0.1, -0.06, -ALIKE, ALIKE, 0.06, 0.1)  # of the loss, where colours change; beyond the ends they stay
+COLOURS = ListedColormap(["#1d5fa8", "#7fb2e5", "#9aa0a6", "#f0a35e", "#b3451b"])
+GREY = COLOURS.colors[2]
+SCALE = BoundaryNorm(CHANGES, COLOURS.N)
 # Where a label may stand, in points from what it names.
 SPOTS = [(side * reach, rise) for reach in (9, 24, 44) for rise in (0, 11, -11, 22, -22, 36, -36, 50, -50)
          for side in (1, -1)]
@@ -27,13 +30,13 @@ def overlap(a: Bbox, b: Bbox) -> float:
     return max(wide, 0) * max(high, 0)
 
 
-def name_at(axes: plt.Axes, case: Case, spot: tuple[float, float], unit: float, theme: Theme) -> plt.Annotation:
-    """The case's name beside its point, with a line to the point where it stands far off."""
+def name_at(axes: plt.Axes, case: Case, words: str, spot: tuple[float, float], unit: float, theme: Theme) -> plt.Annotation:
+    """Words on the case beside its point, with a line to the point where it stands far off."""
     right, up = spot
     lead = {"arrowstyle": "-", "color": theme.ink, "lw": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 5}
     near = abs(right) <= 9 and abs(up) <= 11
     behind = {"boxstyle": "square,pad=0.1", "facecolor": theme.paper, "edgecolor": "none", "alpha": 0.75}
-    return axes.annotate(case.name, place(case, unit), spot, textcoords="offset points", fontsize=9, va="center",
+    return axes.annotate(words, place(case, unit), spot, textcoords="offset points", fontsize=9, va="center",
                          ha="left" if right > 0 else "right", arrowprops=None if near else lead,
                          bbox=behind, zorder=6)
 
@@ -58,24 +61,34 @@ def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]],
 
 
 def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
-    """The cases that get a name: all if they are few, else the baselines and some of the front from end to end."""
+    """The cases that get a name: all if they are few, else the baselines, some of the front from end to end and, where
+    there is room, the single techniques that are smallest for their speed."""
     if len(cases) <= most:
         return cases
     baselines = [case for case in cases if not case.baseline]
     room = max(2, most - len(baselines))
     picks = np.unique(np.linspace(0, len(front) - 1, min(room, len(front))).round().astype(int))
-    return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks)]}.values())
+    singles = sorted((case for case in cases if case.family == "single"), key=lambda case: case.peak.value / case.speed.value)
+    return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks), *singles]}.values())[:most]
 
 
-def name_points(axes: plt.Axes, cases: list[Case], points: list[Bbox], lines: list[Bbox], unit: float,
+def labels(cases: list[Case], front: list[Case], most: int) -> list[tuple[Case, str]]:
+    """What stands beside points: the number of each on the front, from small to large, and the names of some."""
+    numbers = {case.name: f"{number} " for number, case in enumerate(front, 1)}
+    names = {case.name: case.name for case in named(cases, front, most)}
+    return [(case, (numbers.get(case.name, "") + names.get(case.name, "")).strip()) for case in cases
+            if case.name in numbers or case.name in names]
+
+
+def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], points: list[Bbox], lines: list[Bbox], unit: float,
                 theme: Theme) -> None:
     """Names each point near it, where its label covers least: of points and other labels above all, then of lines."""
     renderer, frame = axes.figure.canvas.get_renderer(), axes.get_window_extent()
     taken = list(points)
-    for case in sorted(cases, key=lambda case: -case.speed.value):
+    for case, words in sorted(cases, key=lambda one: -one[0].speed.value):
         tried = []
         for spot in SPOTS:
-            label = name_at(axes, case, spot, unit, theme)
+            label = name_at(axes, case, words, spot, unit, theme)
             label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer)  # of the words, without the line to them
             label.remove()
@@ -83,7 +96,7 @@ def name_points(axes: plt.Axes, cases: list[Case], points: list[Bbox], lines: li
             cut_off = box.width * box.height - overlap(box, frame)
             tried.append((covered + 10 * cut_off + 10 * math.hypot(*spot), spot, box))
         _, spot, box = min(tried, key=lambda one: one[0])
-        name_at(axes, case, spot, unit, theme)
+        name_at(axes, case, words, spot, unit, theme)
         taken.append(box)
 
 
@@ -99,43 +112,36 @@ def staircase(points: list[tuple[float, float]], bottom: float, right: float) ->
     return corners
 
 
-def final_losses(cases: list[Case]) -> list[float]:
-    """NaN for a case that saw fewer or more tokens than the first: its loss cannot be compared."""
-    tokens = cases[0].runs[-1].tokens
-    return [case.loss if case.runs[-1].tokens == tokens else math.nan for case in cases]
-
-
-def loss_scale(losses: list[float]) -> Normalize | None:
-    """None where all losses are equal."""
-    known = [loss for loss in losses if math.isfinite(loss)]
-    if len(set(known)) < 2:
-        return None
-    return BoundaryNorm(np.linspace(min(known), max(known), LEVELS + 1), LEVELS)
+def face_of(case: Case, theme: Theme) -> str | tuple:
+    """The colour of the change of its loss; hollow where it ran in one round alone."""
+    if len(case.runs) < LEAST_ROUNDS:
+        return theme.paper
+    change = 0 if not case.baseline else case.loss_change
+    return COLOURS(SCALE(min(max(change, CHANGES[0]), CHANGES[-1] - 1e-9))) if math.isfinite(change) else theme.paper
 
 
 def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: float, theme: Theme) -> None:
-    losses = final_losses(cases)
-    scale = loss_scale(losses)
-    for index, (case, loss) in enumerate(zip(cases, losses)):
+    """Pairs and parts of stacks fade behind single techniques."""
+    for index, case in enumerate(cases):
         edge, marker = theme.front if case in front else theme.ink, "o" if case.baseline else "s"
-        face = COLOURS(scale(loss)) if scale and math.isfinite(loss) else theme.faint
-        axes.errorbar(*place(case, unit), errors(case.speed), errors(case.peak, unit), color=edge, marker=marker,
-                      markersize=7.5, mfc=face, mec=edge, mew=2 if case in front else 0.7, capsize=2, elinewidth=0.8,
-                      zorder=4 if case in front else 3)
+        faded = case not in front and case.family != "single"
+        bars = (errors(case.speed), errors(case.peak, unit)) if len(case.runs) >= LEAST_ROUNDS else ()
+        axes.errorbar(*place(case, unit), *bars, color=edge, marker=marker,
+                      markersize=5 if faded else 7.5, mfc=face_of(case, theme), mec=edge, mew=2 if case in front else 0.7,
+                      capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1, zorder=4 if case in front else 3)
         point_at(axes, *place(case, unit), index, theme)
-    if scale:
-        bar = axes.figure.colorbar(ScalarMappable(scale, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9,
-                                   pad=0.02, format="%.3f", ticks=scale.boundaries[::2])
-        bar.set_label("colour: last loss (nats a token)")
-        bar.outline.set_visible(False)
+    bar = axes.figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02,
+                               format="%+.2f", ticks=CHANGES)
+    bar.set_label("change of the loss against the baseline (nats a token)")
+    bar.outline.set_visible(False)
 
 
 def legend(axes: plt.Axes, theme: Theme) -> None:
-    looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0)]
-    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=theme.paper)
-               for color, marker, width in looks]
-    axes.legend(handles, ["Pareto front", "beaten in both", "baseline"], loc="lower left",
-                bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
+    looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0), (theme.ink, "o", 0)]
+    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=face)
+               for (color, marker, width), face in zip(looks, (GREY, GREY, GREY, theme.paper))]
+    axes.legend(handles, ["Pareto front", "beaten in both", "baseline", "one round"], loc="lower left",
+                bbox_to_anchor=(-0.02, 1.0), ncols=4, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
 
 
 def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
@@ -153,9 +159,9 @@ def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
     front = on_front(sweep)
     draw_points(axes, cases, front, unit, theme)
     legend(axes, theme)
-    line = staircase([place(case, unit) for case in front], axes.get_ylim()[0], axes.get_xlim()[1])
-    axes.plot(*zip(*line), color=theme.front, lw=1.5, alpha=0.6, zorder=2)
+    line = staircase([place(case, unit) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
+    axes.plot([x for x, _ in line], [y for _, y in line], color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
-    name_points(axes, named(cases, front, 12 if theme.is_wide else 7), points_at(axes, cases, unit),
+    name_points(axes, labels(cases, front, 12 if theme.is_wide else 7), points_at(axes, cases, unit),
                 lines_at(axes, cases, line, unit), unit, theme)
     return figure

@@ -37,3 +37,29 @@ for (const figure of document.querySelectorAll("figure.pointed")) {
   }
   figure.addEventListener("keydown", move);
 }
+
+// A click on a heading sorts its table by that column, another click the other way round. Cells without a number stand last.
+const number = (cell) => {
+  const found = cell.textContent.replaceAll(",", "").replace("−", "-").match(/^[-+]?[0-9.]+(e[-+]?[0-9]+)?/);
+  const unit = {KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30}[cell.textContent.match(/[KMG]iB/)] ?? 1;
+  return found ? Number(found[0]) * unit : NaN;
+};
+
+const before = (a, b) => {
+  const [x, y] = [number(a), number(b)];
+  if (isNaN(x) && isNaN(y)) return a.textContent.localeCompare(b.textContent);
+  return isNaN(x) - isNaN(y) || x - y;
+};
+
+const sort = (button) => {
+  const heading = button.closest("th");
+  const column = [...heading.parentElement.children].indexOf(heading);
+  const down = heading.ariaSort == "ascending";
+  for (const other of heading.parentElement.children) other.ariaSort = null;
+  heading.ariaSort = down ? "descending" : "ascending";
+  const body = heading.closest("table").tBodies[0];
+  const rows = [...body.rows].sort((a, b) => before(a.cells[column], b.cells[column]));
+  body.append(...(down ? rows.reverse() : rows));
+};
+
+for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
