@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""What nvcc made of the CUDA kernels, read in their machine code: widths of loads, calls in loops, local memory.
+
+Compiles .cu files once more as a build's compile_commands.json says, for each architecture, disassembles them by nvdisasm (PyPI:
+nvidia-cuda-nvdisasm) and writes a page. Exit code 1: a kernel that takes 16 bytes at a time by its template has no 128-bit load,
+calls a function in a loop without a reason here, or keeps something in local memory, which a spill does too.
+
+example: scripts/kernel_sass.py --build build/ci --nvdisasm nvdisasm --only expert_rows.cu --out results/kernel-sass.md
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "scripts"))
+from kernel_mutants import commit  # noqa: E402
+from kernel_resources import demangled  # noqa: E402
+
+ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
+LINE = re.compile(r"\.text\.(?P<kernel>[\w$]+):|(?P<label>[.$][\w$.]+):|"
+                  r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(?P<instruction>[A-Z][\w.]*)(?P<rest>[^;]*);")
+TAKES_16_BYTES = re.compile(r"<int4>|, [48]>")  # Word, or the last argument: elements of a Pack
+
+# Kernels that call a function in a loop, and which.
+CALLS = {
+    "gather_kernel": "a 64-bit division, once a row",
+    "swiglu_kernel<float": "an exact fp32 division",
+    "swiglu_backward_kernel<float": "an exact fp32 division",
+}
+
+
+class Kernel(NamedTuple):
+    name: str  # mangled
+    architecture: str
+    loads: dict[int, int]  # of global memory: by bits
+    calls_in_loops: int
+    local: int  # instructions that read or write local memory
+    file: str = ""
+
+
+def bits_of(load: str) -> int:
+    width = re.search(r"\.(128|64|[US]16|[US]8)(?:\.|$)", load)
+    return int(width[1].lstrip("US")) if width else 32
+
+
+def kernel_of(name: str, architecture: str, code: list[re.Match]) -> Kernel:
+    """`code`: the lines behind the kernel's name. What lies behind a label that is no `.L` is a function that it calls."""
+    own = code[:next((i for i, line in enumerate(code) if line["label"] and not line["label"].startswith(".L")), len(code))]
+    labels = {line["label"]: i for i, line in enumerate(own) if line["label"]}
+    loads: dict[int, int] = {}
+    in_loop: set[int] = set()
+    for i, line in enumerate(own):
+        word = line["instruction"] or ""
+        if word.startswith("LDG"):
+            loads[bits_of(word)] = loads.get(bits_of(word), 0) + 1
+        target = re.search(r"`\((\.L[\w$.]+)\)", line["rest"] or "") if word.startswith("BRA") else None
+        if target and labels.get(target[1], i) < i - 1:  # behind the end of a kernel stands a branch to itself
+            in_loop.update(range(labels[target[1]], i))
+    calls = sum((own[i]["instruction"] or "").startswith("CALL") for i in in_loop)
+    local = sum((line["instruction"] or "").startswith(("LDL", "STL")) for line in code)
+    return Kernel(name, architecture, loads, calls, local)
+
+
+def kernels_in(text: str, architecture: str) -> list[Kernel]:
+    """What nvdisasm says of a file."""
+    lines = [found for found in LINE.finditer(text)]
+    begins = [i for i, line in enumerate(lines) if line["kernel"]]
+    return [kernel_of(lines[begin]["kernel"], architecture, lines[begin + 1:end])
+            for begin, end in zip(begins, [*begins[1:], len(lines)])]
+
+
+def disassembled(nvdisasm: str, entry: dict, architecture: str) -> list[Kernel]:
+    words = [word for word in shlex.split(entry["command"]) if not word.startswith("--generate-code")]
+    with tempfile.TemporaryDirectory() as scratch:
+        words[words.index("-o") + 1] = f"{scratch}/kernel.cubin"
+        words[words.index("-c")] = "-cubin"
+        for command in ([*words, f"-arch=sm_{architecture}"], [nvdisasm, f"{scratch}/kernel.cubin"]):
+            done = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                sys.exit(f"kernel_sass: {entry['file']} for sm_{architecture}: {done.stderr[-1000:]}")
+    return [kernel._replace(file=pathlib.Path(entry["file"]).name) for kernel in kernels_in(done.stdout, architecture)]
+
+
+def wrong_with(kernel: Kernel, name: str) -> list[str]:
+    wrong = []
+    if TAKES_16_BYTES.search(name) and 128 not in kernel.loads:
+        wrong.append("no 128-bit load")
+    if kernel.calls_in_loops and not name.startswith(tuple(CALLS)):
+        wrong.append(f"{kernel.calls_in_loops} calls in loops")
+    if kernel.local:
+        wrong.append("local memory")
+    return wrong
+
+
+def cell(kernel: Kernel, name: str) -> str:
+    reason = next((f"calls {why}" for start, why in CALLS.items() if kernel.calls_in_loops and name.startswith(start)), None)
+    loads = ", ".join(f"{count} × {bits}" for bits, count in sorted(kernel.loads.items(), reverse=True)) or "none"
+    return "; ".join([loads, *([reason] if reason else []), *(f"**{text}**" for text in wrong_with(kernel, name))])
+
+
+def page(kernels: list[Kernel], command: str) -> str:
+    names = demangled(sorted({kernel.name for kernel in kernels}))
+    architectures = [name for name in ARCHITECTURES if any(kernel.architecture == name for kernel in kernels)]
+    by_key = {(kernel.file, names[kernel.name], kernel.architecture): kernel for kernel in kernels}
+    wrong = sum(bool(wrong_with(kernel, names[kernel.name])) for kernel in kernels)
+    lines = ["# Loads in the kernels' machine code", "",
+             "Read from what nvcc made, not run. Loads of global memory by their bits; a kernel whose template takes 16 bytes at a time "
+             "needs loads of 128 bits. No kernel may use local memory, or call a function in a loop without a reason.", "",
+             f"Read were {len(kernels)} kernels, each for an architecture; {wrong} do not keep to that. Commit {commit()}; made by", "",
+             "```", command, "```", "",
+             "| file | kernel | " + " | ".join(f"sm_{name}" for name in architectures) + " |", "| --- | --- |" + " --- |" * len(architectures)]
+    for file, name in sorted({(file, name) for file, name, _ in by_key}):
+        cells = (cell(by_key[file, name, architecture], name) if (file, name, architecture) in by_key else "–" for architecture in architectures)
+        lines.append(f"| {file} | `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/ci", help="a build folder; default: build/ci")
+    parser.add_argument("--nvdisasm", default="nvdisasm", help="the program; default: from PATH")
+    parser.add_argument("--only", action="append", help="a file's name; may be given several times; default: all")
+    parser.add_argument("--architecture", action="append", choices=ARCHITECTURES, help="may be given several times; default: all")
+    parser.add_argument("--out", type=pathlib.Path, help="write the page to this file, too")
+    arguments = parser.parse_args()
+    entries = [entry for entry in json.loads((arguments.build / "compile_commands.json").read_text()) if entry["file"].endswith(".cu")
+               and "/kernels/" in entry["file"] and "/bench/" not in entry["file"]
+               and (not arguments.only or pathlib.Path(entry["file"]).name in arguments.only)]
+    if not entries:
+        parser.error(f"--build {arguments.build}: no such .cu file in its compile_commands.json")
+    tasks = [(entry, architecture) for entry in entries for architecture in arguments.architecture or ARCHITECTURES]
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        kernels = [kernel for found in pool.map(lambda task: disassembled(arguments.nvdisasm, *task), tasks) for kernel in found]
+    words = [f"--{option} {value}" for option in ("only", "architecture") for value in getattr(arguments, option) or []]
+    text = page(kernels, " ".join(["scripts/kernel_sass.py", *words, *([f"--out {arguments.out}"] if arguments.out else [])]))
+    print(text, end="")
+    if arguments.out:
+        arguments.out.write_text(text, encoding="utf-8")
+    names = demangled(sorted({kernel.name for kernel in kernels}))
+    sys.exit(any(wrong_with(kernel, names[kernel.name]) for kernel in kernels))
+
+
+if __name__ == "__main__":
+    main()
