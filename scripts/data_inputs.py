@@ -85,7 +85,7 @@ def json_documents(path, field):
                 continue
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise Mistake(f"{path}:{number}: not a line of JSON: {error}") from None
             text = record.get(field) if isinstance(record, dict) else None
             if not isinstance(text, str):

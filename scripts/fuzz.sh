@@ -24,6 +24,7 @@ readonly SETTINGS="train/settings/*.cpp train/settings/facts/*.cpp train/setting
 # shellcheck disable=SC2086  # several file names
 sources_of() {
   case $1 in
+    claims) echo train/predict/techniques/claims.cpp ;;
     config) echo train/checkpoint/huggingface/model_config.cpp train/checkpoint/{file_io,hash}.cpp train/io/{file_descriptor,json_text}.cpp $SETTINGS ;;
     manifest) echo train/checkpoint/{manifest,safetensors,hash}.cpp train/io/json_text.cpp ;;
     metrics) echo train/io/json_lines.cpp ;;

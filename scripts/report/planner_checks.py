@@ -50,7 +50,10 @@ class Check:
 
 
 def parse_run(fields: dict) -> Run:
-    return Run(fields["budget"], fields["case"], int(fields["round"]), np.array(fields["rates"], dtype=float),
+    rates = np.array(fields["rates"], dtype=float)
+    if rates.ndim != 1 or not (rates > 0).all() or not len(rates):
+        raise ValueError("rates are tokens/s of steps, above 0")
+    return Run(str(fields["budget"]), str(fields["case"]), int(fields["round"]), rates,
                ", ".join(fields.get("techniques", [])), float(fields["peak_bytes"]), fields["commit"],
                float(fields.get("predicted", math.nan)))
 

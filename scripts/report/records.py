@@ -9,8 +9,10 @@ import numpy as np
 SCHEMA = 1
 ESTIMATES = "estimates.jsonl"  # written by check_estimates.py
 PLANS = "plans.jsonl"  # written by check_plan.py
-NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl")  # the last three: of other programs of bench/
+NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl", "soak.jsonl")  # the last four: of other programs
 FORMER_NAMES = {"recommended": "guides_stack"}  # of rows of the table, as stored records have them
+# What is raised where JSON is read that is none, lacks a field or has another kind of value there.
+WRONG_FIELDS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 
@@ -115,7 +117,7 @@ def name_now(case: str) -> str:
 
 
 def parse(fields: dict) -> Record:
-    """Raises KeyError, TypeError or ValueError where the fields aren't those of schema 1."""
+    """Raises one of WRONG_FIELDS where the fields aren't those of schema 1."""
     summary = fields["summary"] or {}
     of_ranks = fields.get("by_rank") or [summary]
     return Record(
@@ -142,7 +144,7 @@ def read_line(line: str, where: str) -> Record | None:
     """The record in a line; None for a line that isn't whole JSON."""
     try:
         fields = json.loads(line)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return None
     schema = fields.get("schema") if isinstance(fields, dict) else None
     if schema != SCHEMA:
@@ -151,7 +153,7 @@ def read_line(line: str, where: str) -> Record | None:
         return parse(fields)
     except KeyError as missing:
         raise ReportError(f"{where}: {missing} is missing from the record") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except WRONG_FIELDS as error:
         raise ReportError(f"{where}: not a record of bench_tradeoff: {error}") from None
 
 

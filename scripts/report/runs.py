@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from . import figures
-from .records import SCHEMA, Record, ReportError, parse, read_records, read_text
+from .records import SCHEMA, WRONG_FIELDS, Record, ReportError, parse, read_records, read_text
 
 # Settings that say nothing of how a run trained.
 NAMES = ("run.name", "run.dir", "checkpoint.dir")
@@ -38,7 +38,7 @@ def read_summary(path: pathlib.Path) -> dict:
     try:
         summary = json.loads(read_text(path))
         schema = summary.get("schema")
-    except (ValueError, AttributeError) as error:
+    except WRONG_FIELDS as error:
         raise ReportError(f"{path}: damaged: {error}") from None
     if schema != SCHEMA:
         raise ReportError(f"{path}: schema {schema}; schema {SCHEMA} is expected, as 'moelab train' writes it")
@@ -53,10 +53,10 @@ def read_metrics(path: pathlib.Path, keys: tuple[str, ...]) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
-            if not all(key in fields for key in ("step", *keys)):
+            if not all(key in fields for key in ("step", *keys)) or not isinstance(fields["step"], int):
                 raise ValueError
             steps[fields["step"]] = fields
-        except (ValueError, TypeError):
+        except WRONG_FIELDS:
             raise ReportError(f"{path}:{number}: not a line of metrics: {line[:60]}") from None
     if not steps:
         raise ReportError(f"{path}: empty: the run has not finished a step")
@@ -73,7 +73,7 @@ def of_folder(folder: pathlib.Path) -> RunSet:
                      "round": 1, "settings": summary["settings"], "settings_hash": "", "command": summary["command"],
                      "commit": summary["commit"], "dirty": False, "machine": summary["machine"], "started": "",
                      "status": summary["status"], "message": "", "summary": summary, "steps": steps, "memory": None})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except WRONG_FIELDS as error:
         raise ReportError(f"{folder / 'summary.json'}: not a summary of 'moelab train': {error}") from None
     notes = [] if run.status == "ok" else [f"{folder} ended with status {run.status}"]
     return RunSet(str(folder), [run], "", notes)

@@ -6,7 +6,7 @@ import math
 import pathlib
 
 from . import planner_checks
-from .records import ESTIMATES, PLANS, ReportError, name_now, number, read_text
+from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, name_now, number, read_text
 
 SCHEMA = 1
 PREDICTIONS = "predictions.json"
@@ -87,7 +87,7 @@ def parsed(where: str, text: str, made_by: str, parse):
             found = content.get("schema") if isinstance(content, dict) else None
             raise ReportError(f"{where}: schema {found}; this report reads schema {SCHEMA}, as {made_by} writes it")
         return parse(content)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except WRONG_FIELDS as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ReportError(f"{where}: damaged, or not written by {made_by}: {what}") from None
 
@@ -131,7 +131,7 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
             for index, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     try:
         return planner_checks.checks(runs)
-    except (KeyError, IndexError):
+    except (KeyError, IndexError, ValueError):
         raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it; "
                           "check_plan.py writes both") from None
 

@@ -71,7 +71,7 @@ def test_tables_of_ranks_are_what_their_records_say(page):
 
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))
 def test_no_page_is_left_out_and_its_pictures_lie_beside_it(page):
-    assert page.name in ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md"), "no test makes this page anew"
+    assert page.name in ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md", "reliability.md"), "no test makes this page anew"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
         assert (page.parent / picture).stat().st_size > 5_000, picture
 

@@ -78,6 +78,17 @@ repeated, in {len(records):,} trainings; {wrong or "nothing"} wrong.**
 """
 
 
+def readers_text(records: list[dict]) -> str:
+    rows = [[cell, store.sums(own)["inputs"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
+    return f"""## Readers of the Python scripts
+
+Valid files in which a field or some bytes were changed. Each must be read, or refused by the reader's own error, within a
+second.
+
+{table(["file of", "inputs", "wrong"], rows)}
+"""
+
+
 def seeds_table(records: list[dict]) -> str:
     rows = [[cell, store.sums(own)["seeds"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return table(["tests of", "seeds", "wrong"], rows)
@@ -124,8 +135,8 @@ turns (the median of ten).
 
 
 def text(records: list[dict]) -> str:
-    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text, "long": long_text,
-             "streams": streams_text, "races": races_text}
+    parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text,
+             "readers": readers_text, "long": long_text, "streams": streams_text, "races": races_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]

@@ -18,11 +18,12 @@ import emulated  # noqa: E402
 import kills  # noqa: E402
 import long_run  # noqa: E402
 import page  # noqa: E402
+import readers  # noqa: E402
 import store  # noqa: E402
 from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("kills", "disks", "inputs", "memory", "long", "streams", "races")
+PARTS = ("kills", "disks", "inputs", "memory", "readers", "long", "streams", "races")
 KILLS_IN_A_PIECE = 10
 FAULTS_IN_A_PIECE = 10
 FUZZ_SECONDS = 60
@@ -98,6 +99,11 @@ class Soak:
         counts, failures = budgets.run(pathlib.Path(self.program).parents[1], self.seed)
         self.report("memory", "moe-pico", counts, failures, seed=self.seed)
 
+    def readers(self) -> None:
+        cell = self.least("readers", readers.READERS, "inputs")
+        self.seed += 1
+        self.report("readers", cell, *readers.run(cell, self.seed), seed=self.seed)
+
     def further_seeds(self, part: str) -> None:
         tests = emulated.tests_of(pathlib.Path(self.program).parents[1], part)
         if not tests:
@@ -132,7 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: scripts/soak.sh --minutes 30 --part kills --store results/soak.jsonl")
     parser.add_argument("--minutes", type=float, required=True, help="how long; the piece that is under way is finished")
-    parser.add_argument("--part", action="append", choices=PARTS, help="default: kills, disks, inputs and memory; may be given several times")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all but long, streams and races; may be given several times")
     parser.add_argument("--cell", action="append", help="kills: only this row of `moelab techniques`; may be given several times")
     parser.add_argument("--long-steps", type=int, default=LONG_STEPS, help="steps of the part `long`, default: %(default)s")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/ci/bin/moelab", help="default: build/ci/bin/moelab")
@@ -145,7 +151,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="moelab-soak-") as folder:
         soak = Soak(arguments, pathlib.Path(folder))
         try:
-            soak.run(arguments.part or ["kills", "disks", "inputs", "memory"])
+            soak.run(arguments.part or ["kills", "disks", "inputs", "memory", "readers"])
         except KeyboardInterrupt:
             print("interrupted; what was finished is counted", file=sys.stderr)
     records = store.records(arguments.store)

@@ -1,5 +1,6 @@
 """The soak's own tools: they find what is wrong, count what was done, and go on where they stopped. A short soak of each part
 is among them; the long ones are scripts/soak.sh's."""
+import json
 import pathlib
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import long_run
 import page
 import programs
 import pytest
+import readers
 import store
 from peers import commit_of
 
@@ -110,6 +112,22 @@ def test_budgets_are_counted_and_what_fails_is_found(tmp_path, monkeypatch):
         monkeypatch.setattr(budgets.ctest_tests, "tests_of", lambda build, test=test: {"test_commands": test})
         found, failures = budgets.run(tmp_path, 7)
         assert found == counts and len(failures) == code and all("seed 7: exit code 1: 7\n" in text for text in failures)
+
+
+@pytest.mark.parametrize("name", readers.READERS)
+def test_generated_inputs_are_read_or_refused(name):
+    assert readers.run(name, seed=1, inputs=300, seconds=float("inf")) == ({"inputs": 300}, [])
+
+
+def test_a_reader_that_fails_otherwise_is_found(monkeypatch):
+    monkeypatch.setitem(readers.READERS, "broken", (readers.DOCUMENTS, lambda folder, text: json.loads(text.split(b"\n")[0])))
+    failures = readers.run("broken", seed=1, inputs=50)[1]
+    assert failures and "JSONDecodeError" in failures[0] and failures[0].startswith("seed 1, input ")
+
+
+@pytest.mark.parametrize("path", sorted((programs.ROOT / "results").glob("*/soak.jsonl")), ids=lambda path: path.parent.name)
+def test_committed_counts_have_their_page(path):
+    assert path.with_name("reliability.md").read_text() == page.text(store.records(path))
 
 
 def soak(folder: pathlib.Path, *arguments: str, code: int = 0) -> str:
