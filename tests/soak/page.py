@@ -83,7 +83,7 @@ def readers_text(records: list[dict]) -> str:
     return f"""## Readers of the Python scripts
 
 Valid files in which a field or some bytes were changed. Each must be read, or refused by the reader's own error, within a
-second.
+second of CPU time.
 
 {table(["file of", "inputs", "wrong"], rows)}
 """
