@@ -35,17 +35,27 @@ def test_every_claim_has_one_verdict_and_a_reason_where_it_is_untested():
 
 def on_card(taken: int, fits: bool) -> dict:
     return {"gpu": {"name": "RTX 4090", "compute_capability": "8.9"}, "peak_bytes": taken // 2, "on_card_bytes": taken,
-            "memory_limit_bytes": 24 << 30, "fits": fits}
+            "host_bytes": 0, "memory_limit_bytes": 24 << 30, "fits": fits}
 
 
 def test_wrong_sums_stand_beside_the_verdict_and_hide_nothing():
     (entry,) = [entry for entry in ALL if entry["id"] == "vibee.fits_7b_on_24gb"]
-    (row,) = rows_of([entry], {entry["id"]: {"plan": on_card(2 << 30, True)}})
+    runs = dict.fromkeys(dry_runs.DRY_CLAIMS[entry["id"]].runs, on_card(2 << 30, True))
+    (row,) = rows_of([entry], {entry["id"]: runs})
     assert (row.verdict, row.sums) == ("right", entry["arithmetic"])
-    assert row.decided == "2.00 of 24 GiB taken (8%) on RTX 4090 (compute capability 8.9), of tensors 1.00 GiB"
+    assert "2.00 of 24 GiB taken (8%) on RTX 4090 (compute capability 8.9), of tensors 1.00 GiB" in row.decided
     assert page.line(row)[1:] == ["**right**", "**wrong**", "device 24 GB, claimed 20 GB", row.decided]
     (row,) = rows_of([entry], {})
     assert (row.verdict, row.sums) == ("untested", entry["arithmetic"])
+
+
+def test_where_one_of_several_runs_fits_its_card_the_page_says_which():
+    (entry,) = [entry for entry in ALL if entry["id"] == "vibee.fits_7b_on_24gb"]
+    card, host = dry_runs.DRY_CLAIMS[entry["id"]].runs
+    (row,) = rows_of([entry], {entry["id"]: {card: on_card(50 << 30, False),
+                                             host: on_card(20 << 30, True) | {"host_bytes": 26 << 30}}})
+    assert row.verdict == "right in part" and f"overstated: {card}; right: {host}" in row.decided
+    assert f"{host}: 20.00 of 24 GiB taken (83%)" in row.decided and "26.0 GiB on the host" in row.decided
 
 
 @pytest.mark.parametrize("fits, verdict", [(True, "right"), (False, "overstated")])

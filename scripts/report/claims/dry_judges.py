@@ -92,10 +92,16 @@ def flash(runs: dict, figures: dict) -> Judged:
 
 
 def fits(runs: dict, _: dict) -> Judged:
-    (run,) = runs.values()
-    peak, taken, limit = (run[name] / 2**30 for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
-    return f"{taken:.2f} of {limit:.0f} GiB taken ({taken / limit:.0%}) on {card_of(run)}, of tensors {peak:.2f} GiB", \
-        {"": of_whether(run["fits"])}
+    """Whether each run fits its card; a single one is the whole claim."""
+    def taken(run: dict) -> str:
+        peak, on_card, limit = (run[name] / 2**30 for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
+        host = f", {run['host_bytes'] / 2**30:.1f} GiB on the host" if run["host_bytes"] > GB else ""
+        return f"{on_card:.2f} of {limit:.0f} GiB taken ({on_card / limit:.0%}) on {card_of(run)}, of tensors {peak:.2f} GiB{host}"
+    if len(runs) == 1:
+        (run,) = runs.values()
+        return taken(run), {"": of_whether(run["fits"])}
+    return "; ".join(f"{name}: {taken(run)}" for name, run in runs.items()), \
+        {name: of_whether(run["fits"]) for name, run in runs.items()}
 
 
 def nano(runs: dict, figures: dict) -> Judged:
