@@ -51,6 +51,11 @@ def bits_of(load: str) -> int:
     return int(width[1].lstrip("US")) if width else 32
 
 
+def is_call(line: re.Match) -> bool:
+    """Of a function: to a label of the kernel itself the compiler jumps by the same instruction, where the threads end."""
+    return (line["instruction"] or "").startswith("CALL") and "`(.L" not in line["rest"]
+
+
 def kernel_of(name: str, architecture: str, code: list[re.Match]) -> Kernel:
     """`code`: the lines behind the kernel's name. What lies behind a label that is no `.L` is a function that it calls."""
     own = code[:next((i for i, line in enumerate(code) if line["label"] and not line["label"].startswith(".L")), len(code))]
@@ -64,7 +69,7 @@ def kernel_of(name: str, architecture: str, code: list[re.Match]) -> Kernel:
         target = re.search(r"`\((\.L[\w$.]+)\)", line["rest"] or "") if word.startswith("BRA") else None
         if target and labels.get(target[1], i) < i - 1:  # behind the end of a kernel stands a branch to itself
             in_loop.update(range(labels[target[1]], i))
-    calls = sum((own[i]["instruction"] or "").startswith("CALL") for i in in_loop)
+    calls = sum(is_call(own[i]) for i in in_loop)
     local = sum((line["instruction"] or "").startswith(("LDL", "STL")) for line in code)
     return Kernel(name, architecture, loads, calls, local)
 

@@ -15,6 +15,7 @@ SAID = """
         /*0020*/                   LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
         /*0030*/              @!P0 LDG.E.U16 R8, desc[UR4][R6.64] ;
         /*0040*/                   LDG.E R9, desc[UR4][R6.64] ;
+        /*0048*/               @P0 CALL.REL.NOINC `(.L_x_2) ;
         /*0050*/               @P1 BRA `(.L_x_1) ;
         /*0060*/                   EXIT ;
 .L_x_2:
