@@ -1,4 +1,5 @@
 """Data-parallel ranks: the numbers and the bits of one rank that takes as many micro-batches, and errors that end all."""
+import contextlib
 import hashlib
 import json
 import os
@@ -401,15 +402,22 @@ def test_when_one_rank_is_nearly_full_all_take_smaller_micro_batches(tmp_path, c
     assert [step["micro_batch"] for step in numbers(reduced)] == [4, 2, 2, 2]
 
 
+def is_rank(process: int) -> bool:
+    try:
+        return b"\0RANK=" in pathlib.Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:  # it has just ended
+        return False
+
+
 def kill_often(command, folder, kills, seed):
     """Runs the command, which restarts its ranks, and kills a random one of them every now and then. Returns its exit code."""
     rng = random.Random(seed)
     started = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while kills > 0 and started.poll() is None:
         time.sleep(rng.uniform(1, 4))
-        ranks = [int(one) for one in subprocess.run(["pgrep", "-P", str(started.pid)], capture_output=True, text=True).stdout.split()
-                 if b"\0RANK=" in pathlib.Path(f"/proc/{one}/environ").read_bytes()]
-        if ranks:
+        children = subprocess.run(["pgrep", "-P", str(started.pid)], capture_output=True, text=True).stdout.split()
+        ranks = [int(one) for one in children if is_rank(int(one))]
+        with contextlib.suppress(IndexError, ProcessLookupError):  # there is none, or it has just ended
             os.kill(rng.choice(ranks), signal.SIGKILL)
             kills -= 1
     return started.wait(timeout=300)
