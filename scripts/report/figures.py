@@ -168,13 +168,19 @@ def summarise(case: Case) -> None:
     case.loss = statistics.median(map(last_loss, case.runs)) if case.runs else math.nan
 
 
+def reads(record: Record) -> list[str | None]:
+    """What decides which tokens a step trains on, beside the number of rows: losses after other tokens can't be compared."""
+    return [record.settings.get(key) for key in ("data.path", "train.sequence", "train.tokens_per_device")]
+
+
 def compare(case: Case, baseline: Case) -> None:
     case.pairs = paired(case.runs, baseline.runs)
     if case.pairs:
         case.speed_ratio = ratio_of_rates([(run.rates, base.rates) for run, base in case.pairs])
         case.peak_ratio = range_over([run.peak / base.peak for run, base in case.pairs])
         case.same_bits = all(trained_alike(run, base) for run, base in case.pairs)
-        case.loss_change = statistics.median(last_loss(run) - last_loss(base) for run, base in case.pairs)
+        if all(reads(run) == reads(base) for run, base in case.pairs):
+            case.loss_change = statistics.median(last_loss(run) - last_loss(base) for run, base in case.pairs)
 
 
 def newest(records: list[Record]) -> list[Record]:

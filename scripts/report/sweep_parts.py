@@ -30,9 +30,14 @@ def together(sweeps: list[Sweep]) -> list[Sweep]:
             continue
         key = (sweep.model, str(sweep.machine), sweep.commit, sweep.dirty, baseline and baseline.any.settings_hash)
         whole = merged.setdefault(key, dataclasses.replace(sweep, cases=[], notes=[], part=""))
+        whole.part = f"{whole.part}, {sweep.part}" if whole.part else sweep.part
         known = {case.name for case in whole.cases}
         whole.cases += [case for case in sweep.cases if case.name not in known]
         whole.notes += sweep.notes
+    models = [(whole.model, str(whole.machine)) for whole in merged.values()]
+    for whole, model in zip(merged.values(), models):
+        if models.count(model) == 1:
+            whole.part = ""  # the model's name says which
     return list(merged.values())
 
 
