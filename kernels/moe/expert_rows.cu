@@ -52,7 +52,8 @@ __global__ void combine_kernel(const T* __restrict__ from, const int32_t* __rest
   }
 }
 
-// In T's precision: where T has 16 bits, by the two instructions of the hardware that approximate to 2^-21.
+// In T's precision: where T has 16 bits, by the hardware's approximate exponential and quotient, whose error
+// is far below a rounding of T.
 template <class T>
 __device__ float sigmoid(float x) {
   if constexpr (sizeof(T) == 2) return __fdividef(1, 1 + __expf(-x));

@@ -48,7 +48,7 @@ int64_t passes(const std::set<uintptr_t>& words) {
 
 // Accesses of more than four bytes are served by halves or quarters of the warp, a request each.
 void count_shared(Counts& counts, const std::vector<Access>& request) {
-  const size_t together = kWarp * kBank / std::max<size_t>(request[0].bytes, kBank);
+  const size_t together = kWarp * kBank / std::clamp<size_t>(request[0].bytes, kBank, kWarp * kBank);
   for (size_t first = 0; first < request.size(); first += together) {
     std::set<uintptr_t> words;
     for (size_t i = first; i < std::min(first + together, request.size()); ++i) {

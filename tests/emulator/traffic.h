@@ -6,9 +6,9 @@
 
 // What kernels do with memory, counted as a GPU does it: a request is what the 32 threads of a warp ask for
 // by one instruction, global memory is moved in sectors of 32 bytes, and shared memory serves each of its 32
-// banks, of four bytes, once a pass. A kernel compiled for the host does not have nvcc's instructions; a
-// request is the n-th access by the same one of the host's since the warp's threads last met, at a barrier or
-// a shuffle.
+// banks, of four bytes, once a pass. A kernel compiled for the host does not have nvcc's instructions: a
+// request is each thread's n-th access by the same instruction of the host since the warp's threads last met,
+// at a barrier or a shuffle.
 namespace moelab::emulator::traffic {
 
 struct Range {

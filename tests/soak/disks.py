@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import kills
 
@@ -147,6 +148,17 @@ def disturb(event: str, folder: pathlib.Path) -> None:
         shutil.rmtree(folder / "checkpoints")
 
 
+def wait_for_stop(process: subprocess.Popen, seconds: float = 120) -> None:
+    """Until the process has stopped or ended; one that does neither is killed."""
+    end = time.monotonic() + seconds
+    while not os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG):
+        if time.monotonic() > end:
+            process.kill()
+            process.wait()
+            raise TimeoutError(f"the training neither stopped nor ended in {seconds:.0f} s")
+        time.sleep(0.01)
+
+
 def fail_disk(undisturbed: Undisturbed, event: str) -> tuple[dict, list[str]]:
     """The disk of the checkpoints fails between the first save and the second."""
     place = undisturbed.work / event.replace(" ", "-")
@@ -159,7 +171,7 @@ def fail_disk(undisturbed: Undisturbed, event: str) -> tuple[dict, list[str]]:
         number = next(number for number, call in enumerate(undisturbed.calls, 1) if f"step-{STEPS}.tmp" in call)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    env=os.environ | fault(saved, number, STOP))
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        wait_for_stop(process)
         disturb(event, place / "disk")
         process.send_signal(signal.SIGCONT)
         errors = process.communicate(timeout=120)[1]

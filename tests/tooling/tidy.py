@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLANG_TIDY = ROOT / ".venv/bin/clang-tidy"
 GCC_ALONE = ("-fopenmp", "-Wno-maybe-uninitialized", "-Winvalid-pch")
 FILES_IN_A_UNIT = 12
-# What a source that is right by itself may be told behind another one, which has defined or declared the name before it.
+# What a correct source can be told only because one before it in the unit has the same name.
 SAID_BEFORE = r"\[(?:clang-diagnostic-error|misc-unused-using-decls)"
 
 
@@ -79,7 +79,7 @@ def check(files: list[pathlib.Path], flags: tuple[str, ...]) -> str:
         done = subprocess.run(command, capture_output=True, text=True)
     line_of = re.escape(str(path)) + r":(\d+)"
     wrong = {unit.file(int(line)) for line in re.findall(line_of + r":\d+: error: .*" + SAID_BEFORE, done.stdout)}
-    if not wrong and len(files) > 1 and "[clang-diagnostic-error" in done.stdout:  # a header's names are taken by a file before it
+    if len(wrong) in (0, len(files)) and len(files) > 1 and "[clang-diagnostic-error" in done.stdout:  # a header's, or all of them
         wrong = set(range(len(files) // 2, len(files)))
     if 0 < len(wrong) < len(files):  # names that files before them define too
         rest = [file for k, file in enumerate(files) if k not in wrong]
@@ -116,6 +116,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if not (arguments.build / "compile_commands.json").exists():
         parser.error(f"{arguments.build}/compile_commands.json does not exist: cmake --preset ci makes it")
+    if arguments.store and arguments.files:
+        parser.error("--store: the page is of all sources; give no files")
     sources = flags_of_sources(arguments.build)
     chosen = [file.resolve() for file in arguments.files] or list(sources)
     for file in chosen:

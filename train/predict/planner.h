@@ -70,7 +70,7 @@ Settings with_few_passes(const Settings& settings);
 
 // Dry runs that keep a search of these settings within ten seconds: one takes one or two milliseconds a
 // block and micro-batch of with_few_passes(), and with several ranks two are run, the first's and the
-// fullest's. Most dry runs of a deep model are shallow (shallow_run.h).
+// fullest's. What clearly does not fit a deep model takes less (shallow_run.h).
 int64_t finalists_for(const Settings& settings);
 
 // The settings of a plan that `given`, both resolved, has not: key=value.

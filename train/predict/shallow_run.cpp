@@ -1,6 +1,7 @@
 #include "train/predict/shallow_run.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "train/predict/dry_run.h"
 
@@ -10,6 +11,25 @@ namespace {
 // Blocks by which two dry runs differ. The smaller one has twice as many: what a step holds of its first two
 // blocks, or segments of blocks, differs from what it holds of later ones.
 constexpr int64_t kFewBlocks = 4;
+
+// Whether any kFewBlocks blocks that follow on each other are recomputed like any others.
+bool repeats(const ActivationSettings& activations) {
+  switch (activations.checkpoint) {
+    case CheckpointMode::none:
+    case CheckpointMode::full:
+      return true;
+    case CheckpointMode::every:
+    case CheckpointMode::segments:
+      return kFewBlocks % activations.every == 0;
+    case CheckpointMode::ratio: {
+      const double recomputed = activations.ratio * kFewBlocks;
+      return recomputed == std::floor(recomputed);
+    }
+    case CheckpointMode::layers:
+      return false;
+  }
+  return false;
+}
 
 DryRun shallow_run(const Settings& settings, int64_t blocks, const Gpu& gpu) {
   Settings shallow = with_few_passes(settings);
@@ -21,9 +41,8 @@ DryRun shallow_run(const Settings& settings, int64_t blocks, const Gpu& gpu) {
 
 std::optional<int64_t> held_by_depth(const Settings& settings, const Gpu& gpu) {
   const int64_t layers = settings.model.layers;
-  const bool alike =
-      settings.parallel.pipeline == 1 && settings.activations.checkpoint != CheckpointMode::layers;
-  if (layers < 10 * kFewBlocks || !alike) return std::nullopt;
+  if (layers < 10 * kFewBlocks || settings.parallel.pipeline > 1 || !repeats(settings.activations))
+    return std::nullopt;
   const DryRun shallow = shallow_run(settings, 2 * kFewBlocks, gpu),
                deeper = shallow_run(settings, 3 * kFewBlocks, gpu);
   int64_t peak = 0;

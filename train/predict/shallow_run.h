@@ -11,7 +11,7 @@ namespace moelab {
 // Device bytes that a deep run holds at its peak, from dry runs of the same run with few of its blocks: each
 // further block adds as much to a phase of a step as the ones before. Several times cheaper than dry_run(),
 // from which it differs by at most kDepthError. None: the run has too few blocks for that, a pipeline divides
-// them, or the settings say by number which ones are recomputed.
+// them, or four that follow on each other are not recomputed like the next four.
 std::optional<int64_t> held_by_depth(const Settings& settings, const Gpu& gpu);
 inline constexpr double kDepthError = 0.02;
 

@@ -41,14 +41,14 @@ for (const figure of document.querySelectorAll("figure.pointed")) {
 // A click on a heading sorts its table by that column, another click the other way round. Cells without a number stand last.
 const number = (cell) => {
   const found = cell.textContent.replaceAll(",", "").replace("−", "-").match(/^[-+]?[0-9.]+(e[-+]?[0-9]+)?/);
-  const unit = {KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30}[cell.textContent.match(/[KMG]iB/)] ?? 1;
+  const unit = {KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40}[cell.textContent.match(/[KMGT]iB/)] ?? 1;
   return found ? Number(found[0]) * unit : NaN;
 };
 
-const before = (a, b) => {
+const before = (a, b, down) => {
   const [x, y] = [number(a), number(b)];
-  if (isNaN(x) && isNaN(y)) return a.textContent.localeCompare(b.textContent);
-  return isNaN(x) - isNaN(y) || x - y;
+  const order = isNaN(x) && isNaN(y) ? a.textContent.localeCompare(b.textContent) : x - y;
+  return isNaN(x) - isNaN(y) || (down ? -order : order);
 };
 
 const sort = (button) => {
@@ -58,8 +58,7 @@ const sort = (button) => {
   for (const other of heading.parentElement.children) other.ariaSort = null;
   heading.ariaSort = down ? "descending" : "ascending";
   const body = heading.closest("table").tBodies[0];
-  const rows = [...body.rows].sort((a, b) => before(a.cells[column], b.cells[column]));
-  body.append(...(down ? rows.reverse() : rows));
+  body.append(...[...body.rows].sort((a, b) => before(a.cells[column], b.cells[column], down)));
 };
 
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));

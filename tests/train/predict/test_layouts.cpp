@@ -110,7 +110,11 @@ TEST(Layouts, FewBlocksSayWhatADeepRunHolds) {
     EXPECT_GE(quick_and_above(h100, whole)(s), exact) << shown(words);
   }
   EXPECT_FALSE(held_by_depth(settings({}), h100));  // too few blocks
-  EXPECT_FALSE(held_by_depth(settings({"parallel.pipeline=2"}, "dense-70b"), h100));
+  for (const Words& words : {Words{"parallel.pipeline=2"},
+                             {"activations.checkpoint=segments", "activations.every=16"},
+                             {"activations.checkpoint=every", "activations.every=3"},
+                             {"activations.checkpoint=ratio", "activations.ratio=0.3"}})
+    EXPECT_FALSE(held_by_depth(settings(words, "dense-70b"), h100)) << shown(words);
 }
 
 // Two machines of four ranks: neighbours along tensor are in one; of seven others along data four are away.

@@ -73,6 +73,11 @@ def test_the_winner_trains_on_its_ranks(tmp_path, make_shards, pinned, chosen):
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "ok"
 
 
+def test_data_that_were_given_are_in_the_command_once():
+    done = moelab("plan", "--memory", "8GB", "--model", "moe-pico", "--device", "cpu", "data.path=texts")
+    assert done.returncode == 0 and re.findall(r"data\.path=\S+", done.stdout) == ["data.path=texts"], done.stdout
+
+
 def test_a_slower_link_is_never_faster():
     words = ["--memory", "8GB", "--model", "moe-pico", "--ranks", "4", "--device", "epyc_core", "activations.checkpoint=none"]
     speeds = [int(re.search(r"^  1  .+ MiB +(\d+)  ", moelab("plan", *words, "--link", link).stdout, re.M)[1])

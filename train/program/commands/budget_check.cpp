@@ -42,7 +42,7 @@ class Check {
     if (limit_ == 0) return {};
     if (const std::string small = too_small_limit(settings_, predicted_); !small.empty()) {
       const PlanResult found = combinations();
-      return {"", small + (found.fits.empty() ? "" : combination_text(found.fits.front()))};
+      return {"", small + (found.fits.empty() ? "" : combination_text(found))};
     }
     if (predicted_.held() <= limit_) return {card_note(), ""};
     const std::string verdict = fmt::format("predicted not to fit memory.limit={}: {} at the peak, in {}",
@@ -97,24 +97,25 @@ class Check {
                                                : cost_model_of_card(card->name);
     const PlanSearch search{
         .room = room_of(settings_.memory), .best = 1, .finalists = finalists_for(settings_)};
-    return search_plans(settings_, costs, search,
-                        exact_up_to(search.room, gpu_of_preset(settings_),
-                                    [this](const Settings& s) { return predict_(with_few_passes(s)); }));
+    return search_plans(settings_, costs, search, exact_up_to(search.room, gpu_, [this](const Settings& s) {
+                          return predict_(with_few_passes(s));
+                        }));
   }
 
-  std::string combination_text(const Plan& plan) const {
-    return fmt::format("the fastest combination that fits takes {}, with {}; add\n  {}\n",
-                       human_bytes(plan.peak), names_of(plan),
+  std::string combination_text(const PlanResult& found) const {
+    const Plan& plan = found.fits.front();
+    return fmt::format("the fastest combination {}that fits takes {}, with {}; add\n  {}\n",
+                       found.complete ? "" : "found ", human_bytes(plan.peak), names_of(plan),
                        shell_line(added_settings(settings_, plan.settings)));
   }
 
   // A combination; without one the smallest, and the changes of the model or the budget that are enough.
   std::string what_fits() {
     const PlanResult found = combinations();
-    if (!found.fits.empty()) return combination_text(found.fits.front());
+    if (!found.fits.empty()) return combination_text(found);
     std::string text;
     if (found.smallest)
-      text = fmt::format("no combination of techniques fits; the smallest takes {}, with {}\n",
+      text = fmt::format("no combination of techniques fits; the smallest takes about {}, with {}\n",
                          human_bytes(found.smallest->peak), names_of(*found.smallest));
     return text + advice_lines(advise(settings_, predict_));
   }

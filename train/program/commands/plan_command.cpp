@@ -45,6 +45,11 @@ std::string starter(const Settings& settings) {
   return ranks > 1 ? fmt::format("scripts/ranks.sh {} ", ranks) : "";
 }
 
+// What a command that trains lacks still.
+std::string_view missing_data(const Settings& settings) {
+  return settings.data.path.empty() ? " data.path=FOLDER" : "";
+}
+
 Network network_of(const PlanCall& call) {
   if (call.ranks == 1) return {};
   Network network(find_link(call.link));
@@ -81,9 +86,9 @@ void print_answer(const Settings& base, const PlanCall& call, const PlanResult& 
                            winner_words(call, result), human_bytes(winner.peak),
                            100 * static_cast<double>(winner.peak) / static_cast<double>(limit),
                            speed_of(winner), basis);
-  std::vector<std::string> words = added_settings(call.given, winner.settings);
-  words.emplace_back("data.path=FOLDER");
-  std::cout << fmt::format("  {}{} {}\n", starter(winner.settings), call.command, shell_line(words));
+  const std::vector<std::string> words = added_settings(call.given, winner.settings);
+  std::cout << fmt::format("  {}{} {}{}\n", starter(winner.settings), call.command, shell_line(words),
+                           missing_data(winner.settings));
   if (const std::string text = larger.text(); !text.empty())
     std::cout << "what would fit too, one change at a time: " << text << "\n";
 }
@@ -203,11 +208,13 @@ void write_winner(const Plan& winner, const PlanCall& call) {
     return fmt::format("{}{} train --config {}", starter(winner.settings), program, call.out);
   };
   std::ofstream file(call.out, std::ios::binary);
-  file << "# " << command("moelab") << " data.path=...\n" << print_settings(winner.settings);
+  file << "# " << command("moelab") << missing_data(winner.settings) << "\n"
+       << print_settings(winner.settings);
   file.close();
   if (!file)
     throw UserError("--out " + call.out + ": cannot be written; give a file in a folder that exists");
-  std::cout << "\nthe first is in " << call.out << ": " << command(call.program) << " data.path=FOLDER\n";
+  std::cout << "\nthe first is in " << call.out << ": " << command(call.program)
+            << missing_data(winner.settings) << "\n";
 }
 
 // A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the

@@ -5,8 +5,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <map>
+#include <memory>
+#include <random>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/train/program/commands/budget_run.h"
 #include "train/checkpoint/checkpoint.h"
