@@ -97,7 +97,7 @@ void tell(const char* name, const char* source, const std::string& shape, Tensor
               R"("shared_requests": %lld, "shared_passes": %lld})"
               "\n",
               name, source, shape.c_str(), static_cast<long long>(tensors.least()),
-              static_cast<long long>(c.of_blocks * 32), static_cast<long long>(c.of_launches * 32),
+              32 * static_cast<long long>(c.of_blocks), 32 * static_cast<long long>(c.of_launches),
               static_cast<long long>(c.requests), static_cast<long long>(c.sectors),
               static_cast<long long>(c.least_sectors), static_cast<long long>(c.shared_requests),
               static_cast<long long>(c.shared_passes));

@@ -23,8 +23,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLANG_TIDY = ROOT / ".venv/bin/clang-tidy"
 GCC_ALONE = ("-fopenmp", "-Wno-maybe-uninitialized", "-Winvalid-pch")
 FILES_IN_A_UNIT = 12
-# What a correct source can be told only because one before it in the unit has the same name.
-SAID_BEFORE = r"\[(?:clang-diagnostic-error|misc-unused-using-decls)"
 
 
 def clang_flags(words: list[str]) -> tuple[str, ...]:
@@ -78,7 +76,7 @@ def check(files: list[pathlib.Path], flags: tuple[str, ...]) -> str:
         command = [CLANG_TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", path, "--", *flags]
         done = subprocess.run(command, capture_output=True, text=True)
     line_of = re.escape(str(path)) + r":(\d+)"
-    wrong = {unit.file(int(line)) for line in re.findall(line_of + r":\d+: error: .*" + SAID_BEFORE, done.stdout)}
+    wrong = {unit.file(int(line)) for line in re.findall(line_of + r":\d+: error: .*\[clang-diagnostic-error", done.stdout)}
     if len(wrong) in (0, len(files)) and len(files) > 1 and "[clang-diagnostic-error" in done.stdout:  # a header's, or all of them
         wrong = set(range(len(files) // 2, len(files)))
     if 0 < len(wrong) < len(files):  # names that files before them define too

@@ -165,7 +165,7 @@ TEST_F(Bytes, SegmentsKeepOneInputEach) {
 
 // In backward a segment is there whole, but for the pieces that are recomputed once more.
 TEST_F(Bytes, ASegmentThatRunsAgainKeepsWhatItsBlocksKeep) {
-  const auto peak = [&](Settings s) {
+  const auto peak = [&](const Settings& s) {
     model.use(s);
     cpu_ledger().enter_phase(Phase::backward);
     cpu_ledger().reset_peaks();

@@ -35,7 +35,7 @@ struct CountingStore : TensorStore {
 
 class Policy : public testing::Test {
  protected:
-  Tensor leaf(std::vector<int64_t> sizes) { return at::randn(sizes).requires_grad_(); }
+  Tensor leaf(const std::vector<int64_t>& sizes) { return at::randn(sizes).requires_grad_(); }
   void backward(const Tensor& y) { torch::autograd::backward({y.sum()}, {}); }
 
   int alive = 0;

@@ -101,7 +101,7 @@ TEST_P(GenerateBatchFlash, HoldsTheKeysAndValuesItWasGivenAndLeavesNothing) {
 }
 
 TEST_P(GenerateBatchFlash, LeavesLibTorchsGeneratorAndTheRoutingCountsAlone) {
-  const at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor state = generator.get_state();
   std::vector<at::Tensor> loads;
   for (const RoutingStats& stats : trainer_.model().routing_stats()) loads.push_back(stats.load_E.clone());

@@ -56,7 +56,7 @@ TEST_P(DecodeSteps, LogitsAreThoseOfTheLaunchedPass) {
   KvCache all(s.model, 3, kPositions, model.compute(), device());
   all.layer(0).kv_BPGd.fill_(3);  // masked positions are not zeros
   std::vector<KvCache> own, part;
-  const auto tensor = [&](std::vector<int64_t> ids) {
+  const auto tensor = [&](const std::vector<int64_t>& ids) {
     return at::tensor(ids, at::kLong).unsqueeze(0).to(device());
   };
   for (int64_t i = 0; i < 3; ++i) {
