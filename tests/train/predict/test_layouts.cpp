@@ -70,7 +70,7 @@ TEST(Layouts, BytesAreWhatADryRunSends) {
 
 TEST(Layouts, FormulaIsNearTheDryRun) {
   install_allocators();
-  for (Words words : layouts()) {
+  for (const Words& words : layouts()) {
     const Settings s = settings(words, "moe-nano");
     EXPECT_NEAR(peak_formula(s).peak / static_cast<double>(dry_run(s).peak), 1, 0.25) << shown(words);
   }
