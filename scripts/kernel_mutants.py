@@ -28,7 +28,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "bench/peers"), str(ROOT / "tests")]
 from ctest_tests import environment_of, tests_of  # noqa: E402
-from peers import write_record  # noqa: E402
+from peers import commit_of_sources, write_record  # noqa: E402
 
 KERNEL_STATEMENT = re.compile(r"__syncthreads\(\);|__syncwarp\(\);|__threadfence\(\);")
 # Calls that order copies and other work, or keep memory for them, and the CUDA calls that these are made of.
@@ -40,15 +40,6 @@ COPY_SOURCES = ("kernels/memory/copy_stream_cuda.cpp", "train/activations/fetch_
                 "train/activations/nvme_store.cpp", "train/placement/gather_weights.cpp", "train/placement/offload_buffer.cpp",
                 "train/optim/host_copy.cpp", "train/step/step_graph_cuda.cpp")
 SECONDS = 900  # a test that hangs has noticed
-
-
-def commit() -> str:
-    """The sources' commit, as a program says its own: "HASH", or "HASH, modified"."""
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=normal", "--", "kernels", "tests", "scripts", "train")
-    return git("rev-parse", "--short=12", "HEAD") + (", modified" if changed else "")
 
 
 class Mutant(NamedTuple):
@@ -238,7 +229,7 @@ def main() -> None:
                for mutant in mutants_of(str(path.relative_to(ROOT)), KERNEL_STATEMENT)]
     copies = [mutant for file in COPY_SOURCES for mutant in mutants_of(file, COPY_STATEMENT)]
     known, seen, wrong = reasons(), {}, []
-    build, sources, names = Build(arguments.build.resolve()), commit(), []
+    build, sources, names = Build(arguments.build.resolve()), commit_of_sources(ROOT), []
     for mutant in [*kernels, *copies]:
         key = f"{mutant.file} {mutant.text}"
         seen[key] = seen.get(key, 0) + 1

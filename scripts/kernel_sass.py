@@ -20,9 +20,9 @@ import tempfile
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "scripts"))
-from kernel_mutants import commit  # noqa: E402
+sys.path += [str(ROOT / "bench/peers"), str(ROOT / "scripts")]
 from kernel_resources import demangled  # noqa: E402
+from peers import commit_of_sources  # noqa: E402
 
 ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
 LINE = re.compile(r"\.text\.(?P<kernel>[\w$]+):|(?P<label>[.$][\w$.]+):|"
@@ -117,9 +117,11 @@ def page(kernels: list[Kernel], command: str) -> str:
     by_key = {(kernel.file, names[kernel.name], kernel.architecture): kernel for kernel in kernels}
     wrong = sum(bool(wrong_with(kernel, names[kernel.name])) for kernel in kernels)
     lines = ["# Loads in the kernels' machine code", "",
-             "Read from what nvcc made, not run. Loads of global memory by their bits; a kernel whose template takes 16 bytes at a time "
-             "needs loads of 128 bits. No kernel may use local memory, or call a function in a loop without a reason.", "",
-             f"Read were {len(kernels)} kernels, each for an architecture; {wrong} do not keep to that. Commit {commit()}; made by", "",
+             "nvcc's machine code, disassembled; nothing was run. Each cell counts loads of global memory by their bits. A kernel whose "
+             "template takes 16 bytes at a time must have loads of 128 bits. None may use local memory, or call a function in a loop "
+             "without a reason given here.", "",
+             f"Read were {len(kernels)} kernels, each for an architecture; {wrong} do not keep to that. "
+             f"Commit {commit_of_sources(ROOT)}; made by", "",
              "```", command, "```", "",
              "| file | kernel | " + " | ".join(f"sm_{name}" for name in architectures) + " |", "| --- | --- |" + " --- |" * len(architectures)]
     for file, name in sorted({(file, name) for file, name, _ in by_key}):

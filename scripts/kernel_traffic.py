@@ -13,9 +13,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path += [str(ROOT / "bench/peers"), str(ROOT / "scripts")]
-from kernel_mutants import commit  # noqa: E402
-from peers import write_record  # noqa: E402
+sys.path.append(str(ROOT / "bench/peers"))
+from peers import commit_of_sources, write_record  # noqa: E402
 
 MOST = 1.05  # times the least: memory traffic, and sectors of requests
 # Operators that move more than that, and why.
@@ -77,7 +76,7 @@ def main() -> None:
     program = arguments.build / "tests/emulator/kernel_traffic"
     if not program.exists():
         parser.error(f"{program} does not exist: it is built where nvcc is found, with the tests")
-    sources = commit()
+    sources = commit_of_sources(ROOT)
     for one in counted(program):
         write_record(arguments.store, "kernel_traffic", sources, one)
     records = [json.loads(line) for line in arguments.store.read_text(encoding="utf-8").splitlines()]

@@ -82,6 +82,15 @@ def commit_of(program):
     return re.search(r"\(commit ([^)]+)\)", version)[1]
 
 
+def commit_of_sources(root):
+    """The commit that the repository `root` has checked out, as a program says its own: "HASH", or "HASH, modified"."""
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=normal", "--", "kernels", "tests", "scripts", "train")
+    return git("rev-parse", "--short=12", "HEAD") + (", modified" if changed else "")
+
+
 def summary_of(command, environment=None):
     """Runs a training, `moelab train …`, in a folder of its own: its summary.json."""
     with tempfile.TemporaryDirectory() as folder:

@@ -32,8 +32,8 @@ inline unsigned blocks_of(int64_t tasks, int64_t tasks_a_block = 1) {
   return static_cast<unsigned>(std::max<int64_t>(ceil_div(tasks, tasks_a_block), 1));
 }
 
-// Threads of a block that takes rows of so many words, one a thread at a time: whole warps, none of them idle
-// if it can be helped, at most kRowThreads.
+// Threads of a block that goes over a row of `words` words, each thread taking one at a time: whole warps, no
+// more than the words need and at most kRowThreads.
 inline unsigned row_threads(int64_t words) {
   return static_cast<unsigned>(
       std::clamp<int64_t>(ceil_div(words, kWarpThreads) * kWarpThreads, kWarpThreads, kRowThreads));

@@ -52,8 +52,8 @@ __global__ void combine_kernel(const T* __restrict__ from, const int32_t* __rest
   }
 }
 
-// In T's precision: where T has 16 bits, by the hardware's approximate exponential and quotient, whose error
-// is far below a rounding of T.
+// 1 / (1 + exp(-x)). For a T of 16 bits it uses the hardware's approximate exponential and quotient: their
+// errors are far smaller than those of rounding to T.
 template <class T>
 __device__ float sigmoid(float x) {
   if constexpr (sizeof(T) == 2) return __fdividef(1, 1 + __expf(-x));

@@ -141,8 +141,8 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
                       large=True)]
     if measured:
         ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
-        blocks.append(Table("Pairs that were measured. saves: at the peak, against the baseline; beyond: more than the "
-                            "product of what each leaves; speed: against the baseline; time beyond: of the logarithm "
+        blocks.append(Table("The measured pairs. saves: memory at the peak, against the baseline. beyond: how much more that is "
+                            "than the product of what each leaves. speed: against the baseline. time beyond: the logarithm "
                             "of the step time, less those of each alone, with its 95 % interval.",
                             ["pair", "saves", "beyond", "speed", "time beyond", "rounds"],
                             [pair_row(pair) for pair in ordered]))

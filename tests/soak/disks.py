@@ -29,8 +29,7 @@ DISK_BYTES = 16 << 20
 
 
 def training(program: str, data: pathlib.Path, folder: pathlib.Path, **more) -> list[str]:
-    settings = SMALL | {"data.path": data, "run.dir": folder} | more
-    return [program, "train", "--config", "moe-pico", "--resume", "auto", *(f"{key}={value}" for key, value in settings.items())]
+    return kills.command(program, SMALL | {"data.path": data, "run.dir": folder} | more)
 
 
 def result(folder: pathlib.Path, saved: pathlib.Path) -> dict:

@@ -1,7 +1,6 @@
 """The emulator's tests (tests/emulator) with seeds that no earlier run tried. Streams: copies, placement and graphs, with all work
 late and in an order that the seed draws. Races: every kernel, its blocks and threads in an order that the seed draws."""
 import pathlib
-import subprocess
 import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
@@ -25,13 +24,6 @@ def first_seed(test: dict) -> int:
 
 def run(test: dict, first: int, rounds: int) -> tuple[dict, list[str]]:
     """Runs a test with the seeds from `first` on: how many seeds were tried, and what went wrong."""
-    environment = ctest_tests.environment_of(test) | {"MOELAB_EMULATOR_SEED": str(first)}
     command = [word for word in test["command"] if not word.startswith("--gtest_repeat")] + [f"--gtest_repeat={rounds}", "--gtest_fail_fast"]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False,
-                              timeout=SECONDS, errors="replace")
-    except subprocess.TimeoutExpired:
-        return {"seeds": rounds}, [f"seeds from {first} on: not done after {SECONDS} s"]
-    if done.returncode != 0:
-        return {"seeds": rounds}, [f"seeds from {first} on: exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
-    return {"seeds": rounds}, []
+    _, wrong = ctest_tests.run(test, command, {"MOELAB_EMULATOR_SEED": str(first)}, SECONDS)
+    return {"seeds": rounds}, [f"seeds from {first} on: {wrong}"] if wrong else []

@@ -32,6 +32,11 @@ def cells(program: str) -> dict[str, dict]:
     return {row["name"]: {"settings": small | row["settings"], "ranks": row["ranks"]} for row in rows}
 
 
+def command(program: str, settings: dict) -> list[str]:
+    """A training that starts, or goes on where one has saved."""
+    return [program, "train", "--config", "moe-pico", "--resume", "auto", *(f"{key}={value}" for key, value in settings.items())]
+
+
 def training(program: str, data: pathlib.Path, folder: pathlib.Path, cell: dict) -> list[str]:
     """The command that starts the cell's training in the folder, or goes on with it."""
     settings = SMALL | cell["settings"] | {"data.path": data, "run.dir": folder}
@@ -40,7 +45,7 @@ def training(program: str, data: pathlib.Path, folder: pathlib.Path, cell: dict)
     if "placement.nvme_path" in settings:
         settings["placement.nvme_path"] = folder.parent
     start = [str(ROOT / "scripts/ranks.sh"), str(cell["ranks"])] if cell["ranks"] > 1 else []
-    return [*start, program, "train", "--config", "moe-pico", "--resume", "auto", *(f"{key}={value}" for key, value in settings.items())]
+    return [*start, *command(program, settings)]
 
 
 def result(folder: pathlib.Path, last: pathlib.Path) -> dict:

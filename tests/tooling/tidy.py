@@ -20,6 +20,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench/peers"))
+from peers import commit_of_sources  # noqa: E402
+
 CLANG_TIDY = ROOT / ".venv/bin/clang-tidy"
 GCC_ALONE = ("-fopenmp", "-Wno-maybe-uninitialized", "-Winvalid-pch")
 FILES_IN_A_UNIT = 12
@@ -99,10 +102,8 @@ def page(checked: int) -> str:
     """What a pass without a finding says of itself."""
     said = subprocess.run([CLANG_TIDY, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"version (\S+)", said)[1]
-    commit = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--dirty=, modified"], cwd=ROOT, capture_output=True,
-                            text=True, check=True).stdout.strip()
     return (f"# clang-tidy\n\nclang-tidy {version} found nothing in {checked} C++ sources and their headers, with the checks of "
-            f"`.clang-tidy`. Commit {commit}; made by\n\n```\n"
+            f"`.clang-tidy`. Commit {commit_of_sources(ROOT)}; made by\n\n```\n"
             "tests/tooling/tidy.py --store results/clang-tidy.md\n```\n")
 
 
