@@ -215,6 +215,7 @@ def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
     figure = pareto.pareto(sweep, look)
     figure.canvas.draw()
     axes = figure.axes[0]
+    assert axes.get_window_extent().width > 0.7 * figure.bbox.width
     (x, y) = zip(*(axes.transData.transform(label.xy) for label in axes.texts))
     boxes = [Text.get_window_extent(label) for label in axes.texts]
     for label, box in zip(axes.texts, boxes):

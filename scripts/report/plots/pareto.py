@@ -136,12 +136,15 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: floa
     bar.outline.set_visible(False)
 
 
-def legend(axes: plt.Axes, theme: Theme) -> None:
+def legend(axes: plt.Axes, title: str, theme: Theme) -> None:
+    """Under the title: in one row, or in two where one would be wider than the picture, which would leave nothing for the axes."""
+    rows = 1 if theme.is_wide else 2
+    axes.set_title(title + "\n" * rows)
     looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0), (theme.ink, "o", 0)]
     handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=face)
                for (color, marker, width), face in zip(looks, (GREY, GREY, GREY, theme.paper))]
     axes.legend(handles, ["Pareto front", "beaten in both", "baseline", "one round"], loc="lower left",
-                bbox_to_anchor=(-0.02, 1.0), ncols=4, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
+                bbox_to_anchor=(-0.02, 1.0), ncols=4 // rows, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
 
 
 def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
@@ -155,10 +158,9 @@ def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(f"peak memory ({name}; less is better)")
     axes.set_ylabel("tokens a second (more is better)")
-    axes.set_title(f"{sweep.title}: memory against speed\n")
     front = on_front(sweep)
     draw_points(axes, cases, front, unit, theme)
-    legend(axes, theme)
+    legend(axes, f"{sweep.title}: memory against speed", theme)
     line = staircase([place(case, unit) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
     axes.plot([x for x, _ in line], [y for _, y in line], color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
