@@ -77,22 +77,22 @@ def hashes(checkpoint: Path) -> dict:
     return {"step": checkpoint.name} | {name: file for name, file in files.items() if name != "config.yaml"}
 
 
-def leaves(value, path: str = ""):
+def leaves(value, left_out: set[str], path: str = ""):
     """(path, value as text) of each number, word or empty container in `value`."""
     if value and isinstance(value, dict):
-        for key in [key for key in value if key not in NOT_COMPARED]:
-            yield from leaves(value[key], f"{path} {key}")
+        for key in [key for key in value if key not in left_out]:
+            yield from leaves(value[key], left_out, f"{path} {key}")
     elif value and isinstance(value, list):
         for index, item in enumerate(value):
-            yield from leaves(item, f"{path} {index + 1}")
+            yield from leaves(item, left_out, f"{path} {index + 1}")
     else:
         yield path.strip(), json.dumps(value)
 
 
-def first_difference(before: dict, after: dict) -> str:
+def first_difference(before: dict, after: dict, left_out: set[str]) -> str:
     """Empty: there is none."""
     for part in before:
-        a, b = dict(leaves(before[part])), dict(leaves(after[part]))
+        a, b = dict(leaves(before[part], left_out)), dict(leaves(after[part], left_out))
         for path in [*a, *(b.keys() - a.keys())]:
             if a.get(path) != b.get(path):
                 return f"{part} {path}: {a.get(path, 'nothing')} before, {b.get(path, 'nothing')} after"
@@ -107,7 +107,7 @@ def compare(programs: list[Path], runs: list[dict]) -> bool:
         for number, run in enumerate(runs):
             folders = [Path(name) / f"{number}" / side for side in ("before", "after")]
             outcomes = [outcome(program, run, shards, folder) for program, folder in zip(programs, folders)]
-            difference = first_difference(*outcomes)
+            difference = first_difference(*outcomes, NOT_COMPARED | set(run.get("timing", [])))
             print(f"{'differs' if difference else 'same':8} {run['name']}", flush=True)
             if difference:
                 print(f"         {difference}", flush=True)
