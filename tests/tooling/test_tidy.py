@@ -58,5 +58,32 @@ def test_a_name_of_a_header_may_be_another_one_of_a_source(tmp_path, check):
     assert check(commands) == (0, "")
 
 
+def test_what_was_clean_is_checked_again_only_when_something_that_a_check_reads_changes(tmp_path, check, monkeypatch):
+    def checked_again(commands):
+        seen.clear()
+        assert check(commands)[0] == 0
+        return sorted(file.name for file in seen)
+
+    seen, header = [], tmp_path / "s.h"
+    header.write_text("struct S { int n; };\n")
+    commands = [source(tmp_path, "a.cpp", GOOD), source(tmp_path, "b.cpp", GOOD), source(tmp_path, "c.cpp", GOOD)]
+    included = {tmp_path / "kernels/a.cpp": {header}, tmp_path / "kernels/b.cpp": set()}  # c.cpp was not compiled yet
+    monkeypatch.setattr(tidy, "headers_of_sources", lambda build: included)
+    monkeypatch.setattr(tidy, "check", lambda files, flags: seen.extend(files) or "")
+    assert checked_again(commands) == ["a.cpp", "b.cpp", "c.cpp"]
+    assert checked_again(commands) == ["c.cpp"]
+    header.write_text("struct S { long n; };\n")
+    tidy.bytes_of.cache_clear()
+    assert checked_again(commands) == ["a.cpp", "c.cpp"]
+    commands[1]["command"] += " -DB"
+    assert checked_again(commands) == ["b.cpp", "c.cpp"]
+
+
+def test_a_finding_is_told_each_time(tmp_path, check, monkeypatch):
+    commands = [source(tmp_path, "a.cpp", BAD)]
+    monkeypatch.setattr(tidy, "headers_of_sources", lambda build: {tmp_path / "kernels/a.cpp": set()})
+    assert [check(commands)[0] for _ in range(2)] == [1, 1]
+
+
 def test_a_source_that_the_build_does_not_compile_is_named_and_left_out(check):
     assert check([], "a.cpp") == (0, "a.cpp: left out, the build does not compile it\n")

@@ -4,12 +4,15 @@ usage: tidy.py [--build FOLDER] [--store PAGE.md] [FILE.cpp …]     (FOLDER: bu
 
 .clang-tidy says what is checked. Most of a file's ten seconds go into LibTorch's headers, so files with the same flags are
 checked several in one translation unit, and in another those that define a name which one before them does. Files that the
-build does not compile are named and left out. Exit code 1: something was found. --store: a page that says what was checked,
-where nothing was found.
+build does not compile are named and left out. Files without a finding are noted in the build's folder and not checked again
+until they, a header that they include, their flags or the checks change: a pass may be interrupted and goes on. Exit code 1:
+something was found. --store: a page that says what was checked, where nothing was found.
 """
 import argparse
 import bisect
 import concurrent.futures
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -48,6 +51,43 @@ def flags_of_sources(build: pathlib.Path) -> dict[pathlib.Path, tuple[str, ...]]
     sources = {pathlib.Path(entry["file"]): clang_flags(shlex.split(entry["command"])) for entry in entries}
     return {file: flags for file, flags in sources.items()
             if file.suffix == ".cpp" and file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "build")}
+
+
+def headers_of_sources(build: pathlib.Path) -> dict[pathlib.Path, set[pathlib.Path]]:
+    """The project's headers that each source includes, as the build's last compilation noted them."""
+    said = subprocess.run(["ninja", "-C", build, "-t", "deps"], capture_output=True, text=True, check=False).stdout
+    headers: dict[pathlib.Path, set[pathlib.Path]] = {}
+    for block in filter(None, said.strip().split("\n\n")):  # the object, then indented its source and what that includes
+        source, *included = [(build / line.strip()).resolve() for line in block.splitlines()[1:]]
+        headers.setdefault(source, set()).update(
+            file for file in included if file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / ".venv"))
+    return headers
+
+
+@functools.cache
+def bytes_of(file: pathlib.Path) -> bytes:
+    """A digest of a file's bytes."""
+    return hashlib.sha256(file.read_bytes()).digest() if file.exists() else b""
+
+
+class Clean:
+    """What was checked without a finding: an empty file for each source, named by a digest of all that a check reads."""
+
+    def __init__(self, build: pathlib.Path, sources: dict[pathlib.Path, tuple[str, ...]]):
+        self.folder, self.sources, self.headers = build / "tidy", sources, headers_of_sources(build)
+        self.folder.mkdir(exist_ok=True)
+
+    def note(self, file: pathlib.Path) -> pathlib.Path:
+        read = [ROOT / ".clang-tidy", CLANG_TIDY, ROOT / "cmake/pch.h", file, *sorted(self.headers.get(file, ()))]
+        parts = [*map(bytes_of, read), *(word.encode() for word in self.sources[file])]
+        return self.folder / hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    def __contains__(self, file: pathlib.Path) -> bool:
+        return file in self.headers and self.note(file).exists()
+
+    def add(self, files: list[pathlib.Path]) -> None:
+        for file in files:
+            self.note(file).touch()
 
 
 class Unit:
@@ -122,15 +162,18 @@ def main() -> int:
     for file in chosen:
         if file not in sources:
             print(f"{os.path.relpath(file, ROOT)}: left out, the build does not compile it")
+    clean = Clean(arguments.build, sources)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        work = units({file: sources[file] for file in chosen if file in sources})
-        checks = [pool.submit(check, *unit) for unit in work]
+        work = units({file: sources[file] for file in chosen if file in sources and file not in clean})
+        checks = {pool.submit(check, *unit): unit[0] for unit in work}
         for done, finished in enumerate(concurrent.futures.as_completed(checks), 1):
             print(finished.result(), end="", flush=True)
+            if not finished.result():
+                clean.add(checks[finished])
             print(f"\r{done} of {len(work)} units", end="\n" if done == len(work) else "", file=sys.stderr, flush=True)
     found = any(finished.result() for finished in checks)
     if arguments.store and not found:
-        arguments.store.write_text(page(sum(len(files) for files, _ in work)))
+        arguments.store.write_text(page(len(sources)))
     return 1 if found else 0
 
 
