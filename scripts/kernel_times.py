@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""How long an MoE layer's forward and backward should take on a GPU: arithmetic, never measured.
+
+The time of a product is its operations at a share of the GPU's peak; that of any other kernel its bytes at a share of the
+memory's rate. Bytes are the least of the operator, times what the emulated GPU counted it to move beside that
+(results/kernel-traffic.jsonl). Datasheet rates and shares are in kernel_times.yaml.
+
+example: scripts/kernel_times.py results/kernel-times.md
+"""
+import argparse
+import dataclasses
+import json
+import pathlib
+
+import yaml
+from gpu_goals import SHAPE
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TRAFFIC = ROOT / "results/kernel-traffic.jsonl"
+DATA = yaml.safe_load((ROOT / "scripts/kernel_times.yaml").read_text(encoding="utf-8"))
+UNITS = {"bytes": "bytes", "fp32": "operations in fp32", "bf16": "operations in bf16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Work of the layer. `planned`: what would be left with the paths that the page names; None: the same."""
+    name: str
+    kind: str  # of UNITS
+    work: str  # in the terms of SHAPE, and R = T k rows
+    operator: str | None = None  # of the counted traffic
+    planned: str | None = None
+
+
+STAGES = [
+    Stage("router, products", "fp32", "6*T*d*E", planned="0"),
+    Stage("router, products in three bf16 parts", "bf16", "0", planned="3*6*T*d*E"),
+    Stage("router, copies of x and of its gradient in fp32", "bytes", "30*T*d", planned="6*T*d"),
+    Stage("router, choices", "bytes", "4*T*E + 8*T*k", "router_forward"),
+    Stage("router, gradient of logits", "bytes", "8*T*E + 8*T*k", "router_backward"),
+    Stage("routes grouped by expert", "bytes", "8*R", "dropless_routes"),
+    Stage("routes in the order of rows, twice", "bytes", "2*8*R", "invert_routes"),
+    Stage("rows gathered: x, its gradient's, x again", "bytes", "3*2*(R*d + R*d)", "gather_rows", planned="0"),
+    Stage("up and gate projection", "bf16", "4*R*d*F"),
+    Stage("SwiGLU", "bytes", "2*(2*R*F + R*F)", "swiglu", planned="0"),
+    Stage("down projection", "bf16", "2*R*d*F"),
+    Stage("rows combined", "bytes", "2*(R*d + T*d) + 8*R", "combine_rows"),
+    Stage("gradient of the activation", "bf16", "2*R*d*F"),
+    Stage("SwiGLU, backward", "bytes", "2*(4*R*F + 2*R*F)", "swiglu_backward", planned="0"),
+    Stage("gradient of the down projection", "bf16", "2*R*d*F"),
+    Stage("gradient of the up and gate projection", "bf16", "4*R*d*F"),
+    Stage("gradient of the rows", "bf16", "4*R*d*F"),
+    Stage("gradients of rows combined", "bytes", "2*(R*d + T*d) + 4*R", "combine_rows"),
+    Stage("gradients of x added", "bytes", "2*3*T*d"),
+]  # fmt: skip
+
+
+def shape() -> dict[str, int]:
+    return SHAPE | {"R": SHAPE["T"] * SHAPE["k"]}
+
+
+def amount(formula: str) -> int:
+    """A formula of a stage with the shape's numbers."""
+    return eval(formula, {"__builtins__": {}}, shape())
+
+
+def milliseconds(stage: Stage, formula: str, gpu: dict, counted: dict[str, dict]) -> float:
+    """`counted`: the operators' traffic beside their least."""
+    more = counted[stage.operator]["memory"] if stage.operator else 1
+    rate = {"bytes": gpu["terabytes_a_second"] * gpu["share_of_memory"], "bf16": gpu["bf16_teraflops"] * gpu["share_of_products"],
+            "fp32": gpu["fp32_teraflops"] * gpu["share_of_fp32"]}[stage.kind]
+    return amount(formula) * more / (rate * 1e12) * 1e3
+
+
+def times(gpu: dict, counted: dict[str, dict]) -> list[tuple[float, float]]:
+    """Of each stage, in milliseconds: as it is, and as planned."""
+    return [(milliseconds(stage, stage.work, gpu, counted),
+             milliseconds(stage, stage.work if stage.planned is None else stage.planned, gpu, counted)) for stage in STAGES]
+
+
+def page(counted: dict[str, dict]) -> str:
+    found = {name: times(gpu, counted) for name, gpu in DATA["gpus"].items()}
+    operations = sum(amount(stage.work) for stage in STAGES if stage.kind == "bf16")
+    axes = ", ".join(f"{axis} = {value:,}" for axis, value in shape().items())
+    lines = ["# How long an MoE layer should take on a GPU", "",
+             f"**Predicted, never measured.** Forward and backward of one layer in bf16, without dropped tokens, at {axes} (T tokens, d "
+             "width, F width of an expert, E experts, k experts a token, R rows). A product takes its operations at a share of the GPU's "
+             "peak; every other kernel takes its bytes at a share of the memory's rate. Bytes are the operator's least, times what the "
+             "emulated GPU counted ([kernel-traffic.md](kernel-traffic.md)). Launches, waits, and instructions that are slower than "
+             f"memory are not in it. Made by `scripts/kernel_times.py results/kernel-times.md` from counts of commit "
+             f"{', '.join(sorted({one['commit'] for one in counted.values()}))}.", "",
+             "Planned, and not written yet: the router's products in three bf16 parts on tensor cores, rows gathered by the products "
+             "that read them, and SwiGLU and its gradient inside the products beside them.", "",
+             "| GPU | as it is | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name, stages in found.items():
+        cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "## The stages, in milliseconds as they are", "",
+              f"| stage | work | counted | {' | '.join(found)} |", f"| --- | --- | ---: | {' | '.join('---:' for _ in found)} |"]
+    for k, stage in enumerate(STAGES):
+        if amount(stage.work):
+            more = f"{counted[stage.operator]['memory']:.2f}" if stage.operator else "–"
+            lines.append(f"| {stage.name} | {stage.work.replace('*', ' ')} {UNITS[stage.kind]} | {more} | "
+                         f"{' | '.join(f'{stages[k][0]:.2f}' for stages in found.values())} |")
+    lines += ["", "## The rates", "",
+              "| GPU | memory, TB/s | share reached | bf16, TFLOP/s | share reached | fp32, TFLOP/s | share reached |",
+              "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for name, gpu in DATA["gpus"].items():
+        lines.append(f"| {name} | {gpu['terabytes_a_second']} | {gpu['share_of_memory']} | {gpu['bf16_teraflops']} | "
+                     f"{gpu['share_of_products']} | {gpu['fp32_teraflops']} | {gpu['share_of_fp32']} |")
+    return "\n".join([*lines, "", DATA["about"].strip()]) + "\n"
+
+
+def counts() -> dict[str, dict]:
+    """The last record of each operator."""
+    records = map(json.loads, TRAFFIC.read_text(encoding="utf-8").splitlines())
+    return {record["operator"]: record for record in records}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=pathlib.Path, help="the .md file to write")
+    parser.parse_args().page.write_text(page(counts()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
