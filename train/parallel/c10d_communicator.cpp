@@ -4,8 +4,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "kernels/memory/ledger.h"
@@ -36,6 +38,27 @@ std::string reason_of(const std::exception& error) {
   return text.substr(first, text.find('\n') - first);
 }
 
+// Whether Gloo's reason is that the connection to a rank is gone, or that the rank does not answer: the words
+// of gloo/transport/tcp.
+bool says_lost(std::string_view reason) {
+  constexpr std::array<std::string_view, 12> kWords = {
+      "Timed out waiting",
+      "Application timeout caused pair closure",
+      "Connect timeout",
+      "Read timeout",
+      "Write timeout",
+      "Connection closed by peer",
+      "Socket closed",
+      "Socket unexpectedly closed",
+      "Pair is not connected",
+      "Read error",
+      "writev ",
+      "connect: ",
+  };
+  return std::ranges::any_of(
+      kWords, [&](std::string_view words) { return reason.find(words) != std::string_view::npos; });
+}
+
 }  // namespace
 
 // A call's messages under way, and what is done with them when they have come. NCCL's group takes them all at
@@ -44,7 +67,10 @@ class C10dCommunicator::Pending : public Transfer {
  public:
   // Uses `group` until all messages are posted.
   Pending(c10d::Backend& group, std::string name, std::shared_ptr<ExchangeClock> clock)
-      : group_(group), name_(std::move(name)), clock_(std::move(clock)) {
+      : group_(group),
+        of_gloo_(group.getBackendName() == "gloo"),
+        name_(std::move(name)),
+        clock_(std::move(clock)) {
     clock_->started();
     if (!group_.supportsCoalescing()) return;
     group_.startCoalescing();
@@ -64,8 +90,10 @@ class C10dCommunicator::Pending : public Transfer {
   void wait() override {
     try {
       finish_messages();
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
     } catch (const std::exception& error) {
-      throw lost_rank(error);
+      fail(error);
     }
     if (afterwards_) std::exchange(afterwards_, {})();
   }
@@ -75,8 +103,10 @@ class C10dCommunicator::Pending : public Transfer {
   void add(const at::Tensor& memory, const Post& post) {
     try {
       if (c10::intrusive_ptr<c10d::Work> message = post(group_)) messages_.push_back(std::move(message));
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
     } catch (const std::exception& error) {
-      throw lost_rank(error);
+      fail(error);
     }
     memory_.push_back(memory);
   }
@@ -88,8 +118,11 @@ class C10dCommunicator::Pending : public Transfer {
   void then(std::function<void()> afterwards) { afterwards_ = std::move(afterwards); }
 
  private:
-  LostRank lost_rank(const std::exception& error) const {
-    return LostRank("another rank has died or hung: " + name_ + ": " + reason_of(error), nullptr);
+  // NCCL's reasons do not tell a rank that is gone from other failures: they are taken for the former.
+  [[noreturn]] void fail(const std::exception& error) const {
+    const std::string reason = reason_of(error), where = name_ + ": " + reason;
+    if (of_gloo_ && !says_lost(reason)) throw c10::Error("communication failed: " + where, nullptr);
+    throw LostRank("another rank has died or hung: " + where, nullptr);
   }
   void finish_messages() {
     const auto clock = std::exchange(clock_, nullptr);
@@ -102,6 +135,7 @@ class C10dCommunicator::Pending : public Transfer {
   }
 
   c10d::Backend& group_;
+  bool of_gloo_;
   std::string name_;
   std::shared_ptr<ExchangeClock> clock_;  // null once the messages have passed
   bool collecting_ = false;

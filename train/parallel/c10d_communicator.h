@@ -13,7 +13,8 @@
 
 namespace moelab {
 
-// Another rank has died, or has not answered within the group's timeout.
+// Another rank has died, or has not answered within the group's timeout. Other failures of a message are
+// c10::Error.
 struct LostRank : c10::Error {
   using c10::Error::Error;
 };

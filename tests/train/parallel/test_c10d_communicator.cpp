@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <future>
 #include <numeric>
+#include <stdexcept>
 
 #include "tests/train/parallel/gloo_ranks.h"
 
@@ -149,6 +151,74 @@ TEST(C10dCommunicator, NamesWhatARankWaitedFor) {
   EXPECT_TRUE(
       said.starts_with("another rank has died or hung: data/weights, communication 1, rank 0 of 2: "
                        "Timed out waiting 500ms"))
+      << said;
+}
+
+// A group whose messages fail for that reason.
+class FailingGroup : public c10d::Backend {
+ public:
+  explicit FailingGroup(std::exception_ptr reason) : Backend(0, 2), reason_(std::move(reason)) {}
+  const std::string getBackendName() const override { return "gloo"; }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>&, int, int) override {
+    struct Failed : c10d::Work {
+      explicit Failed(std::exception_ptr reason) : reason(std::move(reason)) {}
+      bool wait(std::chrono::milliseconds) override { std::rethrow_exception(reason); }
+      std::exception_ptr reason;
+    };
+    return c10::make_intrusive<Failed>(reason_);
+  }
+
+ private:
+  std::exception_ptr reason_;
+};
+
+template <class Error>
+void send_and_fail(const Error& reason) {
+  C10dCommunicator ranks(c10::make_intrusive<FailingGroup>(std::make_exception_ptr(reason)), "data/weights");
+  ranks.send(at::zeros({4}), 1)->wait();
+}
+
+// Only what says that a rank is gone is called a lost rank. The reasons are as Gloo words them.
+TEST(C10dCommunicator, TellsALostRankFromOtherFailures) {
+  for (const char* const lost :
+       {"[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 500ms for recv "
+        "operation to complete",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3931",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Read error [127.0.0.1]:53: Connection reset by "
+        "peer",
+        "Application timeout caused pair closure", "writev [127.0.0.1]:4711: Broken pipe"})
+    EXPECT_THROW(send_and_fail(std::runtime_error(lost)), LostRank) << lost;
+  for (const char* const other : {"[enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
+                                  "op.preamble.length <= op.nbytes. "
+                                  "16 vs 8",
+                                  "ProcessGroupGloo::send: invalid tensor type", "std::bad_alloc"}) {
+    try {
+      send_and_fail(std::runtime_error(other));
+      ADD_FAILURE() << other;
+    } catch (const LostRank&) {
+      ADD_FAILURE() << other;
+    } catch (const c10::Error& error) {
+      const std::string said = error.what_without_backtrace();
+      EXPECT_TRUE(said.starts_with("communication failed: data/weights, communication 1, rank 0 of 2: "))
+          << said;
+    }
+  }
+  EXPECT_THROW(send_and_fail(c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "no memory")),
+               c10::OutOfMemoryError);
+}
+
+TEST(C10dCommunicator, ARankThatLeftIsLost) {
+  std::string said;
+  const auto ranks = [&](int64_t r, C10dCommunicator& communicator) {
+    if (r == 1) return communicator.leave();
+    try {
+      communicator.receive(at::zeros({8}), 1)->wait();
+    } catch (const LostRank& error) {
+      said = error.what_without_backtrace();
+    }
+  };
+  EXPECT_ANY_THROW(run_ranks(2, ranks));  // none of them may communicate any more
+  EXPECT_TRUE(said.starts_with("another rank has died or hung: data/weights, communication 1, rank 0 of 2: "))
       << said;
 }
 
