@@ -15,7 +15,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TIMES_AND_MEMORY = ("step_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes", "peak_bytes_by_kind")
+TIMES_AND_MEMORY = ("step_ms", "waited_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes",
+                    "peak_bytes_by_kind")
 STAGES = (0, 1, 2, 3)
 
 

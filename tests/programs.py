@@ -74,7 +74,8 @@ def metrics(folder: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-TIMES_AND_MEMORY = ("step_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes", "peak_bytes_by_kind")
+TIMES_AND_MEMORY = ("step_ms", "waited_ms", "tokens_per_second", "allocated_bytes", "reserved_bytes", "peak_bytes",
+                    "peak_bytes_by_kind")
 
 
 def numbers(folder: pathlib.Path) -> list[dict]:

@@ -1,6 +1,7 @@
 """What the report says of a sweep, as blocks of a document."""
 import functools
 import pathlib
+import statistics
 
 from . import cards, rank_pages, sweep_part_pages, sweep_parts
 from .byte_units import human_bytes
@@ -46,6 +47,18 @@ def case_table(sweep: Sweep) -> Table:
                  "ran in one round alone has no interval and no place on it. "
                  f"{provenance(sweep)}", headings,
                  [case_row(case, front) for case in shown])
+
+
+def wait_blocks(sweep: Sweep) -> list:
+    """How long the steps of each case waited for what is off the device; nothing where none did."""
+    def share(case: Case, home: str) -> str:
+        shares = [run.waited[home] for run in case.runs if home in run.waited]
+        return f"{statistics.median(shares):.1%} ({min(shares):.1%}–{max(shares):.1%})" if shares else "–"
+    rows = [[case.name, share(case, "host"), share(case, "nvme"), f"{len(case.runs)}"] for case in measured(sweep)
+            if any(run.waited for run in case.runs)]
+    return [Table("Steps that wait: the share of all steps' time in which the step stood still until weights, gradients, optimizer "
+                  "state or saved tensors had come from host memory or a file, or had gone there: the median over the rounds, then the "
+                  f"lowest and the highest. {provenance(sweep)}", ["case", "for host memory", "for a file", "rounds"], rows)] if rows else []
 
 
 def steps_text(sweep: Sweep) -> str:
@@ -151,7 +164,7 @@ def settings_blocks(sweep: Sweep) -> list:
 
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool) -> list:
     return [Heading(2, f"{sweep.title} on {machine_text(sweep.machine)}"),
-            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep),
+            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep), *wait_blocks(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),

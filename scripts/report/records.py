@@ -57,6 +57,7 @@ class Record:
     sent: float  # bytes to other ranks in a step
     gemm_rate: float  # operations a second of a large product in the type of the run's, measured at its end
     hidden: float  # of the time that exchanges were under way, the share in which the rank did not wait
+    waited: dict[str, float]  # share of the steps' time in which they waited for what is on the "host" or in a file ("nvme")
 
     @property
     def is_baseline(self) -> bool:
@@ -137,7 +138,8 @@ def parse(fields: dict) -> Record:
         limit=number(summary.get("memory_limit_bytes")),
         resolved=summary.get("settings") or {}, ranks=int(fields.get("ranks") or 1), link=fields.get("link") or "",
         state=max(map(state_of, of_ranks)), sent=sent_in_a_step(summary),
-        gemm_rate=gemm_rate_of(summary), hidden=number((summary.get("communication") or {}).get("hidden_share")))
+        gemm_rate=gemm_rate_of(summary), hidden=number((summary.get("communication") or {}).get("hidden_share")),
+        waited={home: number(one["share"]) for home, one in (summary.get("waited") or {}).items() if one["steps"]})
 
 
 def read_line(line: str, where: str) -> Record | None:

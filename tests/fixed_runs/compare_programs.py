@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 TEXTS = ROOT / "tests/kernels"  # its files, as bytes, are what the runs train on
 # What two runs of one program do not have in common, and what says which program it was and what it was told.
 NOT_COMPARED = {"commit", "command", "machine", "settings", "reason", "tokens_per_second", "step_ms", "flops_per_second",
-                "fraction_of_gemm_peak", "blocked_seconds", "write_seconds"}  # fmt: skip
+                "fraction_of_gemm_peak", "waited", "waited_ms", "blocked_seconds", "write_seconds"}  # fmt: skip
 
 
 def fixed_runs(patterns: list[str]) -> list[dict]:

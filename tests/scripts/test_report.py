@@ -11,7 +11,7 @@ import sweep_records as made
 import yaml
 from report_calls import ROOT, call, refused, sweep_of
 
-from report import document, figures, rendering
+from report import document, figures, pages, rendering
 from report.claims import findings, outcomes, stated
 from report.plots import theme
 
@@ -230,6 +230,16 @@ def test_what_cases_say_cannot_break_the_page():
     page = rendering.to_html("t & <t>", [table, document.Commands(["a < b && c"])])
     assert "<script>x" not in page and "<b>" not in page and "a < b && c" in Page(page).words
     assert "1\\|2" in rendering.to_markdown([table])
+
+
+def test_steps_that_wait_have_a_table(tmp_path):
+    runs = [made.record(), *(made.record("nvme_state", number) for number in (1, 2, 3))]
+    for run, share in zip(runs, (0, 0.1, 0.4, 0.2)):
+        run["summary"]["waited"] = {home: {"seconds": 9 * part, "steps": 9 if part else 0, "share": part}
+                                    for home, part in (("host", 0), ("nvme", share))}
+    (table,) = pages.wait_blocks(sweep_of(tmp_path, runs))
+    assert table.rows == [["nvme_state", "–", "20.0% (10.0%–40.0%)", "3"]]
+    assert pages.wait_blocks(sweep_of(tmp_path, runs[:1])) == []
 
 
 def test_a_sweep_in_which_nothing_finished_is_a_report(tmp_path):

@@ -14,6 +14,7 @@ class CompressedStore : public TensorStore {
       : code_(code), block_(block), away_(std::move(away)) {}
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
   void begin_block(bool last) override;
+  double waited_seconds() const override { return away_ ? away_->waited_seconds() : 0; }
 
  private:
   BlockCode code_;

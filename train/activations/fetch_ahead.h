@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "train/activations/tensor_store.h"
+#include "train/io/wait_clock.h"
 
 namespace moelab {
 
@@ -24,6 +25,8 @@ class FetchAhead {
  public:
   explicit FetchAhead(bool active) : active_(active) {}
   bool active() const { return active_; }
+  // Time in which threads of the step have stood still for copies.
+  WaitClock& waits() { return waits_; }
 
   // Tensors stored from now on belong to the next block, which may be the last.
   void begin_block(bool last);
@@ -50,6 +53,7 @@ class FetchAhead {
   bool active_, keeps_ = false;
   std::vector<std::vector<OffloadedTensor*>> blocks_{1};
   std::deque<Waiting> waiting_;  // oldest first
+  WaitClock waits_;
 };
 
 // A tensor held outside of the device. When fetched ahead, one copy serves all its readers.

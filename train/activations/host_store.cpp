@@ -45,8 +45,9 @@ namespace {
 constexpr int64_t kCopyGrain = 1 << 18;  // bytes a task
 
 // On the CPU, its threads share the work.
-void copy_bytes(CopyStream& copies, const at::Tensor& to, const at::Tensor& from) {
+void copy_bytes(CopyStream& copies, const at::Tensor& to, const at::Tensor& from, WaitClock& waits) {
   if (to.is_meta()) return;
+  const WaitClock::Scope wait(waits);
   const auto bytes = static_cast<int64_t>(from.nbytes());
   auto* const destination = static_cast<char*>(to.mutable_data_ptr());
   const auto* const source = static_cast<const char*>(from.const_data_ptr());
@@ -63,7 +64,7 @@ class HostTensor : public OffloadedTensor {
         bytes_(slab_->take(static_cast<int64_t>(dense.nbytes()))) {
     CopyStream& sends = slab_->sends();
     sends.follow();
-    copy_bytes(sends, bytes_, dense);
+    copy_bytes(sends, bytes_, dense, slab_->waits());
     sent_ = sends.mark();
     slab_->hold(dense, [&sends, sent = sent_] { sends.wait(sent); });
   }
@@ -77,7 +78,7 @@ class HostTensor : public OffloadedTensor {
   void start(const at::Tensor& to) override {
     slab_->fetches().follow();  // `to` may be memory that was in use until now
     slab_->fetches().follow(sent_);
-    copy_bytes(slab_->fetches(), to, bytes_);
+    copy_bytes(slab_->fetches(), to, bytes_, slab_->waits());
     there_ = slab_->fetches().mark();
   }
   void finish() override { slab_->fetches().wait(there_); }
@@ -99,5 +100,7 @@ std::unique_ptr<StoredTensor> HostStore::store(const at::Tensor& dense) {
 }
 
 void HostStore::begin_block(bool last) { slab_->begin_block(last); }
+
+double HostStore::waited_seconds() const { return slab_->waits().seconds(); }
 
 }  // namespace moelab

@@ -17,6 +17,7 @@ class HostStore : public TensorStore {
   HostStore(c10::Device device, bool ahead);
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
   void begin_block(bool last) override;
+  double waited_seconds() const override;
 
  private:
   std::shared_ptr<HostSlab> slab_;

@@ -43,8 +43,10 @@ class NvmeFile : public FetchAhead {
       const std::shared_future<void> written =
           run([this, dense, offset, bytes] { file_->write(offset, dense.const_data_ptr(), bytes); });
       // a failure is thrown by the next task that is posted
-      hold(dense, [written] {
-        if (written.valid()) written.wait();
+      hold(dense, [this, written] {
+        if (!written.valid()) return;
+        const WaitClock::Scope wait(waits());
+        written.wait();
       });
     } catch (...) {
       give_back(bytes, kind);
@@ -69,7 +71,9 @@ class NvmeFile : public FetchAhead {
       copies_.follow();
       return worker_->post(std::move(task));
     }
-    if (file_) task();
+    if (!file_) return {};
+    const WaitClock::Scope wait(waits());
+    task();
     return {};
   }
 
@@ -96,7 +100,9 @@ class NvmeTensor : public OffloadedTensor {
  private:
   void start(const at::Tensor& to) override { there_ = file_->read(offset_, to); }
   void finish() override {
-    if (there_.valid()) there_.get();
+    if (!there_.valid()) return;
+    const WaitClock::Scope wait(file_->waits());
+    there_.get();
   }
 
   std::shared_ptr<NvmeFile> file_;
@@ -120,5 +126,7 @@ std::unique_ptr<StoredTensor> NvmeStore::store(const at::Tensor& dense) {
 }
 
 void NvmeStore::begin_block(bool last) { file_->begin_block(last); }
+
+double NvmeStore::waited_seconds() const { return file_->waits().seconds(); }
 
 }  // namespace moelab

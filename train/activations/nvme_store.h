@@ -19,6 +19,7 @@ class NvmeStore : public TensorStore {
             bool ahead);
   std::unique_ptr<StoredTensor> store(const at::Tensor& dense) override;
   void begin_block(bool last) override;
+  double waited_seconds() const override;
 
  private:
   std::shared_ptr<NvmeFile> file_;

@@ -55,6 +55,7 @@ class SavedTensors {
   // Bytes and number of tensors handed to the store in the last forward, each tensor counted once.
   int64_t stored_bytes() const { return stored_bytes_; }
   int64_t stored_tensors() const { return stored_tensors_; }
+  double waited_seconds() const { return store_ ? store_->waited_seconds() : 0; }
 
  private:
   friend class SavedTensorHooks;

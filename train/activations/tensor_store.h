@@ -28,6 +28,8 @@ class TensorStore {
   virtual std::unique_ptr<StoredTensor> store(const at::Tensor& dense) = 0;
   // Tensors stored from now on belong to the model's next block; `last`: backward begins with that one.
   virtual void begin_block(bool /*last*/) {}
+  // How long threads of the step have stood still until tensors had come back or gone away.
+  virtual double waited_seconds() const { return 0; }
 };
 
 // The store of activations.storage for tensors on `device`; null for `keep`. Throws IoError when its file

@@ -72,7 +72,10 @@ void RecordStream::submit(Tile& tile, const FileRequest& request) {
 }
 
 void RecordStream::finish_one() {
-  const FileResult result = queue_->wait();
+  const FileResult result = [&] {
+    const WaitClock::Scope wait(waits_);
+    return queue_->wait();
+  }();
   Slot& slot = slots_[static_cast<size_t>(result.tag)];
   --std::exchange(slot.tile, nullptr)->under_way;
   try {

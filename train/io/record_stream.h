@@ -8,6 +8,7 @@
 
 #include "train/io/file_queue.h"
 #include "train/io/unnamed_file.h"
+#include "train/io/wait_clock.h"
 
 namespace moelab {
 
@@ -45,6 +46,8 @@ class RecordStream {
   // Waits for all requests. After a failure every later call throws it again, because the file does not hold
   // what was written to it.
   void finish();
+  // How long calls have waited for requests.
+  double waited_seconds() const { return waits_.seconds(); }
 
  private:
   struct Tile {
@@ -67,6 +70,7 @@ class RecordStream {
   };
   std::vector<Slot> slots_;  // one per running request
   std::exception_ptr failure_;
+  WaitClock waits_;
 };
 
 }  // namespace moelab

@@ -20,13 +20,18 @@ at::Tensor HostCopy::passing(const at::Tensor& tensor, c10::ScalarType type) con
 void HostCopy::start(const at::Tensor& from, const at::Tensor& to) {
   const at::NoGradGuard no_grad;
   const HomeScope outside(Home::host);
+  const WaitClock::Scope wait(waits_);
   copies_.follow();
   copies_.copy(to, from);
   copies_.keep(from);
   copies_.keep(to);
 }
 
-void HostCopy::finish() { copies_.synchronize(); }
+void HostCopy::finish() {
+  if (!copies_.device().is_cuda()) return;  // start() has copied
+  const WaitClock::Scope wait(waits_);
+  copies_.synchronize();
+}
 
 void HostCopy::join() { copies_.join(); }
 

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include "kernels/memory/copy_stream.h"
+#include "train/io/wait_clock.h"
 
 namespace moelab {
 
@@ -25,9 +26,12 @@ class HostCopy {
   void finish();
   // Makes work queued on the current stream from now on wait for all started copies.
   void join();
+  // How long the calling threads have stood still for copies: on CUDA in finish(), on the CPU in start().
+  double waited_seconds() const { return waits_.seconds(); }
 
  private:
   CopyStream copies_;
+  WaitClock waits_;
 };
 
 }  // namespace moelab

@@ -117,6 +117,9 @@ class Optimizer {
   // values.
   int64_t rule_bytes() const;
   int64_t state_bytes() const;
+  // How long steps have stood still for copies between the device and state on the host; the file counts its
+  // own waits.
+  double waited_seconds() const { return copies_.waited_seconds(); }
 
  private:
   // The state of one parameter. In the file it is stored in records, each of `part_rows` rows of `cut`.

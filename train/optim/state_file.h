@@ -35,6 +35,8 @@ class StateFile {
   using Visit = RecordStream::Visit;
   using Work = std::function<void(int64_t, const std::vector<at::Tensor>&)>;
   void run(int64_t count, const std::function<Visit(int64_t)>& visit, const Work& work);
+  // How long run() has waited for the drive.
+  double waited_seconds() const { return stream_ ? stream_->waited_seconds() : 0; }
 
  private:
   void make_tiles();

@@ -133,6 +133,7 @@ void GatheredWeights::take_home(Weight& weight) {
     const KindScope kind(weight.kind);
     weight.payload = pack_blocks(weight.value.detach(), *code_, kQuantBlock);
   }
+  const WaitClock::Scope wait(waits_);
   copies_.follow();
   if (weight.home) weight.home->write(data_of(weight.coded ? weight.payload : weight.value));
   if (weight.master_home) weight.master_home->write(data_of(weight.master));
@@ -179,16 +180,24 @@ void GatheredWeights::fetch(int64_t layer) {
   const bool in_order = ranks_.size() > 1 && copies_.device().is_cuda();
   block.fetching = std::async(
       copies_.device().is_meta() || in_order ? std::launch::deferred : std::launch::async, read_all);
-  if (in_order) block.fetching->wait();
+  if (!in_order) return;
+  const WaitClock::Scope wait(waits_);
+  block.fetching->wait();
+}
+
+// Returns what is still to come from other ranks.
+GatheredWeights::Transfers GatheredWeights::finish_fetching(Block& block) {
+  auto fetching = std::exchange(block.fetching, std::nullopt);
+  if (!fetching) return {};
+  const WaitClock::Scope wait(waits_);
+  return fetching->get();
 }
 
 void GatheredWeights::gather(int64_t layer) {
   Block& block = blocks_.at(static_cast<size_t>(layer));
   if (block.gathered || block.weights.empty()) return;
   fetch(layer);
-  if (auto fetching = std::exchange(block.fetching, std::nullopt)) {
-    for (const auto& coming : fetching->get()) coming->wait();
-  }
+  for (const auto& coming : finish_fetching(block)) coming->wait();
   copies_.join();
   for (const size_t i : block.weights) {
     Weight& weight = weights_[i];
@@ -234,11 +243,12 @@ void GatheredWeights::release_all() {
 // Brings the weight and master to the device for its lifetime.
 class GatheredWeights::Visit {
  public:
-  Visit(Weight& weight, CopyStream& copies) : weight_(weight) {
+  Visit(Weight& weight, CopyStream& copies, WaitClock& waits) : weight_(weight) {
     bring_master_ = weight.master_home != nullptr;
     bring_value_ = weight.value.defined() && !has_memory(weight.value);
     if (bring_master_) make_memory(weight.master, Kind::master);
     if (bring_value_) make_memory(weight.value, weight.kind);
+    const WaitClock::Scope wait(waits);
     copies.follow();
     if (bring_master_) weight.master_home->read(data_of(weight.master));
     if (bring_value_ && !weight.written_whole) weight.home->read_own(data_of(weight.value));
@@ -259,14 +269,14 @@ class GatheredWeights::Visit {
 void GatheredWeights::change(size_t index, const std::function<void()>& step) {
   Weight& weight = weights_.at(index);
   if (!weight.value.defined()) return step();
-  const Visit visit(weight, copies_);
+  const Visit visit(weight, copies_, waits_);
   step();
   take_home(weight);
 }
 
 at::Tensor GatheredWeights::read(size_t index, const std::function<at::Tensor()>& weights) {
   if (!weights_.at(index).home) return weights();
-  const Visit visit(weights_[index], copies_);
+  const Visit visit(weights_[index], copies_, waits_);
   const HomeScope outside(Home::host);
   const at::Tensor there = weights();
   return there.is_cuda() ? there.cpu() : there.clone();

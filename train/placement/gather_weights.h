@@ -18,6 +18,7 @@
 #include "moe/communicator.h"
 #include "moe/parameter.h"
 #include "moe/runner.h"
+#include "train/io/wait_clock.h"
 #include "train/parallel/parts.h"
 #include "train/placement/offload_buffer.h"
 #include "train/settings/facts/precision.h"
@@ -100,6 +101,9 @@ class GatheredWeights {
   bool holds_part(size_t index) const { return weights_.at(index).divided && !weights_[index].coded; }
   // Bytes used between uses by the weights of the parameter at `index`, without its master.
   int64_t held_bytes(size_t index) const;
+  // How long the calling threads have stood still until weights had come from their home or gone there. On
+  // CUDA only a drive makes them: copies are queued, and the device waits for those.
+  double waited_seconds() const { return waits_.seconds(); }
 
  private:
   struct Weight {
@@ -132,6 +136,7 @@ class GatheredWeights {
     return parameter.exchanged ? expert_ranks_ : ranks_;
   }
   std::unique_ptr<OffloadBuffer> make_home(Weight& weight, Communicator& ranks, const Parts* parts);
+  Transfers finish_fetching(Block& block);
   void take_home(Weight& weight);
   void make_room(Weight& weight);
   at::Tensor make_payload(const Weight& weight) const;
@@ -146,6 +151,7 @@ class GatheredWeights {
   std::vector<Block> blocks_;                  // then head and embedding
   std::deque<Coming> coming_;
   bool tied_;  // the embedding is the head, too
+  WaitClock waits_;
 };
 
 }  // namespace moelab

@@ -65,6 +65,8 @@ class GradientStore {
   // Once all are taken: adds to the gradient of the parameter at `index` what `other` of these ranks has of
   // the same weight, which does likewise. Gradients on the device or the host.
   void add_from(int64_t other, Communicator& ranks, size_t index);
+  // How long calls have stood still for copies to the host; the file counts its own waits.
+  double waited_seconds() const { return copies_.waited_seconds(); }
   // Drops all gradients, or one; keeps memory and file space for the next step.
   void drop();
   void drop(size_t index);

@@ -22,6 +22,7 @@ class ReferenceModel {
 
   // Releases what a pass left on the device when it threw.
   void release() { gathered_.release_all(); }
+  double waited_seconds() const { return gathered_.waited_seconds(); }
 
  private:
   void load(const Settings& settings);

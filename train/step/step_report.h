@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "kernels/attention/attention_span.h"
+#include "kernels/memory/ledger.h"
 #include "kernels/update/step_decision.h"
 #include "train/data/rows.h"
 
@@ -30,6 +31,19 @@ struct StageSeconds {
   double forward = 0, backward = 0, waited = 0;
 };
 
+// Seconds in which a step stood still until bytes had come from the host or a file, or had gone there:
+// weights, gradients, optimizer state, saved tensors. What a GPU waits for by itself is not among them: the
+// host queues such copies and goes on.
+struct HomeSeconds {
+  double host = 0, nvme = 0;
+
+  void add(Home home, double seconds) {
+    if (home == Home::host) host += seconds;
+    if (home == Home::nvme) nvme += seconds;
+  }
+  HomeSeconds since(const HomeSeconds& before) const { return {host - before.host, nvme - before.nvme}; }
+};
+
 // What one optimizer step did. Losses are means over the tokens of the step's micro-batches.
 struct StepReport {
   double loss = 0;  // cross entropy, nats, without the auxiliary losses
@@ -49,6 +63,7 @@ struct StepReport {
   int64_t tokens = 0;             // of all micro-batches, without padding
   int64_t places = 0;             // token positions, padding included
   double pairs = 0;               // query-key pairs that attention compares
+  HomeSeconds waited;
 
   // Adds a micro-batch: its counts, and its losses weighted by its share of the step.
   void add(const MicroBatchReport& batch);

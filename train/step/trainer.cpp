@@ -199,7 +199,9 @@ void Trainer::backward(const at::Tensor& objective) {
   std::vector<at::Tensor> gradient;  // of the objective; none: 1
   if (device_loss_scale_) gradient.push_back(device_loss_scale_->to(at::kFloat));
   torch::autograd::backward({objective}, gradient);
-  if (host_steps_) host_steps_->post([] {}).get();
+  if (!host_steps_) return;
+  const WaitClock::Scope wait(waits_for_host_steps_);
+  host_steps_->post([] {}).get();
 }
 
 void Trainer::consume_gradient(size_t index) {
@@ -207,6 +209,7 @@ void Trainer::consume_gradient(size_t index) {
               optimizer_.parameters()[index].name, " came in two parts: optim.in_backward stepped one");
   consumed_squares_[index] = 0;
   if (!host_steps_) return step_consumed(index);
+  const WaitClock::Scope wait(waits_for_host_steps_);
   host_steps_->post([this, index] { step_consumed(index); }, kWaitingGradients);
 }
 
@@ -319,6 +322,7 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
         graph_ ? capturable_loss_scale(graph_->live)
                : at::full({}, loss_scale_.value(), at::TensorOptions(device_).dtype(at::kDouble));
   }
+  const HomeSeconds waited_before = waited();
   StepReport report;
   report.lr = lr_;
   report.loss_scale = loss_scale_.value();
@@ -326,6 +330,7 @@ StepReport Trainer::step(int64_t step, const std::function<bool()>& stop) {
   if (reference_) report.reference_kl = 0;
   graph_ ? CapturedStep(*this, step, stop, report).run() : LaunchedStep(*this, step, stop, report).run();
   if (!report.interrupted) loss_scale_.update(report.skipped);
+  report.waited = waited().since(waited_before);
   return report;
 }
 

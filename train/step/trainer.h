@@ -16,6 +16,7 @@
 #include "train/checkpoint/safetensors_file.h"
 #include "train/data/token_stream.h"
 #include "train/io/serial_worker.h"
+#include "train/io/wait_clock.h"
 #include "train/optim/optimizer.h"
 #include "train/parallel/data_ranks.h"
 #include "train/placement/gather_runner.h"
@@ -115,6 +116,8 @@ class Trainer {
   bool on_other_stage(const std::string& name) const;
   // Of a pipeline, this rank's stage so far; zeros without one.
   StageSeconds stage_seconds() const;
+  // Since the run was opened.
+  HomeSeconds waited() const;
   // Part of a checkpoint too.
   LossScale& loss_scale() { return loss_scale_; }
 
@@ -204,6 +207,7 @@ class Trainer {
   // before what its tasks use.
   static constexpr size_t kWaitingGradients = 2;
   std::unique_ptr<SerialWorker> host_steps_;
+  WaitClock waits_for_host_steps_;
   std::unique_ptr<GraphStep> graph_;           // null: every step is launched
   std::unique_ptr<StagePasses> stage_passes_;  // null: this rank has the whole model
   std::vector<int64_t> restored_steps_;        // optimizer_steps() when the run began

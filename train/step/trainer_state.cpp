@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "train/settings/facts/storage.h"
 #include "train/step/trainer.h"
 
 namespace moelab {
@@ -45,6 +46,22 @@ void Trainer::set_weights(const std::vector<TensorEntry>& entries) {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     change_weights(i, [&] { optimizer_.set_weights(i, entries.at(i).tensor); });
   }
+}
+
+// Where another thread steps in backward, the step waits for that thread, not for what that one waits for.
+HomeSeconds Trainer::waited() const {
+  const PlacementSettings& placement = settings_.placement;
+  HomeSeconds sum;
+  sum.add(placement.parameters, gathered_.waited_seconds());
+  sum.add(storage_facts(settings_.activations.storage).home, saved_.waited_seconds());
+  if (reference_) sum.add(settings_.reference.placement, reference_->waited_seconds());
+  if (host_steps_) {
+    sum.add(placement.optimizer, waits_for_host_steps_.seconds());
+    return sum;
+  }
+  sum.add(Home::host, gradients_.waited_seconds() + optimizer_.waited_seconds());
+  if (state_file_) sum.add(Home::nvme, state_file_->waited_seconds());
+  return sum;
 }
 
 Trainer::StateBytes Trainer::state_bytes() const {

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "tests/temporary_folder.h"
 #include "tests/train/io/lazy_queue.h"
@@ -103,6 +105,42 @@ TEST(RecordStream, PartsAreReadAndWrittenEachByItself) {
       r.span, kTile, 2, [&](int64_t i) { return r.visit(i, true, false); },
       [&](int64_t, int64_t tile) { got.push_back(std::to_integer<int>(r.span[tile * kTile])); });
   EXPECT_EQ(got, (std::vector<int>{1, 99}));
+}
+
+// Every answer comes late.
+struct SlowQueue : FileQueue {
+  static constexpr auto kDelay = std::chrono::milliseconds(1);
+  explicit SlowQueue(int64_t& waits) : waits(waits) {}
+  void submit(const FileRequest& request) override { inner->submit(request); }
+  FileResult wait() override {
+    ++waits;
+    std::this_thread::sleep_for(kDelay);
+    return inner->wait();
+  }
+  int64_t& waits;
+  std::unique_ptr<FileQueue> inner = make_thread_queue();
+};
+
+// A request's whole delay, and nothing of the work between.
+TEST(RecordStream, CountsHowLongItWaits) {
+  const Records r(2);
+  int64_t waits = 0;
+  RecordStream stream(r.file, kTile, 2, std::make_unique<SlowQueue>(waits));
+  EXPECT_EQ(stream.waited_seconds(), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration work{};
+  stream.run(
+      r.span, kTile, 20, [&](int64_t i) { return r.visit(i, true, true); },
+      [&](int64_t, int64_t) {
+        const auto before = std::chrono::steady_clock::now();
+        std::this_thread::sleep_for(SlowQueue::kDelay);
+        work += std::chrono::steady_clock::now() - before;
+      });
+  stream.finish();
+  const auto all = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(waits, 40);  // a read and a write of each record
+  EXPECT_GE(stream.waited_seconds(), std::chrono::duration<double>(40 * SlowQueue::kDelay).count());
+  EXPECT_LE(stream.waited_seconds(), std::chrono::duration<double>(all - work).count());
 }
 
 // Executes requests, but answers write number `failing` with `result`; counts running requests.

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "kernels/memory/ledger.h"
@@ -153,6 +154,36 @@ TEST(StateHomes, WhatMovesLeavesTheDevice) {
   EXPECT_NEAR(outside(gradients.host_peak), 2, 0.1);
   EXPECT_GT(moved(all), 13.3);
   EXPECT_EQ(cpu_ledger(Home::nvme).allocated(), 0);
+}
+
+// Each home counts its own waits, within the time of the step; on the device nothing waits.
+TEST(StateHomes, StepsCountTheirWaits) {
+  const TemporaryFolder drive;
+  const std::string path = "placement.nvme_path=" + drive.string();
+  const auto waited = [&](const Overrides& homes) {
+    const Settings s = settings_with(homes + Overrides{path, "precision.compute=bf16"});
+    Trainer trainer(s, at::kCPU, test::random_batches(s));
+    trainer.step(0);
+    const auto begin = std::chrono::steady_clock::now();
+    const HomeSeconds seconds = trainer.step(1).waited;
+    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.host + seconds.nvme, all.count()) << text_of(homes);
+    return seconds;
+  };
+  const HomeSeconds kept = waited({});
+  EXPECT_EQ(kept.host, 0);
+  EXPECT_EQ(kept.nvme, 0);
+  for (const char* what : {"placement.parameters", "placement.gradients", "activations.storage"}) {
+    const HomeSeconds host = waited({std::string(what) + "=host"});
+    EXPECT_GT(host.host, 0) << what;
+    EXPECT_EQ(host.nvme, 0) << what;
+  }
+  for (const char* what :
+       {"placement.parameters", "placement.gradients", "placement.optimizer", "activations.storage"}) {
+    const HomeSeconds nvme = waited({std::string(what) + "=nvme"});
+    EXPECT_GT(nvme.nvme, 0) << what;
+    EXPECT_EQ(nvme.host, 0) << what;
+  }
 }
 
 // 2, 2, a bf16 1, and a parameter without a gradient.

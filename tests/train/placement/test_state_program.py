@@ -46,6 +46,7 @@ PLACEMENTS = {
 def test_each_placement_trains_the_same_and_says_where_bytes_are(shards, drive, tmp_path):
     kept = summary(shards, tmp_path / "kept", "optim.clip=0")
     parameters = kept["model"]["parameters"]
+    assert kept["waited"] == {home: {"seconds": 0, "steps": 0, "share": 0} for home in ("host", "nvme")}
     for name, settings in PLACEMENTS.items():
         run = tmp_path / name
         clip = [] if "clip" in str(settings) else ["optim.clip=0"]
@@ -58,6 +59,9 @@ def test_each_placement_trains_the_same_and_says_where_bytes_are(shards, drive, 
         assert got["state_bytes"]["parameters"] == kept["state_bytes"]["parameters"]
         away = "host_bytes" if name == "host" else "nvme_bytes"
         assert got[away] - kept[away] > 11.5 * parameters, name
+        home = away.removesuffix("_bytes")
+        assert got["waited"][home]["seconds"] == pytest.approx(sum(step["waited_ms"][home] for step in programs.metrics(run)) / 1000)
+        assert got["waited"][home]["steps"] == 4 and 0 < got["waited"][home]["share"] < 1, name
     assert list(drive.iterdir()) == []
 
 

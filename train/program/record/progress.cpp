@@ -23,6 +23,18 @@ std::string share_of_gemm(const char* before, const RunRecord& record, double ra
                                           : "";
 }
 
+// Nothing where no step waited.
+void print_waits(const RunRecord& record) {
+  const auto line = [&](Home home, const char* away) {
+    const RunRecord::Waits waits = record.waits_for(home);
+    if (waits.steps == 0) return;
+    print_line(fmt::format("waited for what is {}: {:.2f} s, {:.1f}% of the time of all steps, in {}", away,
+                           waits.seconds, 100 * waits.share, counted(waits.steps, "step", "steps")));
+  };
+  line(Home::host, "on the host");
+  line(Home::nvme, "in a file");
+}
+
 }  // namespace
 
 std::string human_count(int64_t count) {
@@ -133,6 +145,7 @@ void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending&
         "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s",
         saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds));
   }
+  print_waits(record);
   const double rate = record.median_tokens_per_second();
   const std::string speed = std::isfinite(rate) ? fmt::format("; {:.0f} tokens/s{}", rate,
                                                               share_of_gemm(", ", record, ending.gemm_rate))

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -121,6 +122,10 @@ Json spread(const std::vector<double>& values) {
           {"p90", number(quantile(values, 0.9))}};
 }
 
+Json waits_json(const RunRecord::Waits& waits) {
+  return {{"seconds", waits.seconds}, {"steps", waits.steps}, {"share", waits.share}};
+}
+
 Json kinds(const KindBytes& bytes) {
   Json out = Json::object();
   for (const auto& [name, count] : kind_report(bytes)) out[name] = count;
@@ -210,6 +215,7 @@ void RunRecord::add(const StepTaken& s) {
       {"micro_batch", r.micro_batch},
       {"fill_rate", number(r.fill())},
       {"step_ms", s.milliseconds},
+      {"waited_ms", {{"host", 1000 * r.waited.host}, {"nvme", 1000 * r.waited.nvme}}},
       {"tokens_per_second", 1000 * static_cast<double>(r.tokens) / s.milliseconds},
       {"allocated_bytes", s.memory.allocated},
       {"reserved_bytes", s.memory.reserved},
@@ -224,6 +230,7 @@ void RunRecord::add(const StepTaken& s) {
   timeline_.add(s.memory, r.micro_batch);
   last_ = s.memory;
   step_ms_.push_back(s.milliseconds);
+  waited_.push_back(r.waited);
   rates_.push_back(1000 * static_cast<double>(r.tokens) / s.milliseconds);
   tokens_ += r.tokens;
   places_ += r.places;
@@ -255,6 +262,18 @@ double RunRecord::median_step_ms() const { return quantile(measured(step_ms_), 0
 
 double RunRecord::median_tokens_per_second() const { return quantile(measured(rates_), 0.5); }
 
+RunRecord::Waits RunRecord::waits_for(Home home) const {
+  Waits waits;
+  for (const HomeSeconds& step : waited_) {
+    const double seconds = home == Home::nvme ? step.nvme : step.host;
+    waits.seconds += seconds;
+    waits.steps += seconds > 0 ? 1 : 0;
+  }
+  const double all = std::accumulate(step_ms_.begin(), step_ms_.end(), 0.0) / 1000;
+  if (waits.seconds > 0) waits.share = waits.seconds / all;
+  return waits;
+}
+
 double RunRecord::flops_per_token() const {
   return model_flops_per_token(settings_.model, pairs_ / static_cast<double>(tokens_));
 }
@@ -265,53 +284,55 @@ Json RunRecord::summary(const Ending& e) const {
   const std::vector<double> ms = measured(step_ms_), rates = measured(rates_);
   const double flops = median_flops_per_second();
   const bool cuda = device_.is_cuda();
-  return {{"schema", 1},
-          {"status", e.status},
-          {"reason", e.reason.empty() ? Json(nullptr) : Json(e.reason)},
-          {"commit", build_commit()},
-          {"command", command_line_},
-          {"machine", machine(device_)},
-          {"device", cuda ? "cuda" : "cpu"},
-          {"model",
-           {{"preset", settings_.model.preset},
-            {"parameters", parameter_count(settings_.model)},
-            {"active_parameters", active_parameter_count(settings_.model)}}},
-          {"settings", settings_json(settings_)},
-          {"fp8_products", settings_.precision.compute != ComputePrecision::fp8 ? Json(nullptr)
-                           : has_fp8_products(device_)                          ? Json("_scaled_mm")
-                                                                                : Json("emulated")},
-          {"steps", steps_},
-          {"fill_rate", number(static_cast<double>(tokens_) / static_cast<double>(places_))},
-          {"tokens_per_second", spread(rates)},
-          {"step_ms", spread(ms)},
-          {"peak_bytes", e.peaks.allocated},
-          {"peak_tensor_bytes", e.peaks.tensors},
-          {"peak_bytes_by_phase", phases(e.peaks.by_phase)},
-          {"peak_bytes_by_kind", kinds(e.peaks.by_kind)},
-          {"host_bytes", e.host_bytes},
-          {"data_bytes_by_formula", data_bytes(settings_)},
-          {"nvme_bytes", cpu_ledger(Home::nvme).peak()},
-          {"ranks", ranks_json(e)},
-          {"communication", communication(e, settings_.parallel.pipeline > 1)},
-          {"fragmentation", e.peaks.reserved > 0 ? 1 - static_cast<double>(e.peaks.allocated) /
-                                                           static_cast<double>(e.peaks.reserved)
-                                                 : 0.0},
-          {"state_bytes",
-           {{"parameters", e.state.parameters},
-            {"gradients", e.state.gradients},
-            {"optimizer", e.state.optimizer}}},
-          {"checkpoints",
-           {{"saved", e.saves.count},
-            {"bytes", e.saves.last.bytes},
-            {"blocked_seconds", e.saves.blocked_seconds},
-            {"write_seconds", e.saves.write_seconds}}},
-          {"estimated_peak_bytes", e.predicted.held()},
-          {"memory_limit_bytes", settings_.memory.limit.count},
-          {"final_loss", number(final_loss_)},
-          {"held_out_loss", number(e.held_out_loss)},
-          {"model_flops_per_token", number(flops_per_token())},
-          {"flops_per_second", number(flops)},
-          {"fraction_of_gemm_peak", e.gemm_rate > 0 ? number(flops / e.gemm_rate) : Json(nullptr)}};
+  return {
+      {"schema", 1},
+      {"status", e.status},
+      {"reason", e.reason.empty() ? Json(nullptr) : Json(e.reason)},
+      {"commit", build_commit()},
+      {"command", command_line_},
+      {"machine", machine(device_)},
+      {"device", cuda ? "cuda" : "cpu"},
+      {"model",
+       {{"preset", settings_.model.preset},
+        {"parameters", parameter_count(settings_.model)},
+        {"active_parameters", active_parameter_count(settings_.model)}}},
+      {"settings", settings_json(settings_)},
+      {"fp8_products", settings_.precision.compute != ComputePrecision::fp8 ? Json(nullptr)
+                       : has_fp8_products(device_)                          ? Json("_scaled_mm")
+                                                                            : Json("emulated")},
+      {"steps", steps_},
+      {"fill_rate", number(static_cast<double>(tokens_) / static_cast<double>(places_))},
+      {"tokens_per_second", spread(rates)},
+      {"step_ms", spread(ms)},
+      {"waited", {{"host", waits_json(waits_for(Home::host))}, {"nvme", waits_json(waits_for(Home::nvme))}}},
+      {"peak_bytes", e.peaks.allocated},
+      {"peak_tensor_bytes", e.peaks.tensors},
+      {"peak_bytes_by_phase", phases(e.peaks.by_phase)},
+      {"peak_bytes_by_kind", kinds(e.peaks.by_kind)},
+      {"host_bytes", e.host_bytes},
+      {"data_bytes_by_formula", data_bytes(settings_)},
+      {"nvme_bytes", cpu_ledger(Home::nvme).peak()},
+      {"ranks", ranks_json(e)},
+      {"communication", communication(e, settings_.parallel.pipeline > 1)},
+      {"fragmentation", e.peaks.reserved > 0 ? 1 - static_cast<double>(e.peaks.allocated) /
+                                                       static_cast<double>(e.peaks.reserved)
+                                             : 0.0},
+      {"state_bytes",
+       {{"parameters", e.state.parameters},
+        {"gradients", e.state.gradients},
+        {"optimizer", e.state.optimizer}}},
+      {"checkpoints",
+       {{"saved", e.saves.count},
+        {"bytes", e.saves.last.bytes},
+        {"blocked_seconds", e.saves.blocked_seconds},
+        {"write_seconds", e.saves.write_seconds}}},
+      {"estimated_peak_bytes", e.predicted.held()},
+      {"memory_limit_bytes", settings_.memory.limit.count},
+      {"final_loss", number(final_loss_)},
+      {"held_out_loss", number(e.held_out_loss)},
+      {"model_flops_per_token", number(flops_per_token())},
+      {"flops_per_second", number(flops)},
+      {"fraction_of_gemm_peak", e.gemm_rate > 0 ? number(flops / e.gemm_rate) : Json(nullptr)}};
 }
 
 void RunRecord::write_memory(const Ending& ending) const {

@@ -84,6 +84,15 @@ class RunRecord {
   };
   const Totals& totals() const { return totals_; }
 
+  // How long steps stood still for what is on the host or in a file (StepReport::waited), of all steps since
+  // the run was opened.
+  struct Waits {
+    double seconds = 0;
+    int64_t steps = 0;  // that waited at all
+    double share = 0;   // of the time of all steps
+  };
+  Waits waits_for(Home home) const;
+
  private:
   void continue_metrics(const std::string& kept);
   double flops_per_token() const;
@@ -100,6 +109,7 @@ class RunRecord {
   MemoryTimeline timeline_;
   Reading opened_, last_;                // the last step's
   std::vector<double> step_ms_, rates_;  // of each step; rates_ in tokens per second
+  std::vector<HomeSeconds> waited_;      // of each step
   int64_t tokens_ = 0, places_ = 0;      // sums over the steps of StepReport's counts
   double pairs_ = 0;                     // query-key pairs, summed likewise
   int64_t steps_ = 0;

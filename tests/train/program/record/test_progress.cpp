@@ -62,6 +62,34 @@ TEST(Progress, AStepsLineSaysHowFarTheRunIs) {
   EXPECT_EQ(line_of(true, 0.48, {"run.log_every=7"}), "");
 }
 
+// What the end says of steps of 100 ms that waited so.
+std::string end_of(const std::vector<HomeSeconds>& steps) {
+  const TemporaryFolder folder;
+  const Settings settings =
+      load_settings({.config = "moe-pico", .overrides = {"run.dir=" + folder.path().string()}});
+  RunRecord record(settings, at::kCPU, "moelab train", 0);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    StepTaken done;
+    done.step = static_cast<int64_t>(i) + 1;
+    done.milliseconds = 100;
+    done.report.tokens = done.report.places = 10;
+    done.report.waited = steps[i];
+    record.add(done);
+  }
+  ::testing::internal::CaptureStdout();
+  print_end(settings, static_cast<int64_t>(steps.size()), {}, record);
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(Progress, TheEndSaysHowLongStepsWaited) {
+  const std::string end = end_of({{.host = 0.05}, {.nvme = 0.02}, {.host = 0.01}, {}});
+  EXPECT_TRUE(
+      end.starts_with("waited for what is on the host: 0.06 s, 15.0% of the time of all steps, in 2 steps\n"
+                      "waited for what is in a file: 0.02 s, 5.0% of the time of all steps, in 1 step\n"))
+      << end;
+  EXPECT_TRUE(end_of({{}, {}}).starts_with("2 steps")) << end_of({{}, {}});
+}
+
 TEST(Progress, TheEndCountsTheStepsBeforeTheRunWasResumed) {
   const TemporaryFolder folder;
   std::ofstream(folder / "metrics.jsonl") << R"({"step": 1, "tokens": 1000, "step_ms": 60000})"

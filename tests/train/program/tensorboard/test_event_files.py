@@ -27,6 +27,8 @@ TAGS = {
     "optim/loss_scale": ["loss_scale"],
     "speed/tokens_per_second": ["tokens_per_second"],
     "speed/step_ms": ["step_ms"],
+    "speed/waited_ms_for_host": ["waited_ms", "host"],
+    "speed/waited_ms_for_nvme": ["waited_ms", "nvme"],
     "speed/micro_batch": ["micro_batch"],
     "memory/allocated": ["allocated_bytes"],
     "memory/reserved": ["reserved_bytes"],
@@ -145,7 +147,7 @@ def test_a_file_cut_anywhere_is_read_up_to_there(shards, tmp_path):
 
 def test_a_full_disk_costs_the_event_file_and_not_the_steps(shards, tmp_path):
     """What cannot be written is left out; what is there stays readable."""
-    limit = 23500  # bytes a file; of those written step by step the event file alone passes it
+    limit = 26000  # bytes a file; of those written step by step the event file alone passes it
     done = train(shards, tmp_path, "train.steps=30", "checkpoint.keep=0", "eval.every=0", **limited_files(limit))
     assert "[Step 30/30]" in done.stdout, done
     series = read_back(tmp_path)
