@@ -134,9 +134,31 @@ turns (the median of ten).
 """
 
 
+def filled_text(records: list[dict]) -> str:
+    rows = []
+    for cell, own in by_cell(records).items():
+        found = own[-1]["found"]
+        wrong = sum(len(record["failures"]) for record in own)
+        if not found:
+            rows.append([f"`{cell}.sh`", *[""] * 6, wrong])
+            continue
+        changes = "<br>".join(f"`{change}`" for change in found["changes"])
+        losses, peak = found["losses"], found["peak_bytes"]
+        measured = f"{peak / 2**20:.2f} MiB ({peak / found['predicted_bytes'] - 1:+.2%})"
+        rows.append([f"`{cell}.sh`", changes, f"{found['filled_share']:.0%}", found["steps"], f"{losses[0]:.3f} → {losses[-1]:.3f}",
+                     f"{found['predicted_bytes'] / 2**20:.2f} MiB", measured, wrong])
+    return f"""## Filled cards
+
+The training scripts with `--fill`: rows and sequences that fill the card by prediction for CUDA, and their miniatures at 1/64
+trained on the CPU. The loss must stay finite and fall, and the peak be the predicted one within 1 %.
+
+{table(["script", "filled by", "of its card", "steps", "loss", "predicted peak", "measured peak", "wrong"], rows)}
+"""
+
+
 def text(records: list[dict]) -> str:
     parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text,
-             "readers": readers_text, "long": long_text, "streams": streams_text, "races": races_text}
+             "readers": readers_text, "long": long_text, "streams": streams_text, "races": races_text, "filled": filled_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]

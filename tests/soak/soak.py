@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import budgets  # noqa: E402
 import disks  # noqa: E402
 import emulated  # noqa: E402
+import filled  # noqa: E402
 import kills  # noqa: E402
 import long_run  # noqa: E402
 import page  # noqa: E402
@@ -23,7 +24,7 @@ import store  # noqa: E402
 from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("kills", "disks", "inputs", "memory", "readers", "long", "streams", "races")
+PARTS = ("kills", "disks", "inputs", "memory", "readers", "long", "streams", "races", "filled")
 KILLS_IN_A_PIECE = 10
 FAULTS_IN_A_PIECE = 10
 FUZZ_SECONDS = 60
@@ -119,6 +120,11 @@ class Soak:
     def races(self) -> None:
         self.further_seeds("races")
 
+    def filled(self) -> None:
+        script = self.least("filled", filled.scripts(), "steps")
+        counts, failures, found = filled.run(self.program, script, self.data, self.work / "filled")
+        self.report("filled", script, counts, failures, found=found)
+
     def long(self) -> None:
         found = long_run.run(self.program, self.data, self.work / "long", self.long_steps)
         self.report("long", "moe-pico", {"steps": self.long_steps}, long_run.failures(found), found=found)
@@ -138,7 +144,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: scripts/soak.sh --minutes 30 --part kills --store results/soak.jsonl")
     parser.add_argument("--minutes", type=float, required=True, help="how long; the piece that is under way is finished")
-    parser.add_argument("--part", action="append", choices=PARTS, help="default: all but long, streams and races; may be given several times")
+    parser.add_argument("--part", action="append", choices=PARTS,
+                        help="default: all but long, streams, races and filled; may be given several times")
     parser.add_argument("--cell", action="append", help="kills: only this row of `moelab techniques`; may be given several times")
     parser.add_argument("--long-steps", type=int, default=LONG_STEPS, help="steps of the part `long`, default: %(default)s")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/ci/bin/moelab", help="default: build/ci/bin/moelab")

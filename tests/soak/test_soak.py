@@ -8,6 +8,7 @@ import time
 
 import budgets
 import disks
+import filled
 import kills
 import long_run
 import page
@@ -103,6 +104,18 @@ def test_a_long_training_is_measured_and_judged(data, tmp_path):
     grown = {key: 2 * value for key, value in calm["at_a_tenth"].items()}
     wrong = long_run.failures(calm | {"exit_code": 1, "at_nine_tenths": grown, "cost_ratio": 1.1})
     assert [text.split()[0] for text in wrong] == ["exit", "resident", "handles", "allocated_bytes", "a"]
+
+
+def test_a_filled_miniature_is_trained_and_judged(data, tmp_path):
+    counts, failures, found = filled.run(programs.moelab(), "train_24gb", data, tmp_path / "work", steps=2)
+    assert (counts, failures) == ({"steps": 2}, []) and int(found["changes"][0].removeprefix("train.micro_batch=")) > 32
+    assert len(filled.scripts()) == 10 and "| `train_24gb.sh` | `train.micro_batch=" in page.filled_text(
+        [{"cell": "train_24gb", "failures": [], "found": found}])
+    wrong = filled.failures(found | {"filled_share": 0.6, "losses": found["losses"][::-1], "peak_bytes": 1.02 * found["predicted_bytes"]})
+    assert [text.split()[0] for text in wrong] == ["filled", "the", "a"]
+    assert filled.failures(found | {"losses": [2.0, float("nan")]})[0].startswith("losses")
+    code, failures, _ = filled.run(programs.moelab(), "train_24gb", tmp_path / "none", tmp_path / "work", steps=2)
+    assert code == {} and failures[0].startswith("exit code 2: ")
 
 
 def test_budgets_are_counted_and_what_fails_is_found(tmp_path, monkeypatch):
