@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -57,8 +58,8 @@ class Builder {
     if (has_techniques()) add("baseline", "single", "", {});
     for (const Technique& row : techniques()) {
       if (&row == &techniques().front()) continue;
-      if (is_in(part_.singles, row) || row.name == part_.leave_one_out) add_row(row, "single");
-      if (is_in(part_.crossover, row)) add_row(row, "crossover");
+      if (is_in(part_.singles, row) || row.name == part_.leave_one_out) add_single(row);
+      if (is_in(part_.crossover, row)) add(std::string(row.name), "crossover", "baseline", {&row});
     }
     if (!part_.leave_one_out.empty()) leave_one_out(*find_technique(part_.leave_one_out));
     ladder();
@@ -87,13 +88,18 @@ class Builder {
     return parts;
   }
 
-  void add(const std::string& name, const char* family, const std::string& against, const Parts& parts) {
+  Case made(const std::string& name, const char* family, const std::string& against,
+            const Parts& parts) const {
     Case one{name, family, {}, against, part_.model, with_techniques({part_.model}, common_, parts)};
     for (const Technique* part : parts) {
       const std::vector<std::string> names = technique_names(*part);
       one.techniques.insert(one.techniques.end(), names.begin(), names.end());
     }
-    add(std::move(one));
+    return one;
+  }
+
+  void add(const std::string& name, const char* family, const std::string& against, const Parts& parts) {
+    add(made(name, family, against, parts));
   }
 
   void add(Case one) {
@@ -111,8 +117,12 @@ class Builder {
     cases_.push_back(std::move(one));
   }
 
-  void add_row(const Technique& row, const char* family) {
-    add(std::string(row.name), family, "baseline", {&row});
+  // At its own learning rate, if the part has one for it.
+  void add_single(const Technique& row) {
+    Case one = made(std::string(row.name), "single", "baseline", {&row});
+    const auto rate = part_.rates.find(one.name);
+    if (rate != part_.rates.end()) change(one.settings, "optim.lr", rate->second);
+    add(std::move(one));
   }
 
   void leave_one_out(const Technique& whole) {
@@ -202,6 +212,26 @@ std::vector<Case> selected(const std::vector<Case>& cases, const std::vector<std
   std::copy_if(cases.begin(), cases.end(), std::back_inserter(chosen),
                [&](const Case& one) { return wanted.contains(one.name); });
   return chosen;
+}
+
+Portion portion_of(const std::string& text) {
+  Portion portion;
+  char end = 0;
+  if (std::sscanf(text.c_str(), "%" SCNd64 "/%" SCNd64 "%c", &portion.number, &portion.of, &end) != 2 ||
+      portion.number < 1 || portion.of < portion.number)
+    throw UserError("--part " + text + ": I/N is expected, the Ith of N portions, e.g. 1/4");
+  return portion;
+}
+
+std::vector<Case> portion(const std::vector<Case>& cases, const Portion& portion, int64_t& before) {
+  std::set<std::string> references;
+  for (const Case& one : cases) references.insert(one.against);
+  std::vector<std::string> names;
+  for (const Case& one : cases) {
+    if (one.against.empty() && references.contains(one.name)) continue;
+    if (before++ % portion.of == portion.number - 1) names.push_back(one.name);
+  }
+  return selected(cases, names);
 }
 
 }  // namespace moelab::tradeoff

@@ -36,6 +36,23 @@ std::vector<Case> make_cases(const PlanPart& part, const std::vector<std::string
 // so on; empty if no case has such a name.
 std::vector<Case> selected(const std::vector<Case>& cases, const std::vector<std::string>& names);
 
+// One of N portions of a sweep.
+struct Portion {
+  int64_t number = 1, of = 1;  // from 1 on
+
+  // Rounds that are numbered by the portions before it; no sweep has as many.
+  int64_t rounds_before() const { return (number - 1) * 100000; }
+};
+
+// "2/8". Throws UserError for anything else.
+Portion portion_of(const std::string& text);
+
+// Of all parts together, every Nth case that is compared with another, and what it is compared with: the
+// portions have all cases between them, and each has the references that it needs. A case that is compared
+// with none and that no other needs counts by itself. `before`: how many cases earlier parts had; it is
+// raised by those of this part.
+std::vector<Case> portion(const std::vector<Case>& cases, const Portion& portion, int64_t& before);
+
 // The settings (key=value) that all cases of a part share; predictions for the part start from them.
 std::vector<std::string> common_settings(const PlanPart& part, const std::vector<std::string>& overrides);
 

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string plan;  // empty: all rows of the table
+  std::string part = "1/1";
   bool quick = false, full = false;
   std::string model = "moe-micro";
   std::vector<std::string> only, links, overrides;
@@ -64,6 +65,12 @@ void declare(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,…");
+  app.add_option(
+         "--part", options.part,
+         "the Ith of N portions, for N machines or jobs: their files of records, put together by cat, "
+         "are those of the whole")
+      ->capture_default_str()
+      ->type_name("I/N");
   app.add_option("--rounds", options.rounds, "runs of each case; replaces the number that a plan states")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -134,10 +141,14 @@ void check_names(const std::vector<std::string>& only, const std::vector<SweepPa
 std::vector<SweepPart> parts_of(const SweepPlan& plan, const Options& options) {
   std::vector<SweepPart> parts;
   for (const PlanPart& part : plan.parts)
-    parts.push_back({part.name, part.rounds, make_cases(part, options.overrides)});
-  if (options.only.empty()) return parts;
-  check_names(options.only, parts);
-  for (SweepPart& part : parts) part.cases = selected(part.cases, options.only);
+    parts.push_back({part.name, part.rounds, make_cases(part, options.overrides), part.seeds});
+  if (!options.only.empty()) check_names(options.only, parts);
+  const Portion own = portion_of(options.part);
+  int64_t before = 0;
+  for (SweepPart& part : parts) {
+    if (!options.only.empty()) part.cases = selected(part.cases, options.only);
+    part.cases = portion(part.cases, own, before);
+  }
   std::erase_if(parts, [](const SweepPart& part) { return part.cases.empty(); });
   return parts;
 }
@@ -182,6 +193,7 @@ int run(SweepPlan plan, Options& options) {
   RecordStore store(options.out);
   const WorkFolder work(options.out.string() + ".work");
   options.sweep.work = work.path;
+  options.sweep.rounds_before = portion_of(options.part).rounds_before();
   const Provenance from = provenance(options.sweep.program, options.sweep.work / "version");
   if (options.only.empty()) {
     if (!predict(plan, options, from)) return 128 + held_signal();

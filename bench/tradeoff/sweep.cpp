@@ -108,7 +108,8 @@ void Sweep::announce() {
 
 // False if a signal interrupted it. What the time budget does not allow is left for another call.
 bool Sweep::run_part(const SweepPart& part) {
-  for (int64_t pass = 1; pass <= part.rounds + options_.extra_rounds; ++pass) {
+  const int64_t extra = part.seeds ? 0 : options_.extra_rounds;  // another seed is no repetition
+  for (int64_t pass = 1; pass <= part.rounds + extra; ++pass) {
     const std::vector<Slot> slots = pending(part, pass);
     if (slots.empty()) continue;
     if (ran_ > 0 && !fits_budget(seconds_of(part, slots))) return true;
@@ -175,10 +176,17 @@ bool Sweep::stays_noisy(const SweepPart& part, const Case& one, int64_t round, c
 }
 
 RunKey Sweep::key(const SweepPart& part, const Case& one, int64_t round) const {
-  return {part.name, one.name, round, one.hash, provenance_.commit, provenance_.machine.dump()};
+  return {part.name, one.name,           round + options_.rounds_before,
+          one.hash,  provenance_.commit, provenance_.machine.dump()};
 }
 
-std::vector<std::string> Sweep::command(const Case& one) const {
+// The train.seed of a round of a part with seeds: its pass, so that cases of every group have the same seeds.
+int64_t Sweep::seed(const SweepPart& part, int64_t round) const {
+  return (round - 1) / static_cast<int64_t>(part.groups.size()) + 1;
+}
+
+std::vector<std::string> Sweep::command(const SweepPart& part, const Slot& slot) const {
+  const Case& one = part.cases[slot.case_index];
   std::vector<std::string> words;
   if (one.link.limited())
     words = {(options_.scripts / "slow_link.sh").string(), std::to_string(one.link.megabits)};
@@ -188,6 +196,7 @@ std::vector<std::string> Sweep::command(const Case& one) const {
   Overrides settings = one.settings;
   change(settings, "run.name", one.name);
   change(settings, "run.dir", (options_.work / "run").string());
+  if (part.seeds) change(settings, "train.seed", std::to_string(seed(part, slot.round)));
   for (const auto& [key, value] : settings) words.push_back(key + "=" + value);
   return words;
 }
@@ -202,15 +211,16 @@ Json Sweep::record_of(const SweepPart& part, const Slot& slot) const {
   if (!part.name.empty() || one.family != "single") record["family"] = one.family;
   if (!part.name.empty()) record["sweep"] = part.name;
   record.update({{"model", one.model},
-                 {"round", slot.round},
+                 {"round", slot.round + options_.rounds_before},
                  {"position", slot.position},
                  {"settings", settings_json(one.settings)},
                  {"settings_hash", one.hash},
-                 {"command", shell_line(command(one))},
+                 {"command", shell_line(command(part, slot))},
                  {"commit", provenance_.commit},
                  {"dirty", provenance_.dirty},
                  {"machine", provenance_.machine},
                  {"started", utc_now()}});
+  if (part.seeds) record["seed"] = seed(part, slot.round);
   if (one.ranks > 1) record.update({{"ranks", one.ranks}, {"link", one.link.name}});
   return record;
 }
@@ -236,7 +246,8 @@ bool Sweep::measure(const SweepPart& part, const Slot& slot) {
   Json record = record_of(part, slot);
   const std::string refused = refusal(one.link);
   if (held_signal() != 0) return false;
-  const Exit exit = refused.empty() ? run_process(command(one), log, options_.timeout_seconds) : Exit{};
+  const Exit exit =
+      refused.empty() ? run_process(command(part, slot), log, options_.timeout_seconds) : Exit{};
   if (exit.why == Exit::Why::stopped) return false;
   const Outcome outcome = refused.empty() ? read_outcome(exit, options_.work / "run", log, one.ranks)
                                           : Outcome{.status = "skipped", .message = refused};

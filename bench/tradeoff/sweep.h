@@ -25,6 +25,9 @@ struct SweepOptions {
   // more rounds. If it still exceeds `spread` after the last one, that record gets "noisy": true.
   double spread = 0;
   int64_t extra_rounds = 0;
+  // Added to rounds in records. Portions of a sweep differ in it, so that a run is compared with the
+  // reference of its own machine where the records of several alike are put together.
+  int64_t rounds_before = 0;
 };
 
 // Cases that are measured together.
@@ -32,6 +35,7 @@ struct SweepPart {
   std::string name;  // as PlanPart
   int64_t rounds = 0;
   std::vector<Case> cases;
+  bool seeds = false;                            // as PlanPart
   std::vector<std::vector<size_t>> groups = {};  // groups_of() the cases; filled by Sweep
 };
 
@@ -55,7 +59,8 @@ class Sweep {
   bool stays_noisy(const SweepPart& part, const Case& one, int64_t round, const Json& record) const;
 
   RunKey key(const SweepPart& part, const Case& one, int64_t round) const;
-  std::vector<std::string> command(const Case& one) const;
+  int64_t seed(const SweepPart& part, int64_t round) const;
+  std::vector<std::string> command(const SweepPart& part, const Slot& slot) const;
   std::string refusal(const Link& link);
   bool measure(const SweepPart& part, const Slot& slot);
   Json record_of(const SweepPart& part, const Slot& slot) const;

@@ -138,6 +138,23 @@ class Reader {
     }
   }
 
+  bool flag(const YAML::Node& node) const {
+    bool value = false;
+    if (!node.IsScalar() || !YAML::convert<bool>::decode(node, value))
+      fail(node, "true or false is expected");
+    return value;
+  }
+
+  std::map<std::string, std::string> rates(const YAML::Node& node, const Names& singles) const {
+    if (!node.IsMap()) fail(node, "singles and their learning rates are expected");
+    std::map<std::string, std::string> found;
+    for (const auto& entry : node) {
+      number<double>(entry.second, 1e-12, 1e3);
+      found[known(entry.first, "single of this part", singles)] = text(entry.second);
+    }
+    return found;
+  }
+
   Names settings(const YAML::Node& node) const {
     Names settings;
     if (!node) return settings;
@@ -155,8 +172,8 @@ class Reader {
 
   PlanPart part(const YAML::Node& node) const {
     check_keys(node, "a part",
-               {"name", "model", "rounds", "steps", "settings", "singles", "leave_one_out", "ladder",
-                "crossover", "pairs", "fit", "ranks", "links"});
+               {"name", "model", "rounds", "steps", "settings", "seeds", "singles", "rates", "leave_one_out",
+                "ladder", "crossover", "pairs", "fit", "ranks", "links"});
     PlanPart part;
     for (const char* needed : {"name", "rounds", "steps"})
       if (!node[needed]) fail(node, std::string("a part without ") + needed);
@@ -165,7 +182,9 @@ class Reader {
     part.rounds = number<int64_t>(node["rounds"], 1, 1000);
     part.steps = number<int64_t>(node["steps"], 1, 1000000);
     part.settings = settings(node["settings"]);
+    if (node["seeds"]) part.seeds = flag(node["seeds"]);
     part.singles = rows(node["singles"], false);
+    if (node["rates"]) part.rates = rates(node["rates"], part.singles);
     part.ranks = rows(node["ranks"], true);
     if (node["links"]) part.links = links(node["links"]);
     if (node["leave_one_out"]) part.leave_one_out = stack(node["leave_one_out"]);

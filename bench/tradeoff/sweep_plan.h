@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,9 @@ struct PlanPart {
   std::string model;  // a named model or a YAML file; empty: the command line's
   int64_t rounds = 0, steps = 0;
   std::vector<std::string> settings = {};  // key=value, for all its cases
+  bool seeds = false;                      // each round has a train.seed of its own: its pass, from 1 on
   std::vector<std::string> singles = {};   // rows of the table of techniques, of one rank
+  std::map<std::string, std::string> rates = {};  // optim.lr of singles that need their own
   std::string leave_one_out = {};  // a row that combines techniques: measured whole, and without each in turn
   std::vector<std::string> ladder = {};            // single techniques, each added to those before it
   std::vector<std::string> crossover = {};         // rows whose gain is compared between parts

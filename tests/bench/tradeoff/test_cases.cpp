@@ -222,6 +222,52 @@ TEST(Cases, RanksOverEachLinkAreHeldAgainstOneRankWithAllTheirMicroBatches) {
   EXPECT_EQ(names_of(selected(cases, {"zero_3"})), (Names{"baseline, 12 micro-batches", "zero_3"}));
 }
 
+TEST(Cases, PortionsHaveAllOfThemWithWhatTheyAreHeldAgainst) {
+  const std::vector<Case> all = cases_of(part_with([](PlanPart& part) {
+    part.singles = {"bf16", "lion", "capacity"};
+    part.leave_one_out = "guides_stack";
+    part.fit = {{"gpu-8gb", "moe-nano"}};
+  }));
+  std::multiset<std::string> measured;
+  for (const char* text : {"1/3", "2/3", "3/3"}) {
+    int64_t before = 7;
+    const std::vector<Case> own = portion(all, portion_of(text), before);
+    EXPECT_EQ(before, 7 + static_cast<int64_t>(all.size()) - 1) << "the baseline alone is no case of its own";
+    for (const Case& one : own) {
+      if (one.name != "baseline") measured.insert(one.name);
+      EXPECT_EQ(
+          std::count_if(own.begin(), own.end(), [&](const Case& other) { return other.name == one.against; }),
+          one.against.empty() ? 0 : 1);
+    }
+  }
+  std::set<std::string> again;  // references of others than their portion's
+  for (const Case& one : all) {
+    if (one.name == "baseline") continue;
+    EXPECT_GE(measured.count(one.name), 1u) << one.name;
+    if (measured.count(one.name) > 1) again.insert(one.name);
+  }
+  EXPECT_EQ(again, std::set<std::string>{"guides_stack"});
+  int64_t before = 0;
+  EXPECT_EQ(names_of(portion(all, portion_of("1/1"), before)), names_of(all));
+  for (const char* wrong : {"0/3", "4/3", "3", "1/3x", "-1/3", "a/b", ""})
+    EXPECT_NE(user_error([&] { portion_of(wrong); }).find("--part"), std::string::npos) << wrong;
+  EXPECT_EQ(portion_of("1/9").rounds_before(), 0);
+  EXPECT_NE(portion_of("2/9").rounds_before(), portion_of("3/9").rounds_before());
+}
+
+TEST(Cases, ARowMayHaveALearningRateOfItsOwn) {
+  const std::vector<Case> cases = cases_of(part_with([](PlanPart& part) {
+                                             part.singles = {"bf16", "lion"};
+                                             part.rates = {{"lion", "3e-4"}};
+                                           }),
+                                           {"optim.lr=0.002"});
+  EXPECT_EQ(names_of(cases), (Names{"baseline", "bf16", "lion"}));
+  EXPECT_EQ(value(cases[0], "optim.lr"), "0.002");
+  EXPECT_EQ(value(cases[1], "optim.lr"), "0.002");
+  EXPECT_EQ(value(cases[2], "optim.lr"), "3e-4");
+  EXPECT_EQ(value(cases[2], "optim.name"), "lion");
+}
+
 TEST(Cases, MistakesAreNamed) {
   const auto mistake = [](std::vector<std::string> overrides, const std::string& model) {
     return user_error([&] { make_cases(rows(model), overrides); });

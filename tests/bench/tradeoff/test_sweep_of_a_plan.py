@@ -16,6 +16,7 @@ parts:
   - {name: presets, rounds: 1, steps: 2, settings: {run.scale: 0.015625}, fit: {gpu-8gb: moe-nano}}
   - {name: pairs, rounds: 1, steps: 3, pairs: 2}
 """
+PLANS = pathlib.Path(__file__).resolve().parents[3] / "bench/tradeoff"
 PEAKS = {(): 100, ("bf16",): 60, ("capacity", "bf16"): 50, ("bf16", "lion"): 40, ("capacity", "lion"): 70}
 ANSWERS = {
     "techniques": {"schema": 1, "model": "moe-pico", "cases": [
@@ -94,6 +95,47 @@ parts: [{name: one, rounds: 2, steps: 3, singles: [bf16]}, {name: two, rounds: 1
     assert sorted(runs_of(sweep)) == sorted([("one", case, number) for case in ("baseline", "bf16") for number in (1, 2)]
                                             + [("two", "baseline", 1), ("two", "capacity", 1)])
     assert len(sweep.called()) == 6
+
+
+def test_portions_together_are_the_whole_and_each_has_its_own_baseline(fake, plan, tmp_path):
+    whole = []
+    for portion in ("1/3", "2/3", "3/3"):
+        sweep = fake(answers=ANSWERS)
+        sweep.out = tmp_path / portion[0] / "records.jsonl"
+        sweep.out.parent.mkdir()
+        sweep.run(f"--plan={tmp_path / 'plan.yaml'}", "--part", portion)
+        own = runs_of(sweep)
+        rounds = {(part, number) for part, case, number in own if case == "baseline"}
+        assert all((part, number) in rounds for part, case, number in own if part != "presets")
+        whole += own
+    assert len(whole) == len(set(whole)), "rounds of two portions have other numbers, so that their baselines stay apart"
+    assert {(part, case) for part, case, _ in whole} == {(part, case) for part, case, _ in RUNS}
+    assert "--part 4/3: I/N is expected" in sweep.run(f"--plan={tmp_path / 'plan.yaml'}", "--part=4/3", code=2)
+
+
+def test_each_round_of_a_part_with_seeds_has_its_own(fake, tmp_path):
+    (tmp_path / "plan.yaml").write_text("""
+parts: [{name: quality, seeds: true, rounds: 2, steps: 3, singles: [bf16, lion], rates: {lion: 3e-4}}]
+""")
+    sweep = fake(lion="takes 1 9")  # however noisy, no third seed is drawn
+    sweep.run("--plan=plan.yaml", "--part=2/2", "--spread=0.01")
+    records = sweep.records()
+    assert [(record["case"], record["seed"]) for record in records if record["case"] != "baseline"] == [
+        ("lion", 1), ("lion", 2)]
+    assert {record["case"]: record["seed"] for record in records if record["round"] % 2} == {"baseline": 1, "lion": 1}
+    assert all(f" train.seed={record['seed']} " in record["command"] + " " for record in records)
+    assert len({record["settings_hash"] for record in records}) == 2 and len(records) == 4
+
+
+@pytest.mark.parametrize("name, parts, cases", [("rates", 3, 18), ("quality", 4, 22)])
+def test_the_plans_of_quality_are_runs_with_a_loss_at_their_end(fake, name, parts, cases):
+    sweep = fake()
+    sweep.model = None
+    sweep.run(f"--plan={PLANS / name}.yaml", "--rounds=1")
+    records = sweep.records()
+    assert len({record["sweep"] for record in records}) == parts and len(records) == cases
+    assert all(record["model"] == "moe-pico" and record["seed"] == 1 for record in records)
+    assert all(int(record["settings"]["eval.batches"]) > 0 and record["settings"]["train.steps"] == "2000" for record in records)
 
 
 def test_a_plans_model_gives_way_to_the_one_asked_for(fake, tmp_path):

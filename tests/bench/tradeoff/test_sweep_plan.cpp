@@ -46,6 +46,10 @@ TEST(SweepPlan, SaysWhatIsMeasured) {
   const PlanPart ranks = parse_plan(part("ranks: all, links: [unlimited, 10Gbit]"), "plan.yaml").parts[0];
   EXPECT_EQ(singles.singles.size() + ranks.ranks.size(), techniques().size());
   EXPECT_EQ(ranks.ranks.front(), "data_parallel");
+  const PlanPart seeds =
+      parse_plan(part("seeds: true, singles: [bf16, lion], rates: {lion: 3e-4}"), "plan.yaml").parts[0];
+  EXPECT_TRUE(seeds.seeds && !singles.seeds);
+  EXPECT_EQ(seeds.rates, (std::map<std::string, std::string>{{"lion", "3e-4"}}));
   ASSERT_EQ(ranks.links.size(), 2u);
   EXPECT_FALSE(ranks.links[0].limited());
   EXPECT_EQ(ranks.links[1].megabits, 10000);
@@ -70,6 +74,10 @@ TEST(SweepPlan, MistakesNameTheFileTheLineAndWhatIsNearest) {
       {part("ranks: all, links: [fast]"), "plan.yaml:3: link fast: unlimited, or a rate"},
       {part("ranks: all, links: [0Gbit]"), "plan.yaml:3: link 0Gbit: unlimited, or a rate"},
       {part("singles: all, crossover: [bf16]"), "bf16 is in singles and crossover"},
+      {part("singles: all, seeds: 3"), "plan.yaml:3: true or false is expected"},
+      {part("singles: [lion], rates: {lino: 1e-4}"),
+       "plan.yaml:3: unknown single of this part lino; did you mean lion?"},
+      {part("singles: [lion], rates: {lion: fast}"), "plan.yaml:3: a number from"},
       {part("model: moe-nano"), "has no cases"},
       {part("singles: all") + "    \n  - {name: a, rounds: 1, steps: 1, singles: all}\n",
        "two parts named a"},
