@@ -243,6 +243,12 @@ class Parser {
     if (text.command == Command::techniques)
       sub.add_flag("--pairs", result_.pairs,
                    "predict the peak of the baseline, of each technique and of every two together");
+    else
+      sub.add_option("--techniques", result_.model.techniques,
+                     "rows of `moelab techniques`; default: baseline,guides_stack")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->type_name("NAME,…");
     sub.add_option("--config", sources_.config, kConfigHelp)->type_name(kConfigType);
     sub.add_option("settings", sources_.overrides,
                    "changes to the baseline's settings; each technique's own settings replace them")
@@ -256,7 +262,9 @@ class Parser {
           "command line: " +
           (sources_.overrides.empty() ? "--config " + sources_.config : sources_.overrides[0]) +
           ": the list of techniques takes no settings; predictions do: moelab techniques --pairs");
-    result_.model = {sources_.config, sources_.overrides, result_.json};
+    result_.model.config = sources_.config;
+    result_.model.overrides = sources_.overrides;
+    result_.model.json = result_.json;
   }
 
   void add_plan(CLI::App& sub) {

@@ -85,6 +85,8 @@ def test_predictions_as_text_begin_with_the_smallest():
     (["techniques", "--config", "moe-pico"], "--pairs"),
     (["fits", "--config", "moe-pic"], "did you mean moe-pico?"),
     (["fits", "--jsn"], "did you mean --json?"),
+    (["fits", "--techniques", "bf16,bf61"], "did you mean bf16?"),
+    (["fits", "--techniques", "zero_1", "train.micro_batch=0"], "train.micro_batch"),
 ])
 def test_mistakes_are_named(words, expected):
     programs.expect_mistake(programs.run([programs.moelab(), *words]), expected)
@@ -143,6 +145,17 @@ def test_one_more_does_not_fit(fits, rows, stack):
         held = [holds(row["limit"], estimate("--config", row["model"], *stack_settings(rows, stack, **{key: count})))
                 for count in (value, value + 1)]
         assert held == [True, False], (key, value)
+
+
+@pytest.mark.parametrize("technique", ["bf16", "recompute_full"])
+def test_the_longest_sequence_of_a_technique(rows, technique):
+    found = json.loads(moelab("fits", "--json", "--config", "moe-pico", "--techniques", technique, "run.threads=1").stdout)["rows"]
+    assert {row["stack"] for row in found} == {technique} and len(found) == 8
+    assert all(less["largest_sequence"] <= more["largest_sequence"] for less, more in zip(found, found[1:]))
+    row = of_card(found, "H100 80 GB", technique)
+    held = [holds(row["limit"], estimate("--config", "moe-pico", *stack_settings(rows, technique, train__sequence=tokens)))
+            for tokens in (row["largest_sequence"], row["largest_sequence"] + 64)]
+    assert held == [True, False] and row["largest_sequence"] % 64 == 0
 
 
 @pytest.mark.parametrize("card, preset", [("RTX 4060", "gpu-8gb"), ("A100 40 GB", "gpu-a100-40gb")])

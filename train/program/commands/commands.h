@@ -33,6 +33,7 @@ struct ModelCall {
   std::string config;  // a named model, a YAML file or a model folder; empty: the command's default
   std::vector<std::string> overrides;  // key=value; override the baseline, and techniques override them
   bool json = false;
+  std::vector<std::string> techniques = {};  // fits: rows of the table; empty: the baseline and guides_stack
 };
 
 // Dry-runs the baseline, each single technique and each pair of techniques, and prints peak bytes, or why
@@ -40,12 +41,12 @@ struct ModelCall {
 // or peak, activations (at the peak), host, nvme in bytes.
 int pairs_command(const ModelCall& call);
 
-// For each card of the GPU presets, and for both the baseline and the guides' stack (the row guides_stack):
-// the largest named model that fits, and for one model the most layers and the largest micro-batch. Dry runs
-// for CUDA on that card. A run fits when its tensors and cuBLAS's workspaces take at most memory.critical of
-// the card, and what CUDA's caching allocator reserves with CUDA's context at most the whole card. The
-// reserve is computed without a limit, so it is at least what the allocator would reserve on the card. JSON
-// of schema 1: rows.
+// For each card of the GPU presets, and for each of the techniques: the largest named model that fits, and
+// for one model the most layers, the largest micro-batch, and the longest sequence in steps of 64 tokens (0:
+// not even that). Dry runs for CUDA on that card. A run fits when its tensors and cuBLAS's workspaces take at
+// most memory.critical of the card, and what CUDA's caching allocator reserves with CUDA's context at most
+// the whole card. The reserve is computed without a limit, so it is at least what the allocator would reserve
+// on the card. JSON of schema 1: rows.
 int fits_command(const ModelCall& call);
 
 struct PlanCall {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -28,7 +27,9 @@ namespace {
 
 constexpr const char* kLayers = "model.layers";
 constexpr const char* kBatch = "train.micro_batch";
+constexpr const char* kSequence = "train.sequence";
 constexpr int64_t kMostLayers = 4096, kMostRows = 1 << 16;
+constexpr int64_t kTokens = 64, kMostTokens = 1 << 20;  // steps of a sequence, and its most
 
 // Smallest first; what the presets have of one size, in their order.
 std::vector<Gpu> cards() {
@@ -78,18 +79,21 @@ class Stack {
     return Needs{tensors->peak + workspace_bytes(card), reserved, reserved + kContextBytes};
   }
 
-  // The largest value of `key` with which the model fits. Peaks grow almost linearly, so the slope gives a
-  // first guess.
-  int64_t largest(const Gpu& card, const std::string& model, const char* key, int64_t most,
-                  const Room& room) {
-    const std::optional<Needs> one = needs(card, model, key, 1), two = needs(card, model, key, 2);
-    const auto fits = [&](int64_t value) {
-      const std::optional<Needs> bytes = needs(card, model, key, value);
+  // The largest value of `key`, in steps of `step`, with which the model fits. Peaks grow almost linearly, so
+  // the slope gives a first guess.
+  int64_t largest(const Gpu& card, const std::string& model, const char* key, int64_t most, const Room& room,
+                  int64_t step = 1) {
+    const std::optional<Needs> one = needs(card, model, key, step), two = needs(card, model, key, 2 * step);
+    const auto fits = [&](int64_t steps) {
+      const std::optional<Needs> bytes = needs(card, model, key, steps * step);
       return bytes && room.holds(*bytes);
     };
     const int64_t slope = one && two ? std::max<int64_t>(two->peak - one->peak, 1) : 1;
-    return largest_fitting(one ? 1 + (room.tensors - one->peak) / slope : 1, most, fits);
+    return step * largest_fitting(one ? 1 + (room.tensors - one->peak) / slope : 1, most / step, fits);
   }
+
+  // Why the last run that is invalid is.
+  const std::string& refusal() const { return refusal_; }
 
  private:
   // At the peak, and reserved for them by CUDA's caching allocator.
@@ -109,7 +113,8 @@ class Stack {
       if (!is_new) return found->second;
       const Estimate estimated = estimate(unlimited, {card.name, card.capability});
       return found->second = {estimated.run.peak, estimated.reserved - estimated.run.workspaces};
-    } catch (const UserError&) {
+    } catch (const UserError& error) {
+      refusal_ = error.what();
       return refused_;
     }
   }
@@ -117,6 +122,7 @@ class Stack {
   const ModelCall& call_;
   const Technique& row_;
   const std::optional<Tensors> refused_;
+  std::string refusal_;
   std::map<std::tuple<int, std::string, std::string, int64_t>, std::optional<Tensors>> tensors_;
 };
 
@@ -124,7 +130,7 @@ struct FitRow {
   Gpu card;
   std::string stack;
   std::string largest_model = {};  // empty: none fits
-  int64_t largest_layers = 0, largest_batch = 0;
+  int64_t largest_layers = 0, largest_batch = 0, largest_sequence = 0;
   std::string status = {};  // of the model as it is
   Needs needs = {};
 };
@@ -160,15 +166,23 @@ FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string
     row.largest_model = name;
     break;
   }
-  row.largest_layers = stack.largest(card, model, kLayers, kMostLayers, room);
-  row.largest_batch = stack.largest(card, model, kBatch, kMostRows, room);
   const std::optional<Needs> needs = stack.needs(card, model);
   if (!needs)
-    throw UserError(model + " cannot be trained with the techniques of " + stack.name() +
-                    "; give another --config");
+    throw UserError(model + " cannot be trained with the techniques of " + stack.name() + ": " +
+                    stack.refusal());
+  row.largest_layers = stack.largest(card, model, kLayers, kMostLayers, room);
+  row.largest_batch = stack.largest(card, model, kBatch, kMostRows, room);
+  row.largest_sequence = stack.largest(card, model, kSequence, kMostTokens, room, kTokens);
   row.needs = *needs;
   row.status = status_of(memory, row.needs, card.bytes);
   return row;
+}
+
+const Technique& row_named(const std::string& name) {
+  if (const Technique* row = find_technique(name)) return *row;
+  std::vector<std::string> names;
+  for (const Technique& row : techniques()) names.emplace_back(row.name);
+  throw UserError("--techniques: unknown technique " + name + did_you_mean(name, names));
 }
 
 nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
@@ -183,6 +197,7 @@ nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
           {"largest_layers", row.largest_layers},
           {"of_model", model},
           {"largest_batch", row.largest_batch},
+          {"largest_sequence", row.largest_sequence},
           {"model", model},
           {"status", row.status},
           {"peak", row.needs.peak},
@@ -191,17 +206,18 @@ nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
 }
 
 void print_text(const std::vector<FitRow>& rows, const std::string& model) {
-  std::cout << fmt::format("What fits, by dry run for each card; layers, rows and peak are {}'s\n", model);
+  std::cout << fmt::format(
+      "What fits, by dry run for each card; layers, rows, tokens of a row and peak are {}'s\n", model);
   std::cout
       << "taken: reserved by CUDA's caching allocator, which may give some back where a card has less, and "
          "CUDA's context\n\n";
-  std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", "", "card", "",
-                           "largest model", "layers", "rows", "peak", "taken", "status");
+  std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>9}{:>12}{:>12}  {}\n", "", "card", "",
+                           "largest model", "layers", "rows", "tokens", "peak", "taken", "status");
   for (const FitRow& row : rows) {
-    std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>12}{:>12}  {}\n", size_of(row.card),
+    std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>9}{:>12}{:>12}  {}\n", size_of(row.card),
                              row.card.name, row.stack, row.largest_model.empty() ? "none" : row.largest_model,
-                             row.largest_layers, row.largest_batch, human_bytes(row.needs.peak),
-                             human_bytes(row.needs.on_card), row.status);
+                             row.largest_layers, row.largest_batch, row.largest_sequence,
+                             human_bytes(row.needs.peak), human_bytes(row.needs.on_card), row.status);
   }
 }
 
@@ -210,9 +226,10 @@ void print_text(const std::vector<FitRow>& rows, const std::string& model) {
 int fits_command(const ModelCall& given) {
   ModelCall call = given;
   call.overrides.insert(call.overrides.begin(), "run.device=cuda");
+  if (call.techniques.empty()) call.techniques = {"baseline", "guides_stack"};
   const std::string model = call.config.empty() ? "moe-nano" : call.config;
-  std::array<Stack, 2> stacks = {Stack(call, *find_technique("baseline")),
-                                 Stack(call, *find_technique("guides_stack"))};
+  std::vector<Stack> stacks;
+  for (const std::string& name : call.techniques) stacks.emplace_back(call, row_named(name));
   use_threads(stacks[0].settings(model));
   const std::vector<std::string> models = models_by_size();
   std::vector<FitRow> rows;
