@@ -42,11 +42,11 @@ struct ModelCall {
 int pairs_command(const ModelCall& call);
 
 // For each card of the GPU presets, and for each of the techniques: the largest named model that fits, and
-// for one model the most layers, the largest micro-batch, and the longest sequence in steps of 64 tokens (0:
-// not even that). Dry runs for CUDA on that card. A run fits when its tensors and cuBLAS's workspaces take at
-// most memory.critical of the card, and what CUDA's caching allocator reserves with CUDA's context at most
-// the whole card. The reserve is computed without a limit, so it is at least what the allocator would reserve
-// on the card. JSON of schema 1: rows.
+// for one model the most layers (without techniques given: deep models take long), the largest micro-batch,
+// and the longest sequence in steps of 64 tokens (0: not even that). Dry runs for CUDA on that card. A run
+// fits when its tensors and cuBLAS's workspaces take at most memory.critical of the card, and what CUDA's
+// caching allocator reserves with CUDA's context at most the whole card. The reserve is computed without a
+// limit, so it is at least what the allocator would reserve on the card. JSON of schema 1: rows.
 int fits_command(const ModelCall& call);
 
 struct PlanCall {

@@ -130,8 +130,9 @@ struct FitRow {
   Gpu card;
   std::string stack;
   std::string largest_model = {};  // empty: none fits
-  int64_t largest_layers = 0, largest_batch = 0, largest_sequence = 0;
-  std::string status = {};  // of the model as it is
+  int64_t largest_layers = 0, largest_batch = 0,
+          largest_sequence = 0;  // layers: 0 where they are not asked for
+  std::string status = {};       // of the model as it is
   Needs needs = {};
 };
 
@@ -156,7 +157,8 @@ std::vector<std::string> models_by_size() {
   return names;
 }
 
-FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string>& models, const Gpu& card) {
+FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string>& models, const Gpu& card,
+           bool with_layers) {
   const MemorySettings memory = stack.settings(model).memory;
   const Room room{static_cast<int64_t>(static_cast<double>(card.bytes) * memory.critical), card.bytes};
   FitRow row{.card = card, .stack = stack.name()};
@@ -170,7 +172,7 @@ FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string
   if (!needs)
     throw UserError(model + " cannot be trained with the techniques of " + stack.name() + ": " +
                     stack.refusal());
-  row.largest_layers = stack.largest(card, model, kLayers, kMostLayers, room);
+  if (with_layers) row.largest_layers = stack.largest(card, model, kLayers, kMostLayers, room);
   row.largest_batch = stack.largest(card, model, kBatch, kMostRows, room);
   row.largest_sequence = stack.largest(card, model, kSequence, kMostTokens, room, kTokens);
   row.needs = *needs;
@@ -216,8 +218,9 @@ void print_text(const std::vector<FitRow>& rows, const std::string& model) {
   for (const FitRow& row : rows) {
     std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>9}{:>12}{:>12}  {}\n", size_of(row.card),
                              row.card.name, row.stack, row.largest_model.empty() ? "none" : row.largest_model,
-                             row.largest_layers, row.largest_batch, row.largest_sequence,
-                             human_bytes(row.needs.peak), human_bytes(row.needs.on_card), row.status);
+                             row.largest_layers > 0 ? std::to_string(row.largest_layers) : "-",
+                             row.largest_batch, row.largest_sequence, human_bytes(row.needs.peak),
+                             human_bytes(row.needs.on_card), row.status);
   }
 }
 
@@ -226,7 +229,8 @@ void print_text(const std::vector<FitRow>& rows, const std::string& model) {
 int fits_command(const ModelCall& given) {
   ModelCall call = given;
   call.overrides.insert(call.overrides.begin(), "run.device=cuda");
-  if (call.techniques.empty()) call.techniques = {"baseline", "guides_stack"};
+  const bool of_stacks = call.techniques.empty();
+  if (of_stacks) call.techniques = {"baseline", "guides_stack"};
   const std::string model = call.config.empty() ? "moe-nano" : call.config;
   std::vector<Stack> stacks;
   for (const std::string& name : call.techniques) stacks.emplace_back(call, row_named(name));
@@ -239,7 +243,7 @@ int fits_command(const ModelCall& given) {
       for (Stack& stack : stacks) {
         working.show(fmt::format("fits: {} of {}: {}, {}", rows.size() + 1, cards().size() * stacks.size(),
                                  card.name, stack.name()));
-        rows.push_back(fit(stack, model, models, card));
+        rows.push_back(fit(stack, model, models, card, of_stacks));
       }
     }
   }
