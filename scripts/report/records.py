@@ -9,7 +9,8 @@ import numpy as np
 SCHEMA = 1
 ESTIMATES = "estimates.jsonl"  # written by check_estimates.py
 PLANS = "plans.jsonl"  # written by check_plan.py
-NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl", "soak.jsonl")  # the last four: of other programs
+# Of other programs, and of sweeps that have pages of their own.
+NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl", "soak.jsonl", "quality.jsonl", "rates.jsonl", "miniatures.jsonl")
 FORMER_NAMES = {"recommended": "guides_stack"}  # of rows of the table, as stored records have them
 # What is raised where JSON is read that is none, lacks a field or has another kind of value there.
 WRONG_FIELDS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)

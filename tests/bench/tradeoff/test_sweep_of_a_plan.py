@@ -133,7 +133,8 @@ def test_the_plans_of_quality_are_runs_with_a_loss_at_their_end(fake, name, part
     sweep.model = None
     sweep.run(f"--plan={PLANS / name}.yaml", "--rounds=1")
     records = sweep.records()
-    assert len({record["sweep"] for record in records}) == parts and len(records) == cases
+    assert len({record["sweep"] for record in records}) == parts
+    assert len({(record["sweep"], record["case"]) for record in records}) == cases
     assert all(record["model"] == "moe-pico" and record["seed"] == 1 for record in records)
     assert all(int(record["settings"]["eval.batches"]) > 0 and record["settings"]["train.steps"] == "2000" for record in records)
 

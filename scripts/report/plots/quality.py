@@ -1,0 +1,57 @@
+"""Memory, speed and quality in one picture, a point a technique."""
+import matplotlib.pyplot as plt
+from matplotlib.cm import ScalarMappable
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from .pareto import CHANGES, COLOURS, GREY, SCALE, SPOTS, between, overlap
+from .theme import Theme, padded
+
+
+def face(effect) -> str | tuple:
+    """The colour of its change of the loss, grey where the seeds can't tell."""
+    if not effect.is_seen:
+        return GREY
+    return COLOURS(SCALE(min(max(effect.change.value, CHANGES[0]), CHANGES[-1] - 1e-9)))
+
+
+def name_points(axes: plt.Axes, places: dict[str, tuple[float, float]]) -> None:
+    """Each name where it covers least of the points and of the names before it."""
+    renderer = axes.figure.canvas.get_renderer()
+    taken = [between(axes.transData.transform([place]), 6) for place in places.values()]
+    frame = axes.get_window_extent()
+    for name, place in places.items():
+        tried = []
+        for spot in SPOTS:
+            label = axes.annotate(name, place, spot, textcoords="offset points", fontsize=8, va="center", ha="left" if spot[0] > 0 else "right")
+            label.update_positions(renderer)
+            box: Bbox = Text.get_window_extent(label, renderer)
+            label.remove()
+            covered = sum(overlap(box, other) for other in taken) + 10 * (box.width * box.height - overlap(box, frame))
+            tried.append((covered + 0.01 * (spot[0] ** 2 + spot[1] ** 2), spot, box))
+        _, spot, box = min(tried, key=lambda one: one[0])
+        taken.append(box)
+        far = abs(spot[0]) > 9 or abs(spot[1]) > 11
+        axes.annotate(name, place, spot, textcoords="offset points", fontsize=8, va="center", ha="left" if spot[0] > 0 else "right",
+                      arrowprops={"arrowstyle": "-", "lw": 0.4, "alpha": 0.6} if far else None)
+
+
+def quality(effects: list, theme: Theme) -> plt.Figure:
+    figure, axes = plt.subplots(figsize=(theme.width, 5.2), layout="constrained")
+    places = {effect.case.name: (effect.case.peak_ratio.value, effect.case.speed_ratio.value) for effect in effects}
+    for sides, chosen in ((axes.set_xlim, 0), (axes.set_ylim, 1)):
+        values = [place[chosen] for place in places.values()]
+        sides(padded(values, values, 0.15))
+    for effect in effects:
+        axes.plot(*places[effect.case.name], "o", ms=8, mfc=face(effect), mec=theme.ink, mew=0.7, zorder=4)
+    axes.axhline(1, color=theme.faint, lw=1)
+    axes.axvline(1, color=theme.faint, lw=1)
+    axes.set_xlabel("peak memory, times the baseline's (less is better)")
+    axes.set_ylabel("speed, times the baseline's (more is better)")
+    bar = figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02, format="%+.2f",
+                          ticks=CHANGES)
+    bar.set_label("change of the held-out loss (nats a token)")
+    bar.outline.set_visible(False)
+    figure.canvas.draw()
+    name_points(axes, places)
+    return figure

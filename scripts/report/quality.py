@@ -1,0 +1,109 @@
+"""What techniques do to the held-out loss that a run ends at, from runs in pairs: the same seed with and without the technique."""
+import dataclasses
+import functools
+import math
+import pathlib
+import statistics
+
+import yaml
+
+from . import figures
+from .document import Heading, Picture, Table, Text
+from .figures import Case, Interval, Sweep
+from .format import changes, provenance, signed, speed_times, times
+from .plots import quality as plot
+from .records import Record, ReportError
+
+RECORDS, RATES = "quality.jsonl", "rates.jsonl"  # of bench_tradeoff, by the plans of these names
+PLAN = pathlib.Path(__file__).resolve().parents[2] / "bench/tradeoff/quality.yaml"
+# Half the width of a 95 % interval of a mean in standard errors: Student's t for 2 to 10 pairs.
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+TITLE = "What techniques do to the loss that a run ends at"
+ABOUT = ("change: of the loss on held-out text at the end of a run, in nats a token, beside the run of the same seed without the technique: the "
+         "mean over the seeds with the 95 % interval of Student's t. can show: half of that interval; a change smaller than it could be chance, "
+         "and its point is grey. memory and speed: of the same runs, as in the other reports.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    case: Case
+    sweep: Sweep
+    change: Interval  # of the held-out loss
+    shows: float  # the smallest change that the seeds can show
+
+    @property
+    def is_seen(self) -> bool:
+        return self.change.low > 0 or self.change.high < 0
+
+
+def changes_of(pairs: list[tuple[Record, Record]]) -> list[float]:
+    found = [run.held_out_loss - base.held_out_loss for run, base in pairs]
+    return [one for one in found if math.isfinite(one)]
+
+
+def interval(values: list[float]) -> Interval:
+    """The mean with its 95 % interval."""
+    mean = statistics.fmean(values)
+    half = STUDENT[min(len(values), max(STUDENT))] * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def effects(sweeps: list[Sweep]) -> list[Effect]:
+    """Of every technique with two seeds or more, the largest change first."""
+    found = []
+    for sweep in sweeps:
+        for case in sweep.cases:
+            values = changes_of(case.pairs)
+            if len(values) >= figures.LEAST_ROUNDS:
+                change = interval(values)
+                found.append(Effect(case, sweep, change, change.high - change.value))
+    return sorted(found, key=lambda one: -one.change.value)
+
+
+def row(effect: Effect) -> list[str]:
+    case, change = effect.case, effect.change
+    # A technique that changes no bit has the same loss for every seed, and an interval of no width.
+    span = "" if change.low == change.high else f" ({signed(change.low)} to {signed(change.high)})"
+    verdict = "the seeds can't tell" if not effect.is_seen else "**worse**" if change.value > 0 else "**better**"
+    return [f"`{case.name}`", f"{signed(change.value)}{span}", verdict, f"{effect.shows:.4f}", times(case.peak_ratio), speed_times(case),
+            f"{len(changes_of(case.pairs))}", changes(case, effect.sweep)]
+
+
+def blocks(sweeps: list[Sweep]) -> list:
+    found = effects(sweeps)
+    if not found:
+        raise ReportError(f"no technique in {RECORDS} has two seeds beside its baseline")
+    steps = {len(effect.case.runs[-1].steps) for effect in found}
+    models = ", ".join(dict.fromkeys(f"`{effect.sweep.model}`" for effect in found))
+    about = f"{models}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run. {ABOUT} {provenance(found[0].sweep)}"
+    return [Heading(1, TITLE), Text(about),
+            Picture("quality", "Memory, speed and change of the held-out loss, a point a technique",
+                    "Ratios to the run without the technique. Colour: the change of the held-out loss; grey: the seeds can't tell.",
+                    functools.partial(plot.quality, found)),
+            Table("", ["technique", "change", "verdict", "can show", "memory", "speed", "seeds", "settings"],
+                  [row(effect) for effect in found], ("verdict", "settings")),
+            Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
+
+
+def best_rates(sweeps: list[Sweep]) -> dict[str, float]:
+    """The learning rate at which each case of the plan of rates ended lowest; "baseline" for the baseline's."""
+    tried: dict[str, list[tuple[float, float]]] = {}
+    for case in (case for sweep in sweeps for case in sweep.cases):
+        for run in case.runs:
+            if math.isfinite(run.held_out_loss):
+                tried.setdefault(case.name, []).append((run.held_out_loss, float(run.resolved["optim"]["lr"])))
+    if any(len({rate for _, rate in found}) < 2 for found in tried.values()) or "baseline" not in tried:
+        raise ReportError(f"{RATES}: each case is needed at two rates or more; bench_tradeoff --plan bench/tradeoff/rates.yaml measures three")
+    return {name: min(found)[1] for name, found in tried.items()}
+
+
+def planned(rates: dict[str, float]) -> str:
+    """The plan of quality with these rates: the baseline's for all cases, and for update rules their own."""
+    plan = yaml.safe_load(PLAN.read_text())
+    for part in plan["parts"]:
+        part["settings"]["optim.lr"] = rates["baseline"]
+        if own := {name: rate for name, rate in rates.items() if name in part["singles"] and rate != rates["baseline"]}:
+            part["rates"] = own
+        else:
+            part.pop("rates", None)
+    return yaml.safe_dump(plan, sort_keys=False, width=130)

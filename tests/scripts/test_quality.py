@@ -1,0 +1,111 @@
+"""scripts/quality_page.py: changes of held-out losses in pairs of one seed, worked out by hand, and rates that end lowest."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import sweep_records as made
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report import figures, quality, records  # noqa: E402
+
+
+def run(case: str, seed: int, loss: float, **changes) -> dict:
+    """A run of one seed that ends at this held-out loss."""
+    one = made.record(case, seed, family="single", sweep=changes.pop("sweep", "quality"), settings={"case": case}, **changes)
+    one["summary"] |= {"held_out_loss": loss, "settings": {"optim": {"lr": changes.get("rate", 1e-3)}}}
+    return one
+
+
+def seeds(case: str, losses: list[float], **changes) -> list[dict]:
+    return [run(case, seed, loss, **changes) for seed, loss in enumerate(losses, 1)]
+
+
+BASE = [2.0, 2.1, 1.9, 2.2, 2.0]
+
+
+def page(folder: pathlib.Path, rows: list[dict]) -> subprocess.CompletedProcess:
+    made.write(folder / "quality.jsonl", rows)
+    return subprocess.run([ROOT / "scripts/quality_page.py", folder], capture_output=True, text=True, check=False)
+
+
+def cells(folder: pathlib.Path) -> dict[str, list[str]]:
+    rows = [line.split("|")[1:-1] for line in (folder / "quality.md").read_text().splitlines() if line.startswith("| `")]
+    return {row[0].strip(" `"): [cell.strip() for cell in row[1:]] for row in rows}
+
+
+def test_the_change_is_of_pairs_and_its_interval_students(tmp_path):
+    """Differences of 0.1, 0.1, 0.1, 0.2, 0.0: mean 0.1, deviation 0.0707, times 2.776 / sqrt(5) is 0.0878."""
+    differences = {"lion": [0.1, 0.1, 0.1, 0.2, 0.0], "bf16": [0.01, -0.01, 0.01, -0.01, 0.0], "recompute_full": [0.0] * 5}
+    rows = seeds("baseline", BASE)
+    for case, changes in differences.items():
+        rows += seeds(case, [base + change for base, change in zip(BASE, changes)], activations=200)
+    done = page(tmp_path, rows)
+    assert done.returncode == 0, done.stderr
+    found = cells(tmp_path)
+    assert list(found) == ["lion", "bf16", "recompute_full"], "the largest change first"
+    assert found["lion"][:3] == ["+0.1000 (+0.0122 to +0.1878)", "**worse**", "0.0878"]
+    assert found["bf16"][1] == "the seeds can't tell" and found["bf16"][5] == "5"
+    assert found["recompute_full"][:3] == ["0", "the seeds can't tell", "0.0000"]
+    assert found["lion"][3] == "0.50 ×"
+    assert (tmp_path / "quality.png").stat().st_size > 5000
+
+
+def test_seeds_are_never_mixed(tmp_path):
+    """A run is held against the baseline of its own seed: the losses of seeds differ by more than the technique's change."""
+    rows = seeds("baseline", [1.0, 5.0]) + seeds("lion", [1.5, 5.5])
+    assert page(tmp_path, rows).returncode == 0 and cells(tmp_path)["lion"][:3] == ["+0.5000", "**worse**", "0.0000"]
+
+
+def test_one_seed_alone_shows_nothing(tmp_path):
+    done = page(tmp_path, [run("baseline", 1, 2.0), run("lion", 1, 2.1), run("baseline", 2, 2.0), run("lion", 2, None)])
+    assert done.returncode == 2 and "two seeds" in done.stderr and not (tmp_path / "quality.md").exists()
+
+
+def test_records_of_quality_are_not_those_of_a_report(tmp_path):
+    for name in ("quality.jsonl", "rates.jsonl", "miniatures.jsonl", "records.jsonl"):
+        made.write(tmp_path / name, seeds("baseline", BASE))
+    assert [file.name for file in records.files_of(tmp_path)] == ["records.jsonl"]
+
+
+def rated(losses: dict[str, dict[float, float]]) -> list[dict]:
+    rows = []
+    for case, found in losses.items():
+        for rate, loss in found.items():
+            one = run(case, 1, loss, sweep=f"rate {rate}")
+            one["summary"]["settings"]["optim"]["lr"] = rate
+            rows.append(one)
+    return rows
+
+
+def test_the_rates_that_end_lowest_go_into_the_plan(tmp_path):
+    made.write(tmp_path / "rates.jsonl", rated({"baseline": {3e-4: 2.2, 1e-3: 2.0, 3e-3: 2.1}, "lion": {3e-5: 2.5, 1e-4: 2.3, 3e-4: 2.4},
+                                                "adam8bit": {3e-4: 2.3, 1e-3: 2.0, 3e-3: 2.1}}))
+    command = [ROOT / "scripts/quality_page.py", "--plan", tmp_path / "rates.jsonl"]
+    plan = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    given = yaml.safe_load(quality.PLAN.read_text())
+    assert [part["name"] for part in plan["parts"]] == [part["name"] for part in given["parts"]]
+    assert all(part["settings"]["optim.lr"] == 1e-3 for part in plan["parts"])
+    assert plan["parts"][0]["rates"] == {"lion": 1e-4}, "a rule that ends lowest at the baseline's rate has no other"
+    assert all("rates" not in part for part in plan["parts"][1:])
+    made.write(tmp_path / "rates.jsonl", rated({"baseline": {1e-3: 2.0}}))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "two rates or more" in done.stderr
+
+
+@pytest.mark.parametrize("portions", [1, 2])
+def test_portions_of_a_sweep_are_put_together(tmp_path, portions):
+    """The rounds of another portion have other numbers, and its baselines other losses, as on another machine."""
+    rows = seeds("baseline", BASE) + seeds("lion", [base + 0.1 for base in BASE])
+    for one in seeds("baseline", [base + 1 for base in BASE]) + seeds("muon", [base + 1.2 for base in BASE]):
+        rows.append(one | {"round": one["round"] + 100000 * (portions - 1)})
+    sweep, = figures.sweeps([records.parse(json.loads(json.dumps(row))) for row in rows])
+    found = {effect.case.name: effect.change.value for effect in quality.effects([sweep])}
+    if portions == 2:
+        assert found == pytest.approx({"lion": 0.1, "muon": 0.2})
+    else:
+        assert found["lion"] != pytest.approx(0.1), "without numbers of its own a portion takes the other's baselines"
