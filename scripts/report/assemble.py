@@ -1,7 +1,7 @@
 """Reads all that a report is about and puts it together."""
 import pathlib
 
-from . import cards, figures, pages, records, sidecars, sweep_parts
+from . import figures, pages, records, sidecars, sweep_parts
 from .claims import dry_runs, findings, page, stated
 
 
@@ -35,5 +35,5 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     # Names of pictures keep the order of the records; what was measured in most rounds stands first.
     parts.sort(key=lambda part: -sum(len(case.runs) for case in part[0].cases))
     claims = judged(paths, everything, of_techniques, guides)
-    linked = (out / cards.CLAIMS_PAGE).exists()
+    linked = (out / page.CLAIMS_PAGE).exists()
     return pages.report_blocks(parts, everything, beside, claims, linked, of_techniques, notes), shown, notes

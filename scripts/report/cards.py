@@ -11,8 +11,6 @@ from .format import loss_change, rounds_of, speed_times, times
 from .sidecars import Fit, Fits
 from .sweep_parts import of_families
 
-CLAIMS_PAGE = "claims.md"
-
 
 def contents(blocks: list) -> Items:
     """A link to each part."""
@@ -85,10 +83,10 @@ def costs(sweeps: list[Sweep]) -> list:
 
 
 def claims_card(judged: claims.Judged | None, linked: bool) -> list:
-    """The claims of the guides with their verdicts, where they are judged here. linked: CLAIMS_PAGE lies beside."""
+    """The claims of the guides with their verdicts, where they are judged here. linked: that page lies beside."""
     if judged is None:
         return []
-    where = f"[{CLAIMS_PAGE}]({CLAIMS_PAGE})" if linked else f"`{CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
+    where = f"[{claims.CLAIMS_PAGE}]({claims.CLAIMS_PAGE})" if linked else f"`{claims.CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
     return [Heading(2, "What guides claim"), Text(f"{claims.summary(judged.rows)} {where} has each in a line, with its evidence."),
             Fold("The claims, a line each", [*(Text(one) for one in claims.RULE), claims.by_technique(judged.rows, judged.techniques),
                                              *claims.tables(judged.rows, judged.guides, 3)], elsewhere=True)]

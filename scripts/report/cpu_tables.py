@@ -4,7 +4,7 @@ import re
 import statistics
 
 from .cpu_classes import cpu_classes
-from .document import Table, Text
+from .document import Heading, Table, Text
 from .peer_tables import source
 from .step_figures import product_ratios
 
@@ -69,4 +69,6 @@ def report(records, peers):
     """Blocks of the latest record of all classes, and of the latest of each model on a busy machine."""
     of_classes = latest(records, "cpu_classes")
     models = {record["model"]: record for record in records if record["kind"] == "busy_machine"}
-    return [*(classes(of_classes, peers) if of_classes else []), *(busy(list(models.values())) if models else [])]
+    return [Heading(1, "Classes of CPU, and a busy machine"),
+            *([Heading(2, "Each class of CPU"), *classes(of_classes, peers)] if of_classes else []),
+            *([Heading(2, "Beside busy processes"), *busy(list(models.values()))] if models else [])]

@@ -79,7 +79,7 @@ def rounds_of(case: Case) -> str:
 
 
 def signed_bytes(count: float) -> str:
-    return "–" if math.isnan(count) else f"{'−' if count < 0 else '+'}{human_bytes(abs(count))}"
+    return "–" if math.isnan(count) else f"{'-' if count < 0 else '+'}{human_bytes(abs(count))}"
 
 
 def changes(case: Case, sweep: Sweep) -> str:

@@ -3,10 +3,11 @@ people's, layers and steps with more experts, and where the time of a step goes.
 import itertools
 import json
 import pathlib
+import re
 import shlex
 import statistics
 
-from .document import Table, Text
+from .document import Fold, Heading, Table, Text
 from .step_figures import product_ratios, ratios
 
 SHAPE = "{dtype} {T}, {d}, {F}, {E}, {k}"
@@ -45,7 +46,9 @@ def by_source(records):
 
 
 def spread(values):
-    return f"{statistics.median(values):.2f} × ({min(values):.2f} to {max(values):.2f})"
+    """The median with the lowest and the highest; one value alone has no range."""
+    range_of = f"({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else "(one round)"
+    return f"{statistics.median(values):.2f} × {range_of}"
 
 
 def mebibytes(count):
@@ -188,11 +191,32 @@ def step_profiles(records):
     return section(heads, rows, [about, *dict.fromkeys(sources)])
 
 
+ABOUT = ("moelab beside other people's code on the same weights, tokens and machine, in turns; what all sides compute is compared before "
+         "anything is timed. Ratios above 1 × mean faster, for times slower.")
+
+
+def part(title, tables):
+    """The first of these tables, the others folded; nothing without any."""
+    latest, *earlier = tables or [[]]
+    older = [Fold(f"Measured before: {len(earlier)}", list(itertools.chain(*earlier)))] if earlier else []
+    return [Heading(2, title), *latest, *older] if tables else []
+
+
+def steps_by_machine(records):
+    """Training steps of each machine, kept to a class of CPU or not, in the precision of the fastest opponent: the latest first."""
+    found = {}
+    for record in reversed(of_kind(records, "mixtral_step")):
+        machine = re.sub(r" \(.*?\)(?=,)|, torch.*", "", record["machine"])
+        found.setdefault((machine, record["best_peer"].split()[-1]), []).append(mixtral_step(record))
+    return [part(f"A training step: {machine}, {precision}", tables) for (machine, precision), tables in found.items()]
+
+
 def report(records):
-    """All tables: of each kind of record the latest first."""
-    groups = [*map(mixtral_step, reversed(of_kind(records, "mixtral_step"))),
-              *map(moe_layers, reversed(by_source(of_kind(records, "moe_layer")))),
-              *map(layer_sweep, reversed(by_source(of_kind(records, "moe_layer_sweep")))),
-              *map(expert_sweep, reversed(of_kind(records, "expert_sweep")))]
+    """All tables: of each kind of record the latest, and folded those before it."""
     profiles = of_kind(records, "step_profile")
-    return list(itertools.chain(*groups, step_profiles(profiles) if profiles else []))
+    parts = [*steps_by_machine(records),
+             part("One MoE layer", list(map(moe_layers, reversed(by_source(of_kind(records, "moe_layer")))))),
+             part("A layer with more experts", list(map(layer_sweep, reversed(by_source(of_kind(records, "moe_layer_sweep")))))),
+             part("A training step with more experts", list(map(expert_sweep, reversed(of_kind(records, "expert_sweep"))))),
+             part("Where the time of a step goes", [step_profiles(profiles)] if profiles else [])]
+    return [Heading(1, "Beside other people's code"), Text(ABOUT), *itertools.chain(*parts)]

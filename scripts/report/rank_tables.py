@@ -170,11 +170,12 @@ def report(records, sweeps, dry):
     """Blocks of the latest record of each kind, and of the sweeps' cases on several ranks."""
     latest = {record["kind"]: record for record in records}
     found = held(sweeps, dry)
-    blocks = []
+    blocks = [Heading(1, "Ranks: what they hold, and how fast they are")]
     if found and "ranks" in latest:
         blocks.append(picture(found, latest["ranks"]))
     if "ranks" in latest:
-        blocks += [*layouts(latest["ranks"]), *exchanges(latest["ranks"]), Text(source(latest["ranks"]))]
+        blocks += [Heading(2, "Steps and exchanges over each link"), *layouts(latest["ranks"]), *exchanges(latest["ranks"]),
+                   Text(source(latest["ranks"]))]
     if found:
         blocks += held_blocks(found)
     if "predicted_steps" in latest:

@@ -13,7 +13,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import assemble, cpu_tables, peer_tables, rank_tables, records, rendering  # noqa: E402
+import guides_page  # noqa: E402
+import quality_page  # noqa: E402
+from report import assemble, cpu_tables, peer_tables, quality, rank_tables, records, rendering  # noqa: E402
 from report.claims import page as claims_page  # noqa: E402
 
 FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
@@ -69,9 +71,20 @@ def test_tables_of_ranks_are_what_their_records_say(page):
     assert text == page.read_text(), f"scripts/report_ranks.py makes {page} anew"
 
 
+@by_folder("page", sorted(ROOT.glob("results/*/quality.md")))
+def test_tables_of_quality_are_what_their_records_say(page):
+    text = rendering.to_markdown(quality.blocks(quality_page.read(page.with_suffix(".jsonl"))))
+    assert text == page.read_text(), f"scripts/quality_page.py makes {page} anew"
+
+
+def test_the_guides_tables_are_what_claims_and_records_say(techniques):
+    assert guides_page.made(techniques) == guides_page.PAGE.read_text(), "scripts/guides_page.py makes it anew"
+
+
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))
 def test_no_page_is_left_out_and_its_pictures_lie_beside_it(page):
-    assert page.name in ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md", "reliability.md"), "no test makes this page anew"
+    made = ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md", "reliability.md", "quality.md")
+    assert page.name in made, "no test makes this page anew"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
         assert (page.parent / picture).stat().st_size > 5_000, picture
 

@@ -48,6 +48,12 @@ h.main()
 """
 
 
+def below(page: str, heading: str) -> list[str]:
+    """The lines below a heading."""
+    lines = page.splitlines()
+    return lines[lines.index(heading) + 2:]
+
+
 def test_one_opponents_failure_does_not_end_the_others(tmp_path):
     program = pathlib.Path(os.environ.get("MOELAB_PROGRAM", "moelab")).parent / "bench_moe_layer"
     if not program.is_file():
@@ -107,14 +113,15 @@ def test_the_sweep_over_experts_has_a_table_of_its_own():
                      "median": {"moelab": 100.0, "eager": 200.0}}
     wide = sweep | {"E": 256, "median": {"moelab": 109.0, "eager": 900.0}, "spread": {"moelab": 0.12}}
     skewed = sweep | {"load": "zipf", "median": {"moelab": 50.0}}
-    lines = to_markdown(peer_tables.report([layer, sweep, wide, skewed])).splitlines()
-    assert lines[4] == SOURCE
-    assert lines[6] == "| MoE layer alone: T, d, F, E, k | moelab, ms | beside E = 4 | spread | eager, ms |"
-    assert lines[8:11] == ["| float32 8, 4, 2, 4, 1 | 100 |  | 4% | 200 |",
-                           "| float32 8, 4, 2, 256, 1 | 109 | +9% | 12% | 900 (+350%) |",
-                           "| float32 8, 4, 2, 4, 1, zipf | 50 |  | 4% | – |"]
-    assert "the update of its weights is not in it" in lines[12]
-    assert lines[14] == SOURCE.replace("run 'a b'", "run --sweep") and len(lines) == 15
+    page = to_markdown(peer_tables.report([layer, sweep, wide, skewed]))
+    assert below(page, "## One MoE layer")[4] == SOURCE and page.startswith("# Beside other people's code\n")
+    lines = below(page, "## A layer with more experts")
+    assert lines[0] == "| MoE layer alone: T, d, F, E, k | moelab, ms | beside E = 4 | spread | eager, ms |"
+    assert lines[2:5] == ["| float32 8, 4, 2, 4, 1 | 100 |  | 4% | 200 |",
+                          "| float32 8, 4, 2, 256, 1 | 109 | +9% | 12% | 900 (+350%) |",
+                          "| float32 8, 4, 2, 4, 1, zipf | 50 |  | 4% | – |"]
+    assert "the update of its weights is not in it" in lines[6]
+    assert lines[8] == SOURCE.replace("run 'a b'", "run --sweep") and len(lines) == 9
 
 
 def test_the_growth_of_a_step_is_of_the_same_round():
@@ -126,7 +133,7 @@ def test_the_growth_of_a_step_is_of_the_same_round():
     assert [found[256][name] for name in ("growth", "least", "most")] == pytest.approx([0.18, 0.11, 0.25])
     record = HEAD | {"kind": "expert_sweep", "precision": "bf16", "table": {str(e): row for e, row in found.items()},
                      "settings": expert_sweep.SHAPE | {"train.micro_batch": 32}}
-    lines = to_markdown(peer_tables.report([record])).splitlines()
+    lines = below(to_markdown(peer_tables.report([record])), "## A training step with more experts")
     assert lines[0] == "| training step: E | parameters | step, ms | beside E = 4 | peak resident |"
     assert lines[2:4] == ["| 4 | 1M | 150 |  | 3 MiB |", "| 256 | 60M | 112 | +18% (+11% to +25%) | 3 MiB |"]
     assert lines[5].startswith("Equal work a token: 32 × 512 tokens in bf16, 2 layers, d 256, F 512, k 4. The whole")
@@ -212,7 +219,7 @@ def test_profiles_before_and_after_stand_side_by_side():
 
     before = [record("before", precision, 0.58) for precision in ("bf16", "fp32")]
     after = [record("after", precision, 0.655, commit="fedcba9876543210", step_ms=350) for precision in ("bf16", "fp32")]
-    lines = to_markdown(peer_tables.report([*before, *after])).splitlines()
+    lines = below(to_markdown(peer_tables.report([*before, *after])), "## Where the time of a step goes")
     assert lines[0] == ("| share of cores × time in a training step of moe-micro | before bf16 | after bf16 | before fp32 |"
                         " after fp32 |")
     assert lines[2] == "| products | 58.0% | 65.5% | 58.0% | 65.5% |"

@@ -67,7 +67,7 @@ def test_without_measured_ranks_the_speed_of_zero_is_open(tmp_path):
 
 @pytest.mark.parametrize("kind, verdict, ending", [
     (None, "right", "at 7e9 parameters"),
-    ("gradients", "right in part", "; right: parameters, optimizer; understated: gradients")])
+    ("gradients", "right in part", "; right: parameters, optimizer; understated: gradients, total")])
 def test_each_kind_of_state_on_a_rank_is_held_against_the_claim(kind, verdict, ending):
     entry = {name: value for name, value in CLAIMS["vibee.zero_1"].items() if name != "arithmetic"}
     state = {"parameters": 2, "gradients": 2, "optimizer": 0.5} | ({kind: 0.5} if kind else {})

@@ -234,7 +234,10 @@ def test_the_tables_ratios_are_of_what_was_measured(tmp_path, capsys):
                     "median": {"moelab": 10.0, "eager": 32.0}, "gflops": {"moelab": 50.0}, "gemm_gflops": 100.0}
     other = layer | {"median": {"moelab": 20.0, "grouped_mm": 30.0}}
     again = layer | {"command": ["again"]}
-    lines = to_markdown(peer_tables.report([step, layer, other, layer | {"status": "disagrees"}, again])).splitlines()
+    page = to_markdown(peer_tables.report([step, layer, other, layer | {"status": "disagrees"}, again])).splitlines()
+    first = next(index for index, line in enumerate(page) if line.startswith("## A training step: "))
+    assert page[first].endswith(", bf16")
+    lines = page[first + 2:]
     assert lines[2] == "| moelab bf16 | 2,500 | 575 to 9,600 | 2.40 × (2.30 to 2.50) | 3 |  | 2 MiB | 4 MiB |"
     assert lines[3] == "| padded bf16 | 1,000 | 250 to 4,000 |  | 3 |  | 2 MiB | 4 MiB |"
     assert lines[5].startswith("moelab bf16 has 2.40 × (2.30 to 2.50) the tokens/s of padded bf16, the fastest opponent, "
@@ -244,7 +247,9 @@ def test_the_tables_ratios_are_of_what_was_measured(tmp_path, capsys):
     assert lines[14] == ("r, the rate of our fp32 product over that of LibTorch at the experts' shapes: "
                          "1.30 × (1.20 to 1.60).")
     assert lines[16] == SOURCE
-    # another command: another table, the latest first
-    assert lines[22] == SOURCE.replace("run 'a b'", "again")
-    assert lines[26:] == ["| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |",
-                          "| float32 8, 4, 2, 3, 1 | 20 | – | 30 (1.50 ×) | 50% |", "", SOURCE]
+    # another command: another table, the latest first and the other folded
+    layers = page[page.index("## One MoE layer") + 2:]
+    assert layers[4] == SOURCE.replace("run 'a b'", "again") and "Measured before: 1" in layers[6]
+    start = layers.index("| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |")
+    assert layers[start:start + 4] == ["| float32 8, 4, 2, 3, 1 | 10 | 32 (3.20 ×) | – | 50% |",
+                                       "| float32 8, 4, 2, 3, 1 | 20 | – | 30 (1.50 ×) | 50% |", "", SOURCE]

@@ -110,7 +110,7 @@ def test_pages_say_what_is_unmeasured_and_refused(whole):
     (sweep,) = sweep_parts.together(whole[0])
     text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
     assert "3 pairs: 1 measured, 1 dry-run alone (their time is unmeasured), 1 that cannot be combined" in text
-    assert "| `flash_attention` + `bf16` | +350.00 MiB | −100.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
+    assert "| `flash_attention` + `bf16` | +350.00 MiB | -100.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
 
 
 def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):

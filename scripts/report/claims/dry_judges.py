@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 
 from .findings import STATE
-from .outcomes import RIGHT, Outcome, of_need, of_percent, of_size, of_whether
+from .outcomes import RIGHT, Part, of_need, of_percent, of_size, of_whether
 
 GB, MB = 1e9, 1e6
-# What was found, in words, and the outcome of each part of the claim. The part "" is the whole.
-Judged = tuple[str, dict[str, Outcome]]
+# What was found, in words, and each part of the claim. The part "" is the whole.
+Judged = tuple[str, dict[str, Part]]
 
 
 def gb(value: float) -> str:
@@ -17,6 +17,14 @@ def gb(value: float) -> str:
 
 def mb(value: float) -> str:
     return f"{value / MB:.3g} MB"
+
+
+def share(percent: float) -> str:
+    return f"{percent:z.0f} %"
+
+
+def whole(outcome: str | None) -> dict[str, Part]:
+    return {"": Part(outcome)}
 
 
 def of_7b(estimate: dict, kind: str) -> float:
@@ -30,8 +38,10 @@ def state_7b(runs: dict, figures: dict) -> Judged:
     """State of 7e9 parameters on the rank that is run."""
     (run,) = runs.values()
     held = {kind: of_7b(run, kind) for kind in KINDS}
+    held["total"] = sum(held.values())
+    claimed = figures | {"total_gb": figures.get("total_gb", figures.get("total_without_activations_gb"))}
     return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in held.items()) + " at 7e9 parameters", \
-        {kind: of_need(bytes_, GB * figures[f"{kind}_gb"]) for kind, bytes_ in held.items()}
+        {kind: Part(of_need(bytes_, GB * claimed[f"{kind}_gb"]), gb(bytes_)) for kind, bytes_ in held.items()}
 
 
 def card_of(run: dict) -> str:
@@ -43,7 +53,7 @@ def fits_each_rank(runs: dict, figures: dict, device_gb: float = 0) -> Judged:
     card = GB * figures.get("device_gb", device_gb)
     found = [f"{gb(run['on_card_bytes'])} with {name}" + (f" ({gb(run['host_bytes'])} on the host)" if run["host_bytes"] > GB else "")
              for name, run in runs.items()]
-    parts = {name: of_whether(run["on_card_bytes"] <= card) for name, run in runs.items()}
+    parts = {name: Part(of_whether(run["on_card_bytes"] <= card), gb(run["on_card_bytes"])) for name, run in runs.items()}
     (name,) = {card_of(run) for run in runs.values()}
     return f"the fullest of {figures['devices']} ranks takes {', '.join(found)} on {name}; a card has {gb(card)}", parts
 
@@ -52,26 +62,26 @@ def zero_saves(runs: dict, figures: dict, stage: int) -> Judged:
     """What this stage of ZeRO leaves to other ranks: of the state, of which it is, and of the peak. Its time is measured."""
     def shares(run: dict) -> tuple[float, float]:
         stages = run["ranks"]["by_stage"]
-        whole, own = stages[0], stages[stage]
-        state = 1 - sum(own[kind] for kind in KINDS) / sum(whole[kind] for kind in KINDS)
-        return 100 * state, 100 * (1 - own["peak_bytes"] / whole["peak_bytes"])
+        undivided, own = stages[0], stages[stage]
+        state = 1 - sum(own[kind] for kind in KINDS) / sum(undivided[kind] for kind in KINDS)
+        return 100 * state, 100 * (1 - own["peak_bytes"] / undivided["peak_bytes"])
     saved = {name: shares(run) for name, run in runs.items()}
     return "saves " + ", ".join(f"{state:.0f} % of state ({peak:.0f} % of the peak) on {name}" for name, (state, peak) in saved.items()), \
-        {f"on {name}": of_percent(state, figures["memory_saved_percent"]) for name, (state, _) in saved.items()}
+        {f"on {name}": Part(of_percent(state, figures["memory_saved_percent"]), share(state)) for name, (state, _) in saved.items()}
 
 
 def gathers_once(runs: dict, _: dict) -> Judged:
     """Kept weights travel as often as ZeRO-2's, once a step."""
     sent = {name: run["sent_bytes"] for name, run in runs.items()}
     return ", ".join(f"{name} sends {mb(bytes_)}" for name, bytes_ in sent.items()) + " a step", \
-        {"": of_whether(of_need(sent["kept"], sent["ZeRO-2"]) == RIGHT and sent["kept"] < 0.9 * sent["resharded"])}
+        whole(of_whether(of_need(sent["kept"], sent["ZeRO-2"]) == RIGHT and sent["kept"] < 0.9 * sent["resharded"]))
 
 
 def precision_7b(runs: dict, figures: dict) -> Judged:
     held = {name: run["peak_bytes_by_kind"]["parameters"] / run["model"]["parameters"] * 7e9
             for name, run in runs.items()}
     return ", ".join(f"{name} {gb(bytes_)}" for name, bytes_ in held.items()), \
-        {name: of_need(bytes_, GB * figures[f"{name}_gb"]) for name, bytes_ in held.items()}
+        {name: Part(of_need(bytes_, GB * figures[f"{name}_gb"]), gb(bytes_)) for name, bytes_ in held.items()}
 
 
 def attention_of(estimate: dict) -> float:
@@ -82,13 +92,13 @@ def scores(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     layer = figures["bytes_per_head"] * figures["heads"]
     return f"{gb(held)} more than flash attention at the peak of one layer; one tensor of scores is {gb(layer)}", \
-        {"": of_whether(held >= 0.9 * layer)}
+        whole(of_whether(held >= 0.9 * layer))
 
 
 def flash(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["flash"])
     return f"{held / 1e6:.0f} MB of attention at the peak of one layer: queries, keys, values and the result", \
-        {"": of_need(held, MB * figures["per_layer_mb"])}
+        whole(of_need(held, MB * figures["per_layer_mb"]))
 
 
 def fits(runs: dict, _: dict) -> Judged:
@@ -99,23 +109,24 @@ def fits(runs: dict, _: dict) -> Judged:
         return f"{on_card:.2f} of {limit:.0f} GiB taken ({on_card / limit:.0%}) on {card_of(run)}, of tensors {peak:.2f} GiB{host}"
     if len(runs) == 1:
         (run,) = runs.values()
-        return taken(run), {"": of_whether(run["fits"])}
+        return taken(run), whole(of_whether(run["fits"]))
     return "; ".join(f"{name}: {taken(run)}" for name, run in runs.items()), \
-        {name: of_whether(run["fits"]) for name, run in runs.items()}
+        {name: Part(of_whether(run["fits"]), taken(run)) for name, run in runs.items()}
 
 
 def nano(runs: dict, figures: dict) -> Judged:
     before, after = (runs[name]["on_card_bytes"] for name in ("textbook", "everything"))
     low, high = figures["optimized_gb"]
     return f"{gb(before)} becomes {gb(after)} on {card_of(runs['everything'])}, {before / after:.1f} times less", \
-        {"before": of_need(before, GB * figures["original_gb"]), "after": of_need(after, GB * low, GB * high)}
+        {"before": Part(of_need(before, GB * figures["original_gb"]), gb(before)),
+         "after": Part(of_need(after, GB * low, GB * high), gb(after))}
 
 
 def rtx_3090(runs: dict, figures: dict) -> Judged:
     low, high = figures["claimed_memory_gb"]
     taken = runs["preset"]["on_card_bytes"]
     return f"{gb(taken)} taken on {card_of(runs['preset'])}", \
-        {"memory": of_size(taken, GB * low, GB * high), "tokens/s": None}
+        {"memory": Part(of_size(taken, GB * low, GB * high), gb(taken)), "tokens/s": Part(None)}
 
 
 def state_100m(runs: dict, figures: dict) -> Judged:
@@ -124,41 +135,42 @@ def state_100m(runs: dict, figures: dict) -> Judged:
     found = {"parameters": of_100m("adamw", "parameters"), "gradients": of_100m("adamw", "gradients"),
              "adamw": of_100m("adamw", "optimizer"), "adafactor": of_100m("adafactor", "optimizer")}
     return ", ".join(f"{name} {bytes_ / 1e6:.0f} MB" for name, bytes_ in found.items()), \
-        {name: of_need(bytes_, MB * figures[f"{name}_mb"]) for name, bytes_ in found.items()}
+        {name: Part(of_need(bytes_, MB * figures[f"{name}_mb"]), mb(bytes_)) for name, bytes_ in found.items()}
 
 
 def breakdown(runs: dict, figures: dict) -> Judged:
     kinds = runs["preset"]["peak_bytes_by_kind"]
     total = runs["preset"]["peak_bytes"]
-    share = {"parameters": kinds["parameters"], "gradients": kinds["gradients"],
+    held = {"parameters": kinds["parameters"], "gradients": kinds["gradients"],
              "optimizer": kinds["optimizer"] + kinds["master"], "attention": kinds["activations.attention"],
              "activations": kinds["activations"] - kinds["activations.attention"]}
-    percent = {kind: 100 * bytes_ / total for kind, bytes_ in share.items()}
+    percent = {kind: 100 * bytes_ / total for kind, bytes_ in held.items()}
     return ", ".join(f"{kind} {value:.0f} %" for kind, value in percent.items()), \
-        {kind: of_percent(value, figures[f"{kind}_percent"], more_is_better=False) for kind, value in percent.items()}
+        {kind: Part(of_percent(value, figures[f"{kind}_percent"], more_is_better=False), share(value))
+         for kind, value in percent.items()}
 
 
 def optimizer_states(runs: dict, figures: dict) -> Judged:
     held = {name: run["state_bytes"]["optimizer"] / run["state_bytes"]["parameters"] for name, run in runs.items()}
     return ", ".join(f"{name} {ratio:.2f}" for name, ratio in held.items()) + " times the weights", \
-        {name: of_need(ratio, figures[name]) for name, ratio in held.items()}
+        {name: Part(of_need(ratio, figures[name]), f"{ratio:.2f}") for name, ratio in held.items()}
 
 
 def offload(runs: dict, figures: dict) -> Judged:
     """The memory that moving state away saves. Dry runs do not know what it costs in time."""
     def saved(held: Callable[[dict], float]) -> float:
         return 100 * (1 - held(runs["away"]) / held(runs["device"]))
-    peak = saved(lambda run: run["peak_bytes"])
+    peak, claimed = saved(lambda run: run["peak_bytes"]), figures["memory_saved_percent"]
     state = saved(lambda run: sum(run["peak_bytes_by_kind"][kind] for kind in STATE))
     return f"saves {peak:.0f} % of the whole peak, {state:.0f} % of state", \
-        {"memory": of_percent(peak, *figures["memory_saved_percent"]), "time": None}
+        {"memory": Part(of_percent(peak, *(claimed if isinstance(claimed, list) else [claimed])), share(peak)), "time": Part(None)}
 
 
 def int8_activations(runs: dict, figures: dict) -> Judged:
     before, after = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("16 bits", "int8"))
     saved = 100 * (1 - after / before)
     return f"{gb(before)} of activations in 16 bits become {gb(after)}, {saved:.0f} % less", \
-        {"": of_percent(saved, figures["memory_saved_percent"])}
+        {"": Part(of_percent(saved, figures["memory_saved_percent"]), share(saved))}
 
 
 def extra_percent(runs: dict) -> float:
@@ -172,7 +184,7 @@ def counted_text(percent: float) -> str:
 
 def extra_arithmetic(runs: dict, figures: dict) -> Judged:
     return counted_text(extra_percent(runs)), \
-        {"": of_percent(extra_percent(runs), figures["extra_compute_percent"], more_is_better=False)}
+        {"": Part(of_percent(extra_percent(runs), figures["extra_compute_percent"], more_is_better=False), share(extra_percent(runs)))}
 
 
 PARTS_OF_MOE = {"expert_parameters": "parameters.experts", "routing": "activations.routing",
@@ -183,7 +195,7 @@ def memory_of_moe(runs: dict, figures: dict) -> Judged:
     run = runs["capacity"]
     held = {part: run["peak_bytes_by_kind"][PARTS_OF_MOE[part]] for part in figures["parts"]}
     return ", ".join(f"{part.replace('_', ' ')} {bytes_ / 2**20:.1f} MiB" for part, bytes_ in held.items()) + \
-        f" of a peak of {run['peak_bytes'] / 2**20:.1f} MiB", {"": of_whether(all(held.values()))}
+        f" of a peak of {run['peak_bytes'] / 2**20:.1f} MiB", whole(of_whether(all(held.values())))
 
 
 def read_ahead(_: dict, figures: dict) -> Judged:
@@ -191,26 +203,26 @@ def read_ahead(_: dict, figures: dict) -> Judged:
     before, after = (figures["workers"] * depth + 1 for depth in figures["prefetch"])
     saved = 100 * (1 - after / before)
     return f"{before} batches become {after}, {saved:.0f} % less", \
-        {"memory": of_percent(saved, figures["memory_saved_percent"]), "time": None}
+        {"memory": Part(of_percent(saved, figures["memory_saved_percent"]), share(saved)), "time": Part(None)}
 
 
 def divides_state(runs: dict, _: dict) -> Judged:
     """Whether N ranks that share each matrix, or the layers, hold an Nth of the state each."""
-    whole = sum(runs["one rank"]["state_bytes"].values())
-    shares = {name: sum(run["state_bytes"].values()) / whole for name, run in runs.items() if name != "one rank"}
-    return ", ".join(f"{name} hold {100 * share:.0f} % of the state each" for name, share in shares.items()), \
-        {name: of_need(share, 1 / int(name.split()[0])) for name, share in shares.items()}
+    all_of_it = sum(runs["one rank"]["state_bytes"].values())
+    shares = {name: sum(run["state_bytes"].values()) / all_of_it for name, run in runs.items() if name != "one rank"}
+    return ", ".join(f"{name} hold {share(100 * held)} of the state each" for name, held in shares.items()), \
+        {name: Part(of_need(held, 1 / int(name.split()[0])), share(100 * held)) for name, held in shares.items()}
 
 
 def preset_of_ranks(runs: dict, _: dict, lacks: str = "") -> Judged:
     """Whether a preset of several ranks does something for a run: the fullest rank fits a limit, holds less than one rank alone
     would, and sends. lacks: what the claim's preset has and ours has not."""
     ranks, alone = runs["ranks"], runs["one rank"]
-    peak, whole, limit = ranks["peak_bytes"], alone["peak_bytes"], ranks["memory_limit_bytes"]
-    found = f"the fullest rank takes {gb(peak)} of {gb(limit)}, {100 * peak / whole:.0f} % of what one rank alone would " \
-        f"({gb(whole)}), and sends {gb(ranks['sent_bytes'])} a step"
-    works = ranks["fits"] and peak < whole and ranks["sent_bytes"] > 0
-    return found, {"its settings": of_whether(works)} | ({lacks: None} if works and lacks else {})
+    peak, undivided, limit = ranks["peak_bytes"], alone["peak_bytes"], ranks["memory_limit_bytes"]
+    found = f"the fullest rank takes {gb(peak)} of {gb(limit)}, {share(100 * peak / undivided)} of what one rank alone would " \
+        f"({gb(undivided)}), and sends {gb(ranks['sent_bytes'])} a step"
+    works = ranks["fits"] and peak < undivided and ranks["sent_bytes"] > 0
+    return found, {"its settings": Part(of_whether(works))} | ({lacks: Part(None)} if works and lacks else {})
 
 
 def product(figures: dict, *names: str) -> float:
@@ -221,7 +233,7 @@ def formula_of_data(_: dict, figures: dict) -> Judged:
     """What batches read ahead take, as read_ahead() counts them."""
     batches = figures["workers"] * figures["prefetch"] + 1
     total = batches * product(figures, "batch", "sequence", "bytes")
-    return f"{batches} batches take {total:,.0f} bytes", {"": of_size(total, GB * figures["claimed_gb"])}
+    return f"{batches} batches take {total:,.0f} bytes", {"": Part(of_size(total, GB * figures["claimed_gb"]), mb(total))}
 
 
 def formula_of_activations(runs: dict, figures: dict) -> Judged:
@@ -230,12 +242,12 @@ def formula_of_activations(runs: dict, figures: dict) -> Judged:
     kept, recomputed = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("kept", "recomputed"))
     return f"{mb(total)} for all {figures['layers']} layers by the formula; counted are {mb(kept)}, {mb(recomputed)} " \
         "recomputed", \
-        {"in all": of_size(kept, GB * figures["total_gb"]),
-         "recomputed": of_size(recomputed, GB * figures["recomputed_gb"])}
+        {"in all": Part(of_size(kept, GB * figures["total_gb"]), mb(kept)),
+         "recomputed": Part(of_size(recomputed, GB * figures["recomputed_gb"]), mb(recomputed))}
 
 
 def formula_of_scores(runs: dict, figures: dict) -> Judged:
     layer = product(figures, "batch", "heads", "sequence", "sequence", "bytes")
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     return f"{mb(layer)} a layer by the formula; counted are {mb(held)} more than flash attention holds", \
-        {"": of_size(held, MB * figures["per_layer_mb"])}
+        {"": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held))}

@@ -128,15 +128,28 @@ def idle(case: Case, sweep: Sweep, techniques: list[Technique]) -> str:
     return ""
 
 
+def too_small(claim: Claim, case: Case, sweep: Sweep, techniques: list[Technique]) -> str:
+    """Why a technique for activations can't save as much of the whole peak as is claimed; "" where it can."""
+    settings = [key for row in techniques if row.name in added(case, sweep) for key in row.settings]
+    if claim.measure != SAVED or claim.of or not case.pairs or not all(key.startswith("activations.") for key in settings or [""]):
+        return ""
+    share = 100 * max(held(base, MEMORY_OF["activation memory"]) / base.peak for _, base in case.pairs)
+    least, _ = outcomes.widened(claim.low, claim.high)
+    return f"activations are {share:.0f} % of the baseline's peak, less than is said to be saved" if share < least else ""
+
+
+def cases_about(rows: list[Technique], sweep: Sweep) -> list[Case]:
+    """The cases that add one of these techniques to their baseline, or all the parts of one, and nothing else."""
+    about = [{row.name} for row in rows] + [set(row.parts) for row in rows if row.parts]
+    return [case for case in sweep.cases if case.baseline and case.family != "ladder" and added(case, sweep) in about]
+
+
 def findings_of(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> list[Finding]:
-    """A finding for each case that measures a claim, i.e. adds to its baseline the technique that it's about, or all
-    the parts of that, and nothing else; one that isn't measured for a claim that no case measures."""
+    """A finding for each case that measures a claim; one that isn't measured for a claim that no case measures."""
     findings = []
     for claim in claims:
         rows = [row for row in techniques if claim.id in row.claims]
-        about = [{row.name} for row in rows] + [set(row.parts) for row in rows if row.parts]
-        cases = [case for case in sweep.cases
-                 if case.baseline and case.family != "ladder" and added(case, sweep) in about
-                 and says(claim, case, sweep)]
-        findings += [find(claim, case, idle(case, sweep, techniques)) for case in cases] or [find(claim, None)]
+        cases = [case for case in cases_about(rows, sweep) if says(claim, case, sweep)]
+        findings += [find(claim, case, idle(case, sweep, techniques) or too_small(claim, case, sweep, techniques))
+                     for case in cases] or [find(claim, None)]
     return findings

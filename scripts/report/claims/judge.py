@@ -9,9 +9,9 @@ from .. import figures
 from ..format import times
 from ..records import ReportError
 from . import dry_runs, findings, outcomes, rank_speeds
-from .outcomes import OVERSTATED, RIGHT, UNTESTED, Outcome
+from .outcomes import OVERSTATED, RIGHT, UNTESTED, Part
 from .stated import ARITHMETIC, STEP_TIME, UNJUDGED, Claim, Technique, figure_text, is_figure
-from .verdicts import Measurement, Verdicts, brief, of_case
+from .verdicts import Measurement, Verdicts, beside_no_figure, brief, of_case
 
 # {the beginning of an id: why those claims are untested}
 REASONS = {begin: why
@@ -24,7 +24,8 @@ NO_CASE = "no record of a case that says"
 @dataclasses.dataclass
 class Row:
     """One claim. decided: the measurement that decided it, in a few words; untested: what of it is not, and why; sums:
-    what is wrong with its own arithmetic; evidence: all that it claims and that was measured, whether or not it decided."""
+    what is wrong with its own arithmetic; evidence: all that it claims and that was measured, whether or not it decided;
+    found: of each part or figure that something was found of, in words."""
 
     id: str
     text: str
@@ -34,6 +35,7 @@ class Row:
     untested: list[str] = dataclasses.field(default_factory=list)
     sums: str = ""
     evidence: list[str] = dataclasses.field(default_factory=list)
+    found: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def claimed_text(entry: dict, settings: bool = False) -> str:
@@ -111,13 +113,15 @@ class Judge:
         parts |= speeds
         timed = self.timed(entry["id"]) if "time" in parts else None
         if timed:
-            parts["time"] = timed.outcome
+            parts["time"] = Part(timed.outcome, brief(timed))
         evidence = [f"{found} ({dry_runs.how_found(entry['id'])})", *filter(None, [speed])]
         evidence += [f"{one.text}; beside the dry runs, decides nothing" + (" but the time" if timed in one.findings else "")
                      for one in self.measurements(entry["id"])]
-        untested = [f"{part} is not measured here" for part, outcome in parts.items() if outcome is None]
+        untested = [f"{name} is not measured here" for name, part in parts.items() if part.outcome is None]
         decided = "; ".join(filter(None, [found, speed, timed and brief(timed), by_outcome(parts)]))
-        return make_row(entry, parts.values(), decided, untested, evidence)
+        row = make_row(entry, [part.outcome for part in parts.values()], decided, untested, evidence)
+        row.found = {name: part.found for name, part in parts.items() if part.found}
+        return row
 
     def timed(self, claim: str) -> findings.Finding | None:
         """The time that a sweep measured of all parts of the technique together; None where it decides nothing."""
@@ -126,7 +130,7 @@ class Judge:
                  and finding.claim.measure == STEP_TIME and finding.case.name in whole]
         return found[0] if found else None
 
-    def speeds(self, entry: dict) -> tuple[str, dict[str, Outcome]]:
+    def speeds(self, entry: dict) -> tuple[str, dict[str, Part]]:
         """The speed of ranks where the claim names one."""
         claimed = entry.get("figures", {}).get("speed_percent")
         names = [row.name for row in self.techniques if entry["id"] in row.claims]
@@ -153,7 +157,9 @@ class Judge:
         evidence = [f"{bytes_} bytes a parameter: `{name}` on {', '.join(titles)}"
                     for bytes_, of in held.items() for name, titles in of.items()]
         found = [outcomes.of_need(float(bytes_), claimed) for bytes_ in held]
-        return make_row(entry, found, "; ".join(decided), [], evidence)
+        row = make_row(entry, found, "; ".join(decided), [], evidence)
+        row.found = {"bytes_per_parameter": ", ".join(held)}
+        return row
 
     def by_crossover(self, entry: dict) -> Row | None:
         """Whether sparse attention is faster than flash attention beyond the sequence that the claim names."""
@@ -185,7 +191,9 @@ class Judge:
             return make_row(entry, [], "", [f"every case lies outside of the claim: {outside}"], evidence)
         found = [finding.outcome for finding in said.findings if finding.outcome] + [None] * len(missing)
         decided = "; ".join(filter(None, [said.best.brief, said.tally])) if said.best else ""
-        return make_row(entry, found, decided, [f"{figure}: {why}" for figure, why in missing.items()], evidence)
+        row = make_row(entry, found, decided, [f"{figure}: {why}" for figure, why in missing.items()], evidence)
+        row.found = {name: text for name, value in entry["figures"].items() if (text := said.of_figure(figure_text(name, value)))}
+        return row
 
     def not_measured(self, entry: dict, said: Verdicts) -> dict[str, str]:
         seen = {finding.claim.figure for finding in said.findings}
@@ -196,12 +204,14 @@ class Judge:
     def unmeasured(self, entry: dict) -> Row:
         begins = [begin for begin in REASONS if entry["id"].startswith(begin)]
         reason = REASONS[max(begins, key=len)] if begins else NO_CASE if entry.get("figures") else NO_FIGURE
-        return make_row(entry, [], "", [reason], [])
+        rows = [row for row in self.techniques if entry["id"] in row.claims]
+        cases = [(sweep, case) for sweep in self.sweeps for case in findings.cases_about(rows, sweep) if case.pairs]
+        return make_row(entry, [], "", [reason], [beside_no_figure(*one) for one in cases])
 
 
-def by_outcome(parts: dict[str, Outcome]) -> str:
+def by_outcome(parts: dict[str, Part]) -> str:
     """"right: fp32, bf16; overstated: fp8"; "" where all parts have one outcome."""
-    known = {part: outcome for part, outcome in parts.items() if outcome}
+    known = {name: part.outcome for name, part in parts.items() if part.outcome}
     if len(set(known.values())) < 2:
         return ""
     return "; ".join(f"{word}: {', '.join(part for part, outcome in known.items() if outcome == word)}"

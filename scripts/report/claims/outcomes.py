@@ -1,5 +1,6 @@
 """The words of a verdict: of one figure, and of all figures of a claim together."""
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ..figures import Interval
 
@@ -8,6 +9,13 @@ IN_PART, BOTH_WAYS, UNTESTED = "right in part", "off both ways", "untested"
 VERDICTS = (RIGHT, IN_PART, OVERSTATED, UNDERSTATED, BOTH_WAYS, UNTESTED)
 # Of one figure: RIGHT, OVERSTATED or UNDERSTATED; None: not decided.
 Outcome = str | None
+
+
+class Part(NamedTuple):
+    """A part of a claim: what is known of it, and what was found, in words; "" where the whole claim's words say it."""
+
+    outcome: Outcome
+    found: str = ""
 
 
 def widened(low: float, high: float) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from .stated import Guides, Technique, read_guides, read_techniques
 CLAIMS = pathlib.Path(__file__).resolve().parents[3] / "train/predict/techniques/claims.yaml"
 
 
+CLAIMS_PAGE = "claims.md"  # the name of such a page, beside its records
 TITLE = "What guides claim, and what was measured"
 RULE = (
     "A figure is **right** in a case if all of its measured interval lies within what is claimed (a single figure is a range "
@@ -28,8 +29,9 @@ RULE = (
     "right in some cases alone, or untested; **off both ways** if none is right, one is overstated and another "
     "understated; **untested** if nothing decides it. A verdict is of the models and the machine measured here. Whether the "
     "claim's own sums add up is another matter and stands in a column of its own.",
-    "A case counts only where the technique acts. Three kinds do not: sizes that the claim does not name, models with too few "
-    "layers to tell different amounts of recomputation apart, and combinations of which one part alone peaks as low. "
+    "A case counts only where the technique acts. Four kinds do not: sizes that the claim does not name, models with too few "
+    "layers to tell different amounts of recomputation apart, combinations of which one part alone peaks as low, and, for a saving "
+    "of the whole peak by what is done to activations, models whose activations are a smaller part of the peak than that. "
     "Then dry runs of a deeper model decide, whose peaks are exact. Claims of bytes or arithmetic alone are held against dry "
     "runs of their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the "
     "whole peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves "

@@ -23,9 +23,10 @@ def beside_whole(sweeps: list[figures.Sweep], name: str) -> dict[str, figures.In
     return found
 
 
-def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, outcomes.Outcome]]:
+def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, outcomes.Part]]:
     """What was found, in words, and the outcome over each link; None: the interval is too wide, or nothing is known."""
     if not speeds:
-        return "", {"its speed": None}
+        return "", {"its speed": outcomes.Part(None)}
     text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{percent(one)} {place}" for place, one in speeds.items())
-    return text, {f"its speed {place}": outcomes.of_interval(claimed, claimed, one, True) for place, one in speeds.items()}
+    return text, {f"its speed {place}": outcomes.Part(outcomes.of_interval(claimed, claimed, one, True), percent(one))
+                  for place, one in speeds.items()}

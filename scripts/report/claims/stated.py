@@ -131,10 +131,19 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def unit_of(name: str) -> str:
+    """The ending of a figure's name that says its unit."""
+    return next((end for end in UNITS if name.endswith(end)), "")
+
+
+def value_text(name: str, value: object) -> str:
+    """("memory_saved_percent", [60, 80]) as "60 to 80 %"."""
+    return f"{shown(value)}{UNITS.get(unit_of(name), '')}"
+
+
 def figure_text(name: str, value: object) -> str:
     """("memory_saved_percent", [60, 80]) as "memory saved 60 to 80 %"."""
-    ending = next((end for end in UNITS if name.endswith(end)), "")
-    return f"{name.removesuffix(ending).replace('_', ' ')} {shown(value)}{UNITS.get(ending, '')}"
+    return f"{name.removesuffix(unit_of(name)).replace('_', ' ')} {value_text(name, value)}"
 
 
 def is_figure(name: str) -> bool:

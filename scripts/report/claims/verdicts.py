@@ -51,6 +51,14 @@ def of_case(sweep: Sweep, case: Case, findings: list[Finding]) -> Measurement:
     return Measurement(name, f"{name}{setting_text(case)}: {'; '.join(said)}{outside}", findings, len(case.pairs))
 
 
+def beside_no_figure(sweep: Sweep, case: Case) -> str:
+    """What a case measured of a claim that names no figure."""
+    time = step_time(case)
+    said = ["saves " + ", ".join(f"{percent(saved)} of {of}" for of, saved in savings(case).items())]
+    said += [f"{STEP_TIME} {time.value:z.0f} % (one round)" if case.one_round else f"{STEP_TIME} {percent(time)}"] if time else []
+    return f"`{case.name}` on {sweep.title}{setting_text(case)}: {'; '.join(said)}"
+
+
 def setting_text(case: Case) -> str:
     """", 6 layers, 8 × 256 tokens": the setting of the baseline, as far as the record says."""
     base = case.pairs[0][1] if case.pairs else case.any
@@ -125,6 +133,14 @@ class Verdicts:
         """The measurement that decides most figures, in most rounds."""
         deciding = [one for one in self.inside if one.decided]
         return max(deciding, key=lambda one: (len(one.decided), one.rounds), default=None)
+
+    def of_figure(self, figure: str) -> str:
+        """What was found of one figure where it is decided, else where it is known best; "" where nothing was."""
+        known = [(one, finding) for one in self.inside for finding in one.measured if finding.claim.figure == figure]
+        best = max(known, key=lambda pair: (pair[1].outcome is not None, pair[0] is self.best, pair[0].rounds), default=None)
+        if best is None:
+            return ""
+        return brief(best[1]) + (f" ({best[1].undecided})" if best[1].undecided else "")
 
     @property
     def tally(self) -> str:

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Writes results/guides.md: every table of the guides in its own rows and columns, claimed beside ours, from the records and dry runs
+in the folders of results that have a page of claims.
+
+example: scripts/guides_page.py --techniques mine/techniques.json
+"""
+import own_python  # noqa: F401, first: it takes .venv's Python
+import argparse
+import pathlib
+import sys
+
+from report.claims import dry_runs, guide_tables, page
+from report.records import ReportError
+from report.rendering import to_markdown
+
+RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
+PAGE = RESULTS / "guides.md"
+
+
+def made(techniques: pathlib.Path) -> str:
+    judged = {}
+    for folder in sorted(path.parent for path in RESULTS.glob(f"*/{page.CLAIMS_PAGE}")):
+        inputs = page.read_inputs(folder, techniques, page.CLAIMS)
+        cases = sum(len(sweep.cases) for sweep in inputs.sweeps)
+        judged[folder.name] = cases, page.judge(inputs, dry_runs.read(folder / "dry_runs.json"))
+    richest = sorted(judged, key=lambda name: -judged[name][0])
+    return to_markdown(guide_tables.blocks({name: judged[name][1] for name in richest}, page.read_guides(page.CLAIMS).entries))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--techniques", type=pathlib.Path, required=True, help="what 'moelab techniques --json' prints")
+    arguments = parser.parse_args()
+    try:
+        PAGE.write_text(made(arguments.techniques))
+    except (ReportError, OSError) as error:
+        print(f"guides_page: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The tables of the guides in their own rows and columns, each figure beside what was found here. tables.yaml says which claim
+stands in which row, and which of its figures in which column."""
+import dataclasses
+import pathlib
+
+import yaml
+
+from ..document import Heading, Items, Table, Text
+from . import dry_runs, page
+from .judge import REASONS, Row
+from .outcomes import UNTESTED
+from .stated import Technique, shown, value_text
+
+TABLES = yaml.safe_load((pathlib.Path(__file__).parent / "tables.yaml").read_text())
+NONE = "not measured"
+# What a figure says there is more of, and what below 0.
+WORDS = {"slowdown_percent": ("more time", "less time"), "speed_percent": ("more tokens/s", "fewer tokens/s"),
+         "slowdown_factor": ("the time", ""), "reduction_factor": ("less", "")}
+INTRO = ("Every table of the guides that the project grew from, in its own rows and columns. claimed: the figure of the guide; ours: "
+         "what the records and dry runs of this folder say; –: the guide has none. What decided it links to all that was measured, and the "
+         "words of the verdicts are explained there. Figures of memory are exact; times and speeds are of two CPU cores.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What is known of one claim: its row of a page of claims, and the folder of results that has the page."""
+
+    row: Row
+    folder: str
+
+    def ours(self, names: list[str]) -> str:
+        """What was found of the first of these figures or parts that anything was found of."""
+        return next((self.row.found[name] for name in names if name in self.row.found), "")
+
+    @property
+    def link(self) -> str:
+        return f"[{self.row.id}]({self.folder}/{page.CLAIMS_PAGE}#{self.row.id})"
+
+
+def best(judged: dict[str, page.Judged]) -> dict[str, Found]:
+    """Of several folders the one that knows most of a claim, by its id; of equals the first."""
+    known: dict[str, Found] = {}
+    for folder, one in judged.items():
+        for row in one.rows:
+            if row.id not in known or weight(row) > weight(known[row.id].row):
+                known[row.id] = Found(row, folder)
+    return known
+
+
+def weight(row: Row) -> tuple:
+    return row.verdict != UNTESTED, -len(row.untested), len(row.found)
+
+
+def claimed(figures: dict, names: list[str]) -> str:
+    """The first of these figures that the guide names, as a cell under the guide's own heading."""
+    name = next((name for name in names if name in figures), "")
+    if not name:
+        return "–"
+    value, (more, less) = figures[name], WORDS.get(name, ("", ""))
+    if name.endswith("_factor"):
+        return f"{shown(value)} × {more}".strip()
+    if isinstance(value, (int, float)) and value < 0:
+        return f"{value_text(name, -value)} {less}"
+    return f"{value_text(name, value)} {more}".strip()
+
+
+def command(claim: str, techniques: list[Technique]) -> str:
+    """What would measure the claim: the harness for a technique, the run itself for a preset; "" where nothing is claimed to measure."""
+    rows = [row for row in techniques if claim in row.claims]
+    if rows:
+        return f"build/dev/bin/bench_tradeoff --only {','.join(row.name for row in rows)} --out mine/records.jsonl data.path=FOLDER"
+    runs = list(dry_runs.DRY_CLAIMS[claim].runs.values()) if claim in dry_runs.DRY_CLAIMS else []
+    return " ".join(["build/dev/bin/moelab train", *runs[-1], "data.path=FOLDER"]) if runs else ""
+
+
+def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
+    """A line on what is not measured of a row, and what would."""
+    call = "" if found.row.untested[:1] and found.row.untested[0] in REASONS.values() else command(found.row.id, techniques)
+    would = f"; `{call}` would, in as many rounds as it needs" if call else ""
+    return [f"{label}: {'; '.join(found.row.untested)}{would}"] if found.row.untested else []
+
+
+def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], techniques: list[Technique]) -> list:
+    rows = {label: known[claim] for label, claim in spec["rows"].items()}
+    figures = {label: entries[claim].get("figures", {}) for label, claim in spec["rows"].items()}
+    # A column of settings, of which nothing was measured in any row, has no second column.
+    measured = {column for column, names in spec["columns"].items() if any(one.ours(names) for one in rows.values())}
+    headings = ["", *(head for column in spec["columns"]
+                      for head in ([f"{column}, claimed", f"{column}, ours"] if column in measured else [column])),
+                "verdict", "what decided it"]
+    lines = []
+    for label, one in rows.items():
+        cells = [label]
+        for column, names in spec["columns"].items():
+            said = claimed(figures[label], names)
+            cells += [said, one.ours(names) or ("–" if said == "–" else NONE)] if column in measured else [said]
+        lines.append([*cells, f"**{one.row.verdict}**", f"{one.row.decided or NONE} {one.link}"])
+    left = [line for label, one in rows.items() for line in missing(label, one, techniques)]
+    return [Heading(3, spec["title"]), Table("", headings, lines, tuple(headings)),
+            *([Text("Not measured:"), Items(left)] if left else [])]
+
+
+def blocks(judged: dict[str, page.Judged], entries: list[dict]) -> list:
+    """judged: by the name of the folder of results, the richest first."""
+    known, by_id = best(judged), {entry["id"]: entry for entry in entries}
+    first = next(iter(judged.values()))
+    found = [Heading(1, "The guides' tables, claimed beside ours"), Text(INTRO)]
+    for guide, title in first.guides.items():
+        own = [spec for spec in TABLES if spec["guide"] == guide]
+        found += [Heading(2, title), *(block for spec in own for block in table_of(spec, by_id, known, first.techniques))]
+    sources = [f"{folder}: {'; '.join(one.sources)}" for folder, one in judged.items()]
+    return [*found, Heading(2, "Where the figures come from"), Items(sources),
+            Text("Made by `scripts/guides_page.py --techniques FILE` of `claims.yaml`, the records and the dry runs in these folders; no figure "
+                 "is typed.")]

@@ -1,0 +1,72 @@
+"""The guides' tables in their own rows and columns: claimed figures, what was found, and what would measure the rest."""
+import pathlib
+import sys
+
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report import document  # noqa: E402
+from report.claims import guide_tables, page, stated  # noqa: E402
+from report.claims.judge import Row  # noqa: E402
+
+ENTRIES = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
+
+
+def test_every_table_is_of_claims_that_exist_and_columns_name_their_figures():
+    for spec in guide_tables.TABLES:
+        assert {claim.partition(".")[0] for claim in spec["rows"].values()} == {spec["guide"]}
+        figures = set().union(*(ENTRIES[claim].get("figures", {}) for claim in spec["rows"].values()))
+        for column, names in spec["columns"].items():
+            assert figures & set(names) or column in ("added arithmetic", "empty the cache every"), (spec["title"], column)
+
+
+@pytest.mark.parametrize("figures, text", [
+    ({"memory_saved_percent": [60, 80]}, "60 to 80 %"), ({"slowdown_percent": 20}, "20 % more time"), ({}, "–"),
+    ({"slowdown_percent": -10}, "10 % less time"), ({"slowdown_factor": [2, 3]}, "2 to 3 × the time"), ({"parameters_gb": 28}, "28 GB"),
+    ({"reduction_factor": 1.5}, "1.5 × less"), ({"speed_percent": -15}, "15 % fewer tokens/s"), ({"batch": 12}, "12")])
+def test_a_claimed_figure_in_words(figures, text):
+    assert guide_tables.claimed(figures, ["speed_percent", *figures]) == text
+
+
+def row(claim: str, verdict: str = "right", found: dict | None = None, untested: list | None = None) -> Row:
+    return Row(claim, "t", "c", verdict, "by a case" if found else "", untested or [], found=found or {})
+
+
+def made(rows: list[Row], spec: dict, techniques: list | None = None) -> list:
+    known = {one.id: guide_tables.Found(one, "a-machine") for one in rows}
+    return guide_tables.table_of(spec, ENTRIES, known, techniques or [])
+
+
+SPEC = {"guide": "nemo", "title": "T", "columns": {"memory": ["memory_saved_percent"], "speed": ["slowdown_percent"], "note": ["layers"]},
+        "rows": {"first": "nemo.gradient_checkpointing", "second": "nemo.activation_checkpointing"}}
+
+
+def test_each_column_stands_beside_what_was_found_and_settings_stand_alone():
+    blocks = made([row("nemo.gradient_checkpointing", found={"memory_saved_percent": "saves 20 %", "slowdown_percent": "11 % more time"}),
+                   row("nemo.activation_checkpointing", "right in part", {"memory_saved_percent": "saves 19 %"},
+                       ["slowdown 15 %: one round alone"])], SPEC, [stated.Technique("x", [], ["nemo.activation_checkpointing"])])
+    table = blocks[1]
+    assert table.headings == ["", "memory, claimed", "memory, ours", "speed, claimed", "speed, ours", "note", "verdict", "what decided it"]
+    assert table.rows[0][:6] == ["first", "50 %", "saves 20 %", "20 % more time", "11 % more time", "–"]
+    assert table.rows[1][3:7] == ["15 % more time", "not measured", "0, 4, 8, 12", "**right in part**"]
+    assert table.rows[0][-1] == "by a case [nemo.gradient_checkpointing](a-machine/claims.md#nemo.gradient_checkpointing)"
+    (left,) = [block for block in blocks if isinstance(block, document.Items)]
+    assert left.texts == ["second: slowdown 15 %: one round alone; `build/dev/bin/bench_tradeoff --only x --out mine/records.jsonl "
+                          "data.path=FOLDER` would, in as many rounds as it needs"]
+
+
+def test_of_several_machines_the_one_that_knows_most_of_a_claim():
+    def judged(*rows: Row) -> page.Judged:
+        return page.Judged(list(rows), [], {"a": "A"}, [])
+    best = guide_tables.best({"one": judged(row("a.b", "untested", untested=["x"]), row("a.c", found={"y": "1"})),
+                              "two": judged(row("a.b", found={"y": "2"}), row("a.c", found={"y": "3"}))})
+    assert {claim: found.folder for claim, found in best.items()} == {"a.b": "two", "a.c": "one"}
+
+
+def test_a_preset_is_measured_by_training_it():
+    assert guide_tables.command("ava.gpu_rtx_3090", []) == \
+        "build/dev/bin/moelab train --config moe-100m --preset gpu-rtx3090 data.path=FOLDER"
+    assert guide_tables.command("ava.oom_at_step_0", []) == ""
