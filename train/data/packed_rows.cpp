@@ -51,7 +51,7 @@ Batch PackedRows::allocate(int64_t count) const {
   return {rows(at::kLong), rows(at::kLong), rows(at::kInt)};
 }
 
-void PackedRows::fill(int64_t first, Batch& batch) const {
+bool PackedRows::fill(int64_t first, Batch& batch, const std::function<bool()>& stop) const {
   batch.tokens.zero_();
   batch.targets.fill_(-1);
   batch.documents.fill_(-1);
@@ -60,6 +60,7 @@ void PackedRows::fill(int64_t first, Batch& batch) const {
   std::vector<int64_t> window;
   batch.filled = 0;
   for (int64_t n = first; n < first + batch.tokens.size(0); ++n) {
+    if (stop()) return false;
     for (const Sample& sample : order_->row(n).passages)
       row.add(sources_[sample.source].tokens, passages_[sample.source][static_cast<size_t>(sample.window)],
               window);
@@ -67,6 +68,7 @@ void PackedRows::fill(int64_t first, Batch& batch) const {
     row = {row.tokens + options_.row, row.targets + options_.row, row.documents + options_.row};
   }
   batch.room = document_room(batch.documents, options_.longest);
+  return true;
 }
 
 }  // namespace moelab

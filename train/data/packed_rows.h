@@ -25,7 +25,7 @@ class PackedRows : public RowSource {
   PackedRows(std::vector<Source> sources, const PackingOptions& options);
 
   Batch allocate(int64_t count) const override;
-  void fill(int64_t first, Batch& batch) const override;
+  bool fill(int64_t first, Batch& batch, const std::function<bool()>& stop) const override;
   int64_t filled(int64_t first, int64_t count) const override { return order_->filled(first, count); }
 
  private:

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 
 // B rows, S tokens of the sequence.
 namespace moelab {
@@ -24,8 +25,9 @@ class RowSource {
   // Memory for `count` rows; pinned if the source was asked to, which calls CUDA.
   virtual Batch allocate(int64_t count) const = 0;
   // Fills a batch from allocate() with the rows from `first` on; makes no CUDA calls and does not set
-  // `share`. Throws UserError if a shard became unreadable.
-  virtual void fill(int64_t first, Batch& batch) const = 0;
+  // `share`. False: `stop`, asked before each row, was true, and rows are missing. Throws UserError if a
+  // shard became unreadable.
+  virtual bool fill(int64_t first, Batch& batch, const std::function<bool()>& stop) const = 0;
   // Tokens in rows [first, first + count), without padding.
   virtual int64_t filled(int64_t first, int64_t count) const = 0;
 };

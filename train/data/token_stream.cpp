@@ -32,19 +32,25 @@ Batch allocate_windows(int64_t rows, int64_t sequence, bool pinned = false) {
   return {at::empty({rows, sequence}, ids), at::empty({rows, sequence}, ids)};
 }
 
-void gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, const Batch& batch) {
+bool never() { return false; }
+
+// False: `stop`, asked before each row, was true.
+bool gather(const std::vector<Source>& sources, const std::vector<Sample>& samples, const Batch& batch,
+            const std::function<bool()>& stop = never) {
   const int64_t sequence = batch.tokens.size(1);
   auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
   auto* targets = batch.targets.mutable_data_ptr<int64_t>();
   const auto row_bytes = static_cast<size_t>(sequence) * sizeof(int64_t);
   std::vector<int64_t> window(static_cast<size_t>(sequence) + 1);
   for (const Sample& sample : samples) {
+    if (stop()) return false;
     sources[sample.source].tokens.copy(sample.window * sequence, window);
     std::memcpy(tokens, window.data(), row_bytes);
     std::memcpy(targets, window.data() + 1, row_bytes);
     tokens += sequence;
     targets += sequence;
   }
+  return true;
 }
 
 class WindowRows : public RowSource {
@@ -56,12 +62,12 @@ class WindowRows : public RowSource {
         pinned_(pinned) {}
 
   Batch allocate(int64_t count) const override { return allocate_windows(count, sequence_, pinned_); }
-  void fill(int64_t first, Batch& batch) const override {
+  bool fill(int64_t first, Batch& batch, const std::function<bool()>& stop) const override {
     const int64_t count = batch.tokens.size(0);
     std::vector<Sample> samples;
     samples.reserve(static_cast<size_t>(count));
     for (int64_t n = first; n < first + count; ++n) samples.push_back(order_.at(n));
-    gather(sources_, samples, batch);
+    return gather(sources_, samples, batch, stop);
   }
   int64_t filled(int64_t, int64_t count) const override { return count * sequence_; }
 
@@ -99,8 +105,12 @@ std::unique_ptr<const RowSource> window_rows(std::vector<Source> sources, int64_
   return std::make_unique<WindowRows>(std::move(sources), sequence, seed, pinned);
 }
 
-TokenStream::TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead)
-    : rows_(std::move(rows)), rows_per_step_(rows_per_step), prefetch_(ahead.workers * ahead.batches) {
+TokenStream::TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead,
+                         std::function<bool()> stop)
+    : rows_(std::move(rows)),
+      rows_per_step_(rows_per_step),
+      prefetch_(ahead.workers * ahead.batches),
+      asked_to_stop_(stop ? std::move(stop) : never) {
   TORCH_CHECK(rows_per_step >= 1 && ahead.batches >= 0 && (ahead.workers >= 1 || ahead.batches == 0),
               "TokenStream of ", rows_per_step, " rows, ", ahead.workers, " workers, ", ahead.batches,
               " batches");
@@ -161,7 +171,8 @@ Batch TokenStream::await(std::unique_lock<std::mutex>& lock, Slot& slot) {
 
 Batch TokenStream::load(const Request& request, Batch batch) const {
   const int64_t step = request.step * rows_per_step_;
-  rows_->fill(step + request.first, batch);
+  const auto stop = [this] { return stop_ || asked_to_stop_(); };
+  if (!rows_->fill(step + request.first, batch, stop)) return {};
   if (batch.documents.defined()) {
     batch.share =
         static_cast<double>(batch.filled) / static_cast<double>(rows_->filled(step, rows_per_step_));

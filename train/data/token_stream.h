@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -33,7 +34,10 @@ struct ReadAhead {
 // Memory is allocated by that thread: workers make no CUDA calls, which could disturb a step being captured.
 class TokenStream {
  public:
-  TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead);
+  // `stop`: asked by any thread before each row. Once it is true, read() may return a batch without tensors:
+  // however slowly rows come, the reader and the workers leave after the row that is under way.
+  TokenStream(std::unique_ptr<const RowSource> rows, int64_t rows_per_step, ReadAhead ahead,
+              std::function<bool()> stop = {});
   // With window_rows and one worker. sequence, rows_per_step >= 1; prefetch >= 0 batches.
   TokenStream(Dataset data, int64_t sequence, int64_t rows_per_step, int64_t seed, int64_t prefetch);
   ~TokenStream();
@@ -64,6 +68,7 @@ class TokenStream {
 
   const std::unique_ptr<const RowSource> rows_;
   const int64_t rows_per_step_, prefetch_;  // prefetch_: batches of all workers together
+  const std::function<bool()> asked_to_stop_;
 
   std::vector<Request> current_, previous_;  // reads of the current step so far, and of the whole step before
   int64_t foreseen_ = 0;
@@ -71,7 +76,7 @@ class TokenStream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Slot>> planned_;  // in the order of expected reads
-  bool stop_ = false;
+  std::atomic<bool> stop_ = false;             // the stream ends
   std::vector<std::thread> workers_;
 };
 

@@ -30,8 +30,7 @@ std::unique_ptr<Trainer::GraphStep> Trainer::make_graph() const {
 Trainer::GraphStep::GraphStep(c10::Device device) : graph(device), live(make_capturable_step(device)) {}
 
 void Trainer::CapturedStep::run() {
-  if (stop_asked()) return;
-  fill_places();
+  if (stop_asked() || !fill_places()) return;
   write_capturable_step(graph().live,
                         capturable_step(trainer_.optimizer_.next_step(trainer_.lr_), report_.loss_scale));
   graph().graph.run([this] { trainer_.run_step(*this); });
@@ -41,13 +40,14 @@ void Trainer::CapturedStep::run() {
 }
 
 // Copies the step's batches from the loader's memory into their tensors; queued before the graph.
-void Trainer::CapturedStep::fill_places() {
+bool Trainer::CapturedStep::fill_places() {
   GraphStep& g = graph();
   const int64_t A = trainer_.micro_batches(), B = report_.micro_batch;
   g.reports.assign(A, {});
   std::vector<double> shares;
   for (int64_t i = 0; i < A; ++i) {
     const Batch batch = trainer_.batches_(step_, i * B, B);
+    if (!was_read(batch)) return false;
     if (!g.tokens_ABS.defined()) {
       const auto places = batch.tokens.options().device(trainer_.device_).pinned_memory(false);
       g.tokens_ABS = at::empty({A, B, batch.tokens.size(1)}, places);
@@ -67,6 +67,7 @@ void Trainer::CapturedStep::fill_places() {
     shares.push_back(g.reports[i].share);
   }
   g.share_A.copy_(at::tensor(shares, at::kFloat), /*non_blocking=*/true);
+  return true;
 }
 
 // Attention's shapes follow from the room for documents: where more of them come, the step is captured again.

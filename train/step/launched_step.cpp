@@ -8,9 +8,16 @@ namespace moelab {
 
 bool Trainer::StepForm::stop_asked() { return report_.interrupted = stop_ && stop_(); }
 
+bool Trainer::StepForm::was_read(const Batch& batch) {
+  if (batch.tokens.defined()) return true;
+  TORCH_CHECK(stop_asked(), "a micro-batch was not read, and nobody has asked the run to stop");
+  return false;
+}
+
 Batch Trainer::LaunchedStep::batch(int64_t i) {
   const int64_t rows = report_.micro_batch;
   batch_ = trainer_.batches_(step_, i * rows, rows);
+  if (!was_read(batch_)) return {};
   MicroBatchReport& own = read_[i];
   own.share = trainer_.share_of_step(batch_);
   own.count(batch_, trainer_.settings_.attention.span());

@@ -18,7 +18,7 @@ class Trainer::StepForm {
 
   // Whether the step is to end before its next micro-batch.
   virtual bool stopped() = 0;
-  // Micro-batch i, on the device.
+  // Micro-batch i, on the device; without tensors when the run was asked to stop while it was read.
   virtual Batch batch(int64_t i) = 0;
   // Its share of the step, () fp32.
   virtual at::Tensor share(int64_t i) = 0;
@@ -35,6 +35,8 @@ class Trainer::StepForm {
 
  protected:
   bool stop_asked();
+  // Whether the micro-batch was read. If not, the step is interrupted.
+  bool was_read(const Batch& batch);
   // Adds a micro-batch of each data-parallel rank to the report, in rank order; `own` is this rank's.
   void add_to_report(const MicroBatchReport& own);
   // A micro-batch's losses, left on the device: (4) fp32, as MicroBatchReport::take_losses() takes them.
@@ -94,7 +96,7 @@ class Trainer::CapturedStep : public StepForm {
 
  private:
   GraphStep& graph() { return *trainer_.graph_; }
-  void fill_places();
+  bool fill_places();  // false: the run was asked to stop first
   void make_room(int64_t room);
   void read_outcome();
 };

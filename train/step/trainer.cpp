@@ -284,7 +284,12 @@ bool Trainer::run_passes(StepForm& form) {
   }
   for (int64_t i = ranks_.rank(); i < micro_batches(); i += ranks_.size()) {
     if (form.stopped()) return false;
-    const LossParts parts = forward(form.batch(i));
+    LossParts parts;
+    if (const Batch batch = form.batch(i); batch.tokens.defined()) {
+      parts = forward(batch);
+    } else {
+      return false;
+    }
     backward(parts, form.share(i));
     form.take_losses(i, parts);
   }

@@ -29,7 +29,8 @@
 
 namespace moelab {
 
-// Rows [first, first + count) of optimizer step `step`.
+// Rows [first, first + count) of optimizer step `step`; without tensors when the run was asked to stop before
+// all of them were read.
 using BatchSource = std::function<Batch(int64_t step, int64_t first, int64_t count)>;
 
 // Mean cross entropy in nats over batches 0 … count-1, dropless, without gradients. NaN once `stop` (polled

@@ -17,7 +17,7 @@ constexpr int64_t kRow = 24, kEnd = 60000;
 
 Batch read(const RowSource& rows, int64_t first, int64_t count) {
   Batch batch = rows.allocate(count);
-  rows.fill(first, batch);
+  EXPECT_TRUE(rows.fill(first, batch, [] { return false; }));
   return batch;
 }
 
@@ -41,6 +41,16 @@ class PackedRowsTest : public testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(PackedRowsTest, LeaveBetweenRowsWhenAskedTo) {
+  const auto packed = rows();
+  Batch batch = packed->allocate(4);
+  int asked = 0;
+  EXPECT_FALSE(packed->fill(10, batch, [&] { return ++asked == 3; }));
+  EXPECT_EQ(asked, 3);
+  EXPECT_TRUE(at::equal(batch.tokens.narrow(0, 0, 2), read(*packed, 10, 2).tokens));
+  EXPECT_TRUE(batch.targets.narrow(0, 2, 2).eq(-1).all().item<bool>()) << "rows were read after that";
+}
 
 TEST_F(PackedRowsTest, DocumentsStandOneBehindAnotherWithTheirTargets) {
   const auto packed = rows();

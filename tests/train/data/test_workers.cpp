@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -53,11 +55,12 @@ class Watched : public RowSource {
     counts_.allocated_elsewhere += elsewhere();
     return rows_->allocate(count);
   }
-  void fill(int64_t first, Batch& batch) const override {
+  bool fill(int64_t first, Batch& batch, const std::function<bool()>& stop) const override {
     counts_.filled_elsewhere += elsewhere();
     const int64_t before = Counted::of_this_thread();
-    rows_->fill(first, batch);
+    const bool filled = rows_->fill(first, batch, stop);
     counts_.allocations_in_fill += Counted::of_this_thread() - before;
+    return filled;
   }
   int64_t filled(int64_t first, int64_t count) const override { return rows_->filled(first, count); }
 
@@ -97,6 +100,70 @@ class Workers : public testing::Test {
 };
 
 TEST_F(Workers, AllocateNothingForWindows) { expect_no_allocations(window_rows(sources(), kRow, 1)); }
+
+TEST_F(Workers, LeaveBetweenWindowsWhenAskedTo) {
+  const auto windows = window_rows(sources(), kRow, 1);
+  Batch batch = windows->allocate(4), whole = windows->allocate(4);
+  EXPECT_TRUE(windows->fill(10, whole, [] { return false; }));
+  batch.tokens.fill_(-1);
+  int asked = 0;
+  EXPECT_FALSE(windows->fill(10, batch, [&] { return ++asked == 3; }));
+  EXPECT_EQ(asked, 3);
+  EXPECT_TRUE(at::equal(batch.tokens.narrow(0, 0, 2), whole.tokens.narrow(0, 0, 2)));
+  EXPECT_TRUE(batch.tokens.narrow(0, 2, 2).eq(-1).all().item<bool>()) << "rows were read after that";
+}
+
+// A slow disk: each row of `count` takes until the reader is asked to stop, or kForever.
+class SlowRows : public RowSource {
+ public:
+  static constexpr std::chrono::seconds kForever{5};
+  // `patient`: this thread's rows come at once.
+  SlowRows(std::atomic<int64_t>& begun, bool patient) : begun_(begun), patient_(patient) {}
+
+  Batch allocate(int64_t count) const override { return {at::zeros({count, 1}), at::zeros({count, 1})}; }
+  bool fill(int64_t, Batch& batch, const std::function<bool()>& stop) const override {
+    if (patient_ && std::this_thread::get_id() == maker_) return true;
+    for (int64_t row = 0; row < batch.tokens.size(0); ++row) {
+      if (stop()) return false;
+      ++begun_;
+      const auto end = std::chrono::steady_clock::now() + kForever;
+      while (!stop() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    }
+    return true;
+  }
+  int64_t filled(int64_t, int64_t count) const override { return count; }
+
+ private:
+  std::atomic<int64_t>& begun_;
+  bool patient_;
+  std::thread::id maker_ = std::this_thread::get_id();
+};
+
+TEST(SlowReader, IsLeftAfterTheRowUnderWayWhenTheRunIsToStop) {
+  for (const ReadAhead ahead : {ReadAhead{1, 0}, ReadAhead{2, 2}}) {
+    const int64_t readers = 1 + (ahead.batches > 0 ? ahead.workers : 0);
+    std::atomic<int64_t> begun{0};
+    std::atomic<bool> asked{false};
+    {
+      TokenStream stream(std::make_unique<SlowRows>(begun, false), 4, ahead, [&] { return asked.load(); });
+      auto batch = std::async(std::launch::async, [&] { return stream.read(0, 0, 4); });
+      while (begun < readers) std::this_thread::yield();
+      asked = true;
+      EXPECT_FALSE(batch.get().tokens.defined());
+    }
+    EXPECT_EQ(begun, readers) << ahead.workers << " workers, " << ahead.batches << " batches";
+  }
+}
+
+TEST(SlowReader, DoesNotHoldUpTheEndOfItsStream) {
+  std::atomic<int64_t> begun{0};
+  {
+    TokenStream stream(std::make_unique<SlowRows>(begun, true), 4, {1, 1});
+    EXPECT_TRUE(stream.read(0, 0, 4).tokens.defined());
+    while (begun < 1) std::this_thread::yield();
+  }
+  EXPECT_EQ(begun, 1);
+}
 
 TEST_F(Workers, AllocateNothingForPackedRows) {
   expect_no_allocations(std::make_unique<PackedRows>(sources(), PackingOptions{kRow, 8, 8, kEnd, 5}));

@@ -210,6 +210,22 @@ TEST_P(GraphStep, StopsBeforeAStep) {
   EXPECT_EQ(trainer.optimizer().steps().front(), 2);
 }
 
+TEST_P(GraphStep, StopsWhileAMicroBatchIsReadAndGoesOn) {
+  const Settings s = settings_with({}, CudaGraphs::step);
+  bool asked = false;
+  const auto batches = [&, read = test::random_batches(s)](int64_t step, int64_t first, int64_t rows) {
+    return asked ? Batch{} : read(step, first, rows);
+  };
+  Trainer trainer(s, device(), batches), clean(s, device(), test::random_batches(s));
+  trainer.step(0);
+  clean.step(0);
+  asked = true;
+  int polls = 0;  // the first is before the step
+  EXPECT_TRUE(trainer.step(1, [&] { return ++polls == 2; }).interrupted);
+  asked = false;
+  EXPECT_EQ(trainer.step(1).loss, clean.step(1).loss);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, GraphStep, ::testing::Values(at::kCPU, at::kCUDA), [](const auto& info) {
   return std::string(info.param == at::kCUDA ? "Cuda" : "Cpu");
 });

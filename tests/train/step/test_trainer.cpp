@@ -82,6 +82,25 @@ TEST(Trainer, StopsBetweenMicroBatchesWithNothingUpdated) {
   for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(test::bitwise_equal(after[i], before[i]));
 }
 
+TEST(Trainer, StopsWhileAMicroBatchIsReadWithNothingUpdated) {
+  Settings s = small_settings();
+  s.train.accumulation = 3;
+  int reads = 0;
+  bool asked = false;
+  const auto batches = [&, read = random_batches(s)](int64_t step, int64_t first, int64_t rows) {
+    asked = ++reads == 3;
+    return asked ? Batch{} : read(step, first, rows);
+  };
+  Trainer trainer(s, at::kCPU, batches);
+  const auto before = weights(trainer);
+  EXPECT_TRUE(trainer.step(0, [&] { return asked; }).interrupted);
+  EXPECT_EQ(reads, 3);
+  const auto after = weights(trainer);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(test::bitwise_equal(after[i], before[i]));
+  reads = 2;
+  EXPECT_THROW(trainer.step(0), c10::Error) << "no batch, and nobody asked";
+}
+
 TEST(Trainer, ASmallBudgetThrowsAndLosesNothing) {
   install_allocators();
   const Settings s = small_settings();

@@ -9,8 +9,20 @@
 #include "train/checkpoint/huggingface/convert.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/commands/run_state.h"
+#include "train/program/commands/stop_signal.h"
 
 namespace moelab {
+
+namespace {
+
+// One rank alone leaves a step while it waits for data. Of several, the others wait for what this one
+// computes.
+std::function<bool()> stop_of_reading(const DataRanks& ranks) {
+  if (ranks.control->size() > 1) return {};
+  return [] { return StopSignal::received() != nullptr; };
+}
+
+}  // namespace
 
 RunModel::RunModel(const Settings& settings, const Dataset& data, c10::Device device,
                    std::function<bool()> stop, DataRanks ranks)
@@ -22,7 +34,7 @@ RunModel::RunModel(const Settings& settings, const Dataset& data, c10::Device de
       samples_(settings, data),
       stream_(open_rows(settings, data, device),
               settings.train.micro_batch * settings.train.accumulation * ranks.size(),
-              {settings.data.workers, settings.data.prefetch}) {}
+              {settings.data.workers, settings.data.prefetch}, stop_of_reading(ranks)) {}
 
 void RunModel::open(int64_t update_bytes) {
   const auto read = [this](int64_t step, int64_t first, int64_t count) {

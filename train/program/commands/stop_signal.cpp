@@ -1,11 +1,13 @@
 #include "train/program/commands/stop_signal.h"
 
+#include <atomic>
 #include <csignal>
 
 namespace moelab {
 namespace {
 
-volatile std::sig_atomic_t received_signal = 0;
+std::atomic<int> received_signal = 0;  // written by a signal's handler, read by any thread
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void note(int signal) {
   received_signal = signal;
@@ -21,7 +23,8 @@ void StopSignal::listen() {
 }
 
 const char* StopSignal::received() {
-  return received_signal == SIGINT ? "SIGINT" : received_signal == SIGTERM ? "SIGTERM" : nullptr;
+  const int signal = received_signal;
+  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : nullptr;
 }
 
 }  // namespace moelab

@@ -5,6 +5,9 @@
 #include <csignal>
 
 #include "tests/train/program/commands/budget_run.h"
+#include "train/program/commands/open_run.h"
+#include "train/program/commands/run_model.h"
+#include "train/program/commands/stop_signal.h"
 
 namespace moelab::test {
 namespace {
@@ -72,6 +75,22 @@ TEST_F(StopTest, SavesWhatWasTrainedWithinAMicroBatch) {
     EXPECT_EQ(resumed.code, 0) << resumed.error;
     EXPECT_EQ(state_hash(name, 5), state_hash("undisturbed", 5)) << name;
   }
+}
+
+// The signal comes between the question before the micro-batch and the first of its rows.
+TEST_F(StopTest, LeavesTheMicroBatchThatItWaitsFor) {
+  const Settings settings = settings_of("model", {"train.micro_batch=2"});
+  const Dataset data = open_data(settings);
+  int asked = 0;
+  RunModel model(settings, data, c10::kCPU, [&] { return ++asked > 1; });
+  model.open(0);
+  StopSignal::listen();
+  std::raise(SIGTERM);
+  EXPECT_TRUE(model.step(0).interrupted);
+  EXPECT_EQ(asked, 2);
+  StopSignal::listen();
+  asked = 0;
+  EXPECT_FALSE(model.step(0).interrupted) << "a step of one micro-batch asks once";
 }
 
 }  // namespace
