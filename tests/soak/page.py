@@ -2,6 +2,10 @@
 import store
 
 MEETINGS = ("before the first save", "between saves", "in a save")
+GOALS = {"kills": 10_000, "steps": 10_000, "long": 30_000, "readers": 100_000}
+MANY_INPUTS, INPUTS = 50_000_000, 5_000_000  # of each target of the fuzzer
+FUZZED_MOST = ("safetensors", "shard", "manifest")
+SANITIZERS = {"asan": "ASan and UBSan", "tsan": "ThreadSanitizer"}
 
 
 def table(header: list[str], rows: list[list]) -> str:
@@ -24,14 +28,15 @@ def kills_text(records: list[dict]) -> str:
         sums = store.sums(own)
         rows.append([f"`{cell}`", sums["kills"], *(sums[where] for where in MEETINGS), sums["stops"], sums["chains"],
                      sum(len(record["failures"]) for record in own)])
+    several = store.sums([record for record in records if record.get("ranks", 1) > 1])
     return f"""## Kills
 
 A training is killed by SIGKILL at random moments, and each resumption is the next victim; one disturbance in ten is a
 SIGTERM, after which the training must save and end within 5 s and a micro-batch. At the end of each chain, every step's
 numbers and the last checkpoint's tensors are compared with those of a training that nobody disturbed.
 
-**{total["kills"]:,} kills ({total["in a save"]:,} of them left a save half done) and {total["stops"]:,} stops in {total["chains"]:,} chains;
-{wrong or "nothing"} wrong.**
+**{total["kills"]:,} kills of {GOALS["kills"]:,} that are the goal ({total["in a save"]:,} of them left a save half done,
+{several["kills"]:,} were of several ranks), and {total["stops"]:,} stops, in {total["chains"]:,} chains; {wrong or "nothing"} wrong.**
 
 {table(["technique", "kills", *MEETINGS, "stops", "chains", "wrong"], rows)}
 """
@@ -40,26 +45,28 @@ numbers and the last checkpoint's tensors are compared with those of a training 
 def disks_text(records: list[dict]) -> str:
     rows = []
     for cell, own in by_cell(records).items():
-        calls = max(record.get("calls", 0) for record in own)
-        rows.append([cell, calls or "", store.sums(own)["faults"], sum(len(record["failures"]) for record in own)])
+        calls, sums = max(record.get("calls", 0) for record in own), store.sums(own)
+        rows.append([cell, calls or "", sums["faults"], sums["refused"] or "", sum(len(record["failures"]) for record in own)])
     return f"""## Disks
 
-Each call on a file below a training's checkpoints fails, once in each of as many trainings; or the checkpoints' disk is
-full, takes no writes or loses its folder while the training goes on. The training must succeed or name the mistake in one
-line, with exit code 2. The next must go on from the last checkpoint that had its name, and end with the bits of a training
-that nobody disturbed.
+Each call on a file below a training's checkpoints fails, once in each of as many trainings: trainings that save, and trainings
+that go on from a checkpoint ("resumed"). Or the checkpoints' disk is full, takes no writes or loses its folder while the
+training goes on. The training must succeed or name the mistake in one line, with exit code 2. The next must go on from the last
+checkpoint that had its name, which is named again if it was set aside because it could not be read, and end with the bits of a
+training that nobody disturbed. The goal is every call that can fail so. Refused: the machine did not permit to mount the small disk.
 
-{table(["fault", "calls that can fail so", "faults", "wrong"], rows)}
+{table(["fault", "calls that can fail so", "faults", "refused", "wrong"], rows)}
 """
 
 
 def inputs_text(records: list[dict]) -> str:
-    rows = [[f"`{cell}`", store.sums(own)["inputs"], sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
+    rows = [[f"`{cell}`", store.sums(own)["inputs"], MANY_INPUTS if cell in FUZZED_MOST else INPUTS,
+             sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Inputs
 
 Readers of files that others may have made, fuzzed by libFuzzer under ASan and UBSan (`scripts/fuzz.sh`).
 
-{table(["reader", "inputs", "wrong"], rows)}
+{table(["reader", "inputs", "goal", "wrong"], rows)}
 """
 
 
@@ -73,8 +80,8 @@ does; then budgets with room, until the micro-batch has grown back. At every ste
 allocator's blocks, which never pass the budget. Loss and gradient norm of every step, and the last weights and optimizer
 state, have the bits of a training that is given the same micro-batches and no budget.
 
-**{total["steps"]:,} steps, {total["changes"]:,} changes of the micro-batch and {total["refusals"]:,} steps that were refused memory and
-repeated, in {len(records):,} trainings; {wrong or "nothing"} wrong.**
+**{total["steps"]:,} steps of {GOALS["steps"]:,} that are the goal, {total["changes"]:,} changes of the micro-batch and
+{total["refusals"]:,} steps that were refused memory and repeated, in {len(records):,} trainings; {wrong or "nothing"} wrong.**
 """
 
 
@@ -83,7 +90,7 @@ def readers_text(records: list[dict]) -> str:
     return f"""## Readers of the Python scripts
 
 Valid files in which a field or some bytes were changed. Each must be read, or refused by the reader's own error, within a
-second of CPU time.
+second of CPU time. {store.sums(records)["inputs"]:,} inputs of {GOALS["readers"]:,} that are the goal.
 
 {table(["file of", "inputs", "wrong"], rows)}
 """
@@ -127,8 +134,8 @@ def long_text(records: list[dict]) -> str:
         rows.append([found["steps"], *changes, f"{found['cost_ratio']:.3f}", "; ".join(record["failures"]) or "nothing"])
     return f"""## Long training
 
-moe-pico, from a tenth to nine tenths of its steps; then the CPU time of its steps over those of a fresh training, taken in
-turns (the median of ten).
+moe-pico, from a tenth to nine tenths of its steps, of which {GOALS["long"]:,} are the goal; then the CPU time of its steps over
+those of a fresh training, taken in turns (the median of ten).
 
 {table(["steps", "resident memory", "file handles", "allocated bytes", "late over fresh", "wrong"], rows)}
 """
@@ -156,9 +163,49 @@ trained on the CPU. The loss must stay finite and fall, and the peak be the pred
 """
 
 
+def not_run(records: list[dict], sanitizer: str) -> str:
+    """The test programs that no run under the sanitizer has tried."""
+    own = [record for record in records if record["sanitizer"] == sanitizer]
+    tried = {record["cell"] for record in own}
+    left = [f"`{name}`" for name in (own[-1]["programs"] if own else []) if name not in tried]
+    return f"Not run under {SANITIZERS[sanitizer]}: {', '.join(left)}." if left else ""
+
+
+def sanitizers_text(records: list[dict]) -> str:
+    latest = {(record["sanitizer"], record["cell"]): record for record in records}
+    rows = [[SANITIZERS[sanitizer], f"`{cell}`", record["counts"].get("tests", 0), "; ".join(record["failures"]) or "nothing", record["commit"]]
+            for (sanitizer, cell), record in latest.items()]
+    left = "\n".join(line for sanitizer in SANITIZERS if (line := not_run(records, sanitizer)))
+    return f"""## Sanitizers
+
+Test programs built with sanitizers and run by `scripts/sanitize.sh`; the last run of each counts. LibTorch is not instrumented:
+what goes wrong inside it is not seen, nor, under ThreadSanitizer, what only its code orders or accesses.
+
+{table(["sanitizer", "test program", "tests", "found", "commit"], rows)}
+
+{left}
+"""
+
+
+def beside_goals(records: list[dict]) -> str:
+    """What was counted of each part that has a goal, also where that is nothing."""
+    def counted(part: str, count: str) -> int:
+        return store.sums([record for record in records if record["part"] == part])[count]
+
+    return table(["counted", "so far", "goal"], [
+        ["kills", counted("kills", "kills"), GOALS["kills"]],
+        ["calls on files that failed", counted("disks", "faults"), "every call"],
+        ["inputs of the fuzzer", counted("inputs", "inputs"), f"{MANY_INPUTS:,} or {INPUTS:,} of each reader"],
+        ["inputs of the Python readers", counted("readers", "inputs"), GOALS["readers"]],
+        ["steps with drawn budgets", counted("memory", "steps"), GOALS["steps"]],
+        ["steps of long trainings", counted("long", "steps"), GOALS["long"]],
+        ["tests under sanitizers", counted("sanitizers", "tests"), "every test program"]])
+
+
 def text(records: list[dict]) -> str:
     parts = {"kills": kills_text, "disks": disks_text, "inputs": inputs_text, "memory": memory_text,
-             "readers": readers_text, "long": long_text, "streams": streams_text, "races": races_text, "filled": filled_text}
+             "readers": readers_text, "long": long_text, "streams": streams_text, "races": races_text, "filled": filled_text,
+             "sanitizers": sanitizers_text}
     commits = list(dict.fromkeys(record["commit"] for record in records))
     machines = list(dict.fromkeys(record["machine"] for record in records))
     sections = [write(own) for part, write in parts.items() if (own := [record for record in records if record["part"] == part])]
@@ -166,4 +213,4 @@ def text(records: list[dict]) -> str:
         return "# Reliability\n\nNo records.\n"
     first, last = (records[k]["date"][:10] for k in (0, -1))
     return (f"# Reliability\n\nMade by `scripts/soak.sh` from {len(records):,} records, {first} to {last}; "
-            f"commits {', '.join(commits)}; {'; '.join(machines)}.\n\n" + "\n".join(sections))
+            f"commits {', '.join(commits)}; {'; '.join(machines)}.\n\n{beside_goals(records)}\n\n" + "\n".join(sections))

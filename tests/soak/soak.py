@@ -3,6 +3,7 @@
 Work is done in pieces: first the cells that have been counted least with this program. What an interruption cuts off is not
 counted, the next call goes on. Exit code 1: something went wrong, in this call or in an earlier one on the same commit."""
 import argparse
+import functools
 import os
 import pathlib
 import re
@@ -54,8 +55,8 @@ class Soak:
             self.cells = {name: self.cells[name] for name in arguments.cell}
         self.until = time.monotonic() + 60 * arguments.minutes
 
-    def least(self, part: str, cells, count: str) -> str:
-        """The cell that was counted least with this program's commit."""
+    def least(self, part: str, cells, count: str = "") -> str:
+        """The cell that was counted least with this program's commit; without a count, the one that had the fewest pieces."""
         done = {cell: 0 for cell in cells}
         for record in store.records(self.store.path):
             if record["part"] == part and record["commit"] == self.commit and record["cell"] in done:
@@ -76,16 +77,24 @@ class Soak:
         cell = self.least("kills", self.cells, "kills")
         self.seed += 1
         counts, failures = kills.run_chain(self.program, self.data, self.work / "chain", self.cells[cell], KILLS_IN_A_PIECE, self.seed)
-        self.report("kills", cell, counts, failures, seed=self.seed)
+        self.report("kills", cell, counts, failures, seed=self.seed, ranks=self.cells[cell]["ranks"])
+
+    @functools.cached_property
+    def undisturbed(self) -> disks.Undisturbed:
+        return disks.Undisturbed(self.program, self.data, self.work / "disks")
 
     def disks(self) -> None:
-        cell = self.least("disks", [*disks.FAULTS, *disks.EVENTS], "faults")
-        undisturbed = disks.Undisturbed(self.program, self.data, self.work / "disks")
+        left = [*disks.EVENTS, *(cell for cell in disks.CELLS if self.calls_left(cell))]
+        cell = self.least("disks", left)
         if cell in disks.EVENTS:
-            self.report("disks", cell, *disks.fail_disk(undisturbed, cell))
+            self.report("disks", cell, *disks.fail_disk(self.undisturbed, cell))
             return
-        counts, failures = disks.fail_calls(undisturbed, cell, self.done("disks", cell, "faults"), FAULTS_IN_A_PIECE)
-        self.report("disks", cell, counts, failures, calls=len(undisturbed.numbers(cell)))
+        counts, failures = disks.fail_calls(self.undisturbed, cell, self.done("disks", cell, "faults"), FAULTS_IN_A_PIECE)
+        self.report("disks", cell, counts, failures, calls=len(self.undisturbed.numbers(cell)))
+
+    def calls_left(self, cell: str) -> int:
+        """Calls that have not yet failed so."""
+        return len(self.undisturbed.numbers(cell)) - self.done("disks", cell, "faults")
 
     def inputs(self) -> None:
         target = self.least("inputs", FUZZ_TARGETS, "inputs")

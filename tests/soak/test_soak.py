@@ -15,6 +15,7 @@ import page
 import programs
 import pytest
 import readers
+import sanitizers
 import store
 from peers import commit_of
 
@@ -74,16 +75,34 @@ def last_call(undisturbed: disks.Undisturbed, name: str, of: str) -> int:
                                              ("EINTR", "rename", "step-8.tmp"), ("short write", "write", "manifest.json")])
 def test_a_call_that_fails_leaves_the_last_checkpoint(undisturbed, fault, name, of):
     number = last_call(undisturbed, name, of)
-    assert disks.saved_before(undisturbed.calls, number) == 4
+    assert disks.saved_before(undisturbed.calls, number, 0) == 4
     assert disks.fail_call(undisturbed, fault, number) == []
+
+
+# In a training that goes on: its checkpoint is read, or set aside whole.
+@pytest.mark.parametrize("fault, name", [("EIO", "read"), ("EIO", "mmap"), ("ENOSPC", "flock"), ("short read", "read")])
+def test_a_call_that_fails_while_it_goes_on_loses_nothing(undisturbed, fault, name):
+    cell = fault + disks.RESUMED
+    numbers = [number for number in undisturbed.numbers(cell) if undisturbed.resumed_calls[number - 1].startswith(f"{name} ")]
+    assert disks.fail_call(undisturbed, cell, numbers[-1]) == []
+
+
+def test_each_call_fails_once_and_is_counted_so(undisturbed, monkeypatch):
+    failed = []
+    monkeypatch.setattr(disks, "fail_call", lambda undisturbed, cell, number: failed.append(number) or [])
+    numbers = undisturbed.numbers("short write")
+    assert disks.fail_calls(undisturbed, "short write", 0, 3) == ({"faults": 3}, [])
+    assert disks.fail_calls(undisturbed, "short write", 3, 1000) == ({"faults": len(numbers) - 3}, [])
+    assert failed == numbers
 
 
 @pytest.mark.parametrize("event", disks.EVENTS)
 def test_a_disk_that_fails_leaves_the_last_checkpoint(undisturbed, event):
     counts, failures = disks.fail_disk(undisturbed, event)
     assert failures == []
-    if not counts:
+    if counts == {"refused": 1} and event != "vanished folder":
         pytest.skip("mounting a small tmpfs is not permitted here")
+    assert counts == {"faults": 1}
 
 
 def test_a_lost_checkpoint_and_other_bits_are_found(undisturbed, tmp_path):
@@ -138,6 +157,43 @@ def test_a_reader_that_fails_otherwise_is_found(monkeypatch):
     assert failures and "JSONDecodeError" in failures[0] and failures[0].startswith("seed 1, input ")
 
 
+FAULTY = {
+    "asan": ("address,undefined", "int* p = new int[2]; volatile int i = 2; p[i] = 1; delete[] p;",
+             "ERROR: AddressSanitizer: heap-buffer-overflow"),
+    "tsan": ("thread", "int n = 0; std::thread other([&] { ++n; }); ++n; other.join();",
+             "WARNING: ThreadSanitizer: data race"),
+}
+
+
+@pytest.mark.parametrize("sanitizer", FAULTY)
+@pytest.mark.parametrize("faulty", [True, False])
+def test_what_a_sanitizer_finds_is_read(tmp_path, sanitizer, faulty):
+    flag, code, expected = FAULTY[sanitizer]
+    main = f'{code if faulty else ""} std::puts("[==========] 3 tests from 1 test suite ran. (1 ms total)");'
+    (tmp_path / "main.cpp").write_text(f"#include <cstdio>\n#include <thread>\nint main() {{ {main} }}\n")
+    subprocess.run(["g++", f"-fsanitize={flag}", "-pthread", tmp_path / "main.cpp", "-o", tmp_path / "main"], check=True)
+    test = {"name": "made", "command": [str(tmp_path / "main")], "properties": []}
+    counts, failures = sanitizers.run(test, sanitizer, tmp_path / "log")
+    assert len(failures) == faulty and all(expected in text for text in failures), failures
+    assert counts == ({} if faulty and sanitizer == "asan" else {"tests": 3})
+
+
+def test_a_test_that_fails_under_a_sanitizer_and_one_that_says_nothing_are_found():
+    printed = "[  FAILED  ] Safetensors.Reads (3 ms)\n[==========] 7 tests from 2 test suites ran. (9 ms total)\n"
+    assert sanitizers.judge(printed, 1) == ({"tests": 7}, ["[  FAILED  ] Safetensors.Reads"])
+    assert sanitizers.judge("", 0) == ({}, ["exit code 0: "])
+
+
+def test_the_page_names_what_no_sanitizer_ran(tmp_path):
+    kept = store.Store(tmp_path / "soak.jsonl", "abc")
+    for failures in (["a race"], []):
+        kept.add("sanitizers", "test_io", {"tests": 9}, failures, sanitizer="tsan", programs=["test_io", "test_data"])
+    text = page.text(store.records(tmp_path / "soak.jsonl"))
+    assert "| ThreadSanitizer | `test_io` | 9 | nothing | abc |" in text and "a race" not in text
+    assert "Not run under ThreadSanitizer: `test_data`." in text
+    assert "| kills | 0 | 10,000 |" in text and "| tests under sanitizers | 18 | every test program |" in text
+
+
 @pytest.mark.parametrize("path", sorted((programs.ROOT / "results").glob("*/soak.jsonl")), ids=lambda path: path.parent.name)
 def test_committed_counts_have_their_page(path):
     assert path.with_name("reliability.md").read_text() == page.text(store.records(path))
@@ -157,6 +213,6 @@ def test_the_cell_that_was_counted_least_comes_first_and_the_page_sums_up(tmp_pa
     said = soak(tmp_path, "--minutes=0.01", "--part=kills", "--cell=lion", "--cell=sgd", "--seed=3")
     assert said.startswith("kills sgd: ")
     text = (tmp_path / "reliability.md").read_text()
-    assert "**2,020 kills (" in text and "| `lion` | 10 | 0 | 0 | 10 | 0 | 1 | 0 |" in text and "1 wrong.**" in text
+    assert "**2,020 kills of 10,000 " in text and "| `lion` | 10 | 0 | 0 | 10 | 0 | 1 | 0 |" in text and "1 wrong.**" in text
     before.add("kills", "lion", {}, ["what went wrong"])
     soak(tmp_path, "--minutes=0", "--part=kills", code=1)

@@ -9,7 +9,11 @@ namespace moelab {
 
 std::optional<FileDescriptor> lock_folder(const std::filesystem::path& folder) {
   FileDescriptor lock(folder, O_RDONLY | O_DIRECTORY);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+  int code = 0;
+  do {
+    code = ::flock(lock.get(), LOCK_EX | LOCK_NB);
+  } while (code != 0 && errno == EINTR);
+  if (code != 0 && errno == EWOULDBLOCK) return std::nullopt;
   return lock;
 }
 

@@ -3,12 +3,15 @@
 //   MOELAB_FAULT_FOLDER   the folder, an absolute path
 //   MOELAB_FAULT_LOG      a file that gets a line "NAME PATH" for each call
 //   MOELAB_FAULT_CALL     the number of the call that fails, from 1; 0: none
-//   MOELAB_FAULT_ERRNO    the error that it fails with; 0: none, a write that takes half of its bytes;
+//   MOELAB_FAULT_ERRNO    the error that it fails with; 0: none, a write or read that takes half of its
+//   bytes;
 //                         -1: none, the process stops (SIGSTOP) and makes the call when it is continued
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,6 +89,27 @@ EXPORTED ssize_t write(int fd, const void* data, size_t size) {
   const bool fails = fd > STDERR_FILENO && chosen("write", path_of(fd));
   if (fails && errno != 0) return -1;
   return real<ssize_t(int, const void*, size_t)>("write")(fd, data, fails ? (size + 1) / 2 : size);
+}
+
+EXPORTED ssize_t read(int fd, void* data, size_t size) {
+  const bool fails = fd > STDERR_FILENO && chosen("read", path_of(fd));
+  if (fails && errno != 0) return -1;
+  return real<ssize_t(int, void*, size_t)>("read")(fd, data, fails ? (size + 1) / 2 : size);
+}
+
+EXPORTED void* mmap(void* at, size_t size, int access, int flags, int fd, off_t offset) noexcept {
+  if (fd >= 0 && chosen("mmap", path_of(fd))) return MAP_FAILED;
+  return real<void*(void*, size_t, int, int, int, off_t)>("mmap")(at, size, access, flags, fd, offset);
+}
+
+EXPORTED int flock(int fd, int operation) noexcept {
+  if (chosen("flock", path_of(fd))) return -1;
+  return real<int(int, int)>("flock")(fd, operation);
+}
+
+EXPORTED int fstat(int fd, struct stat* into) noexcept {
+  if (chosen("fstat", path_of(fd))) return -1;
+  return real<int(int, struct stat*)>("fstat")(fd, into);
 }
 
 EXPORTED int fsync(int fd) {
