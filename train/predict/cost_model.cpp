@@ -6,6 +6,8 @@
 
 #include "moe/settings/error.h"
 #include "train/settings/assign.h"
+#include "train/settings/common_names.h"
+#include "train/settings/presets/presets.h"
 
 namespace moelab {
 namespace {
@@ -100,8 +102,10 @@ std::vector<std::string> cost_devices() {
 const CostModel& cost_model(const std::string& device) {
   for (const CostModel& model : cost_models())
     if (model.device == device) return model;
+  const std::string preset = by_common_name(device, names_of(run_presets()));
   throw UserError("--device " + device + ": nothing is known of its speed" +
-                  did_you_mean(device, cost_devices()));
+                  (preset.empty() ? did_you_mean(device, cost_devices())
+                                  : "; for a card of its memory give --preset " + preset));
 }
 
 const CostModel& cost_model_of_card(std::string_view card) {

@@ -7,6 +7,7 @@
 #include "train/predict/link.h"
 #include "train/program/command_texts.h"
 #include "train/settings/assign.h"
+#include "train/settings/common_names.h"
 #include "train/settings/convert.h"
 
 namespace moelab {
@@ -16,9 +17,10 @@ namespace {
 // part alone is named.
 void refuse_dashes(const std::string& given, const std::string& option) {
   const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  const std::string common = by_common_name(name, setting_keys());
   std::string keys;
   for (const std::string& key : setting_keys()) {
-    if (name.empty() || (key != name && !key.ends_with("." + name))) continue;
+    if (name.empty() || (key != name && key != common && !key.ends_with("." + name))) continue;
     const std::string value = given.size() > option.size() ? given.substr(option.size()) : "=VALUE";
     keys += (keys.empty() ? "" : " or ") + key + value;
   }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "moe/settings/error.h"
+#include "train/settings/common_names.h"
 #include "train/settings/for_each_field.h"
 #include "train/settings/presets/presets.h"
 
@@ -79,9 +80,13 @@ std::string nearest(std::string_view name, const std::vector<std::string>& candi
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  const std::string best = nearest(name, candidates);
-  // With more letters wrong than right another word was meant, which the candidates do not have.
-  return best.empty() || 2 * distance_to(best, name) > name.size() ? "" : "; did you mean " + best + "?";
+  std::string best = by_common_name(name, candidates);
+  if (best.empty()) {
+    best = nearest(name, candidates);
+    // With more letters wrong than right another word was meant, which the candidates do not have.
+    if (best.empty() || 2 * distance_to(best, name) > name.size()) return "";
+  }
+  return "; did you mean " + best + "?";
 }
 
 std::vector<std::string> setting_keys() {

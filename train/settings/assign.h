@@ -31,8 +31,9 @@ void assign(Settings& settings, const Assignment& assignment);
 // The candidate with the smallest edit distance to `name`, the first among equals; empty without candidates.
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
-// "; did you mean NEAREST?", or the empty string where no candidate is near: more of the name's letters would
-// be wrong than right.
+// "; did you mean NEAREST?", with the candidate that other trainers call so (common_names.h) before the
+// nearest; the empty string where no candidate is near: more of the name's letters would be wrong than
+// right.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
 // All dotted keys, and all groups, in order.

@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "train/settings/assign.h"
+#include "train/settings/common_names.h"
 #include "train/settings/for_each_field.h"
+#include "train/settings/presets/presets.h"
 
 namespace moelab {
 namespace {
@@ -54,6 +57,31 @@ TEST(Nearest, IsSuggestedWhereItIsNear) {
   EXPECT_EQ(did_you_mean("mixtral", names), "; did you mean mixtral-8x7b?");
   EXPECT_EQ(did_you_mean("--epochs", names), "");
   EXPECT_EQ(did_you_mean("x", {}), "");
+}
+
+TEST(Nearest, WhatOtherTrainersCallItIsKnown) {
+  const std::vector<std::string> keys = setting_keys(), presets = names_of(run_presets());
+  for (const auto& [name, key] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"batch_size", "train.micro_batch"},
+                                                                  {"train.batch-size", "train.micro_batch"},
+                                                                  {"learning_rate", "optim.lr"},
+                                                                  {"lr", "optim.lr"},
+                                                                  {"epochs", "train.steps"},
+                                                                  {"--max_steps", "train.steps"}})
+    EXPECT_EQ(did_you_mean(name, keys), std::string("; did you mean ") + key + "?") << name;
+  EXPECT_EQ(did_you_mean("8GB", presets), "; did you mean gpu-8gb?");
+  EXPECT_EQ(did_you_mean("RTX 3070", presets), "; did you mean gpu-8gb?");
+  EXPECT_EQ(did_you_mean("batch_size", presets), "");  // a setting is no preset
+}
+
+// A name that leads nowhere would never be proposed.
+TEST(Nearest, EveryCommonNameLeadsToOneOfOurs) {
+  std::vector<std::string> ours = setting_keys();
+  for (const std::string& preset : names_of(run_presets())) ours.push_back(preset);
+  for (const auto& [common, name] : common_names()) {
+    EXPECT_NE(std::find(ours.begin(), ours.end(), name), ours.end()) << common;
+    EXPECT_EQ(by_common_name(common, ours), name);
+  }
 }
 
 }  // namespace
