@@ -44,6 +44,20 @@ def two_steps(shards, tmp_path_factory) -> pathlib.Path:
     return run
 
 
+@pytest.mark.parametrize("arguments, why", [
+    (["run.dir={0}/file"], "run.dir={0}/file: {0}/file is a file; give a folder"),
+    (["run.dir={0}/file/below"], "{0}/file is a file"),
+    (["checkpoint.dir={0}/file"], "checkpoint.dir={0}/file: "),
+    (["--resume", "latest"], "--resume latest: there is no checkpoint in {0}/run/checkpoints; leave --resume out to start"),
+    (["--resume", "{0}/none"], "--resume {0}/none: no such folder")])
+def test_a_folder_that_cannot_be_used_is_named_before_anything_is_said(shards, tmp_path, arguments, why):
+    (tmp_path / "file").write_text("mine")
+    done = train(shards, tmp_path / "run", *[one.format(tmp_path) for one in arguments])
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done
+    assert done.stderr.startswith("moelab: ") and why.format(tmp_path) in done.stderr, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def used(two_steps, tmp_path) -> pathlib.Path:
     """A folder with a run of two steps, and with files that are not the run's."""

@@ -102,9 +102,12 @@ Communicator* checkpoint_ranks(Ranks& ranks) {
 
 // What rank 0 finds in run.dir holds for all ranks.
 void refuse_used_folder(const Settings& settings, const TrainOptions& options, Communicator& control) {
-  if (options.overwrite) return;
-  const std::string found = control.rank() == 0 ? run_in_the_way(settings, options.resume) : "";
-  const std::string reason = of_first_rank(control, found);
+  const auto found = [&] {
+    std::string reason = no_folder(settings);
+    if (reason.empty()) reason = nothing_to_resume(settings, options.resume);
+    return reason.empty() && !options.overwrite ? run_in_the_way(settings, options.resume) : reason;
+  };
+  const std::string reason = of_first_rank(control, control.rank() == 0 ? found() : "");
   if (!reason.empty()) throw SharedMistake(reason);
 }
 

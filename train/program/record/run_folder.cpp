@@ -70,6 +70,29 @@ bool goes_on_in_folder(const Settings& settings, const std::string& resume) {
          (!resume.empty() && same_folder(fs::path(resume) / "..", settings.checkpoint.dir));
 }
 
+std::string no_folder(const Settings& settings) {
+  for (const auto& [key, folder] :
+       {std::pair("run.dir", settings.run.dir), std::pair("checkpoint.dir", settings.checkpoint.dir)}) {
+    std::error_code error;
+    fs::path existing = folder;
+    while (existing.has_parent_path() && !fs::exists(existing, error) && existing != existing.parent_path())
+      existing = existing.parent_path();
+    if (fs::exists(existing, error) && !fs::is_directory(existing, error))
+      return std::string(key) + "=" + folder + ": " + existing.string() +
+             " is a file; give a folder, which may be new";
+  }
+  return "";
+}
+
+std::string nothing_to_resume(const Settings& settings, const std::string& resume) {
+  std::error_code error;
+  if (resume == "latest" && list_checkpoints(settings.checkpoint.dir).empty())
+    return "--resume latest: there is no checkpoint in " + settings.checkpoint.dir +
+           "; leave --resume out to start this run, or name the run to go on with by run.name or run.dir";
+  const bool path = !resume.empty() && resume != "latest" && resume != "auto";
+  return path && !fs::exists(resume, error) ? "--resume " + resume + ": no such folder" : "";
+}
+
 std::string run_in_the_way(const Settings& settings, const std::string& resume) {
   if (goes_on_in_folder(settings, resume)) return "";
   const std::vector<int64_t> saved = list_checkpoints(settings.checkpoint.dir);

@@ -12,6 +12,13 @@ namespace moelab {
 // checkpoint.dir.
 bool goes_on_in_folder(const Settings& settings, const std::string& resume);
 
+// Why run.dir or checkpoint.dir can be no folder, one line: a file lies there. Empty: they can.
+std::string no_folder(const Settings& settings);
+
+// Why `resume` has nothing to go on from, one line: latest, and there is no checkpoint, or a folder that does
+// not exist. Empty: it may have; checkpoints are not read here.
+std::string nothing_to_resume(const Settings& settings, const std::string& resume);
+
 // Why run.dir and checkpoint.dir are not free for a run that does not go on there, one line: they hold a run,
 // which has taken a step or saved a checkpoint. Empty: they are free.
 std::string run_in_the_way(const Settings& settings, const std::string& resume);
