@@ -312,14 +312,18 @@ def prepare(args):
             shard.discard()
 
 
+def counted(count, what):
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
 def print_summary(args, meta):
     tokens, count = meta["tokens"], sum(meta["tokens"].values())
     held = meta["documents"]["validation"]
-    print(f"{args.out}: {count:,} tokens of {sum(meta['documents'].values()):,} documents from "
-          f"{meta['sources']:,} files ({meta['bytes'] / 1e6:,.1f} MB, "
+    print(f"{args.out}: {count:,} tokens of {counted(sum(meta['documents'].values()), 'document')} from "
+          f"{counted(meta['sources'], 'file')} ({meta['bytes'] / 1e6:,.1f} MB, "
           f"{meta['bytes'] / count:.2f} bytes a token)")
     print(f"  train.bin  {tokens['train']:>15,} tokens")
-    print(f"  val.bin    {tokens['validation']:>15,} tokens ({held:,} documents)" if held else
+    print(f"  val.bin    {tokens['validation']:>15,} tokens ({counted(held, 'document')})" if held else
           "  no val.bin: too few documents to set some apart; the trainer holds out the last 5 %")
     print(f"  tokenizer  {meta['tokenizer']}, {meta['vocab']:,} ids, end of text {meta['end_of_text']['id']}")
     print(f"train on it: moelab train data.path={args.out} model.vocab={meta['vocab']}")

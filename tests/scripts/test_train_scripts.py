@@ -114,7 +114,7 @@ def test_a_filled_miniature_runs(shards, tmp_path):
     done = script(tmp_path, "train_8gb", *QUICK, "--fill", "eval.batches=0", "checkpoint.keep=0", f"data.path={shards}",
                   "train.accumulation=1")  # fmt: skip
     found = summary(done, tmp_path / "runs/train_8gb-scale-1-64")
-    rows = int(re.search(r"filled: train\.micro_batch=(\d+); predicted to take .* of 8\.0 GiB, on RTX 4060", done.stderr)[1])
+    rows = int(re.search(r"filled: train\.micro_batch=(\d+); predicted to need .* of 8\.0 GiB, on RTX 4060", done.stderr)[1])
     assert rows > 40 and found["settings"]["train"]["micro_batch"] == rows
     assert found["peak_bytes"] > found["memory_limit_bytes"] / 2
     for wrong, named in ((["--config", "moe-pico", "--fill"], "memory.limit is not set"),

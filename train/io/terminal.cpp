@@ -51,14 +51,21 @@ void print_line(const std::string& line) {
   std::cout << (has_colours(STDOUT_FILENO) ? coloured(line) : line) << std::endl;
 }
 
-WorkLine::WorkLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+WorkLine::WorkLine(double every) : terminal_(::isatty(STDERR_FILENO) == 1), every_(every) {}
 
 WorkLine::~WorkLine() {
   if (terminal_) std::cerr << kClear << std::flush;
 }
 
 void WorkLine::show(const std::string& text) const {
-  if (terminal_) std::cerr << kClear << text << std::flush;
+  if (terminal_) {
+    std::cerr << kClear << text << std::flush;
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (every_ == 0 || std::chrono::duration<double>(now - shown_).count() < every_) return;
+  shown_ = now;
+  std::cerr << text << std::endl;
 }
 
 }  // namespace moelab

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -15,11 +16,11 @@ std::string coloured(std::string_view line);
 // Prints a line of a run to standard output, in colours where it takes them.
 void print_line(const std::string& line);
 
-// How far long work is: a line on standard error that each call replaces, and the destructor clears. Nothing
-// where that is no terminal.
+// How far long work is: a line on standard error that each call replaces, and the destructor clears. Where
+// that is no terminal, a line of its own every `every` seconds; 0: nothing.
 class WorkLine {
  public:
-  WorkLine();
+  explicit WorkLine(double every = 0);
   ~WorkLine();
   WorkLine(const WorkLine&) = delete;
   WorkLine& operator=(const WorkLine&) = delete;
@@ -27,6 +28,8 @@ class WorkLine {
 
  private:
   bool terminal_;
+  double every_;
+  mutable std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace moelab

@@ -41,7 +41,7 @@ FilledCard fill_card(const Settings& s) {
   add("train.sequence", s.train.sequence, full.settings.train.sequence);
   std::string changes;
   for (const auto& [key, value] : card.changes) changes += " " + key + "=" + value;
-  card.text = fmt::format("filled:{}; predicted to take {}, {:.0f} % of {}, on {}",
+  card.text = fmt::format("filled:{}; predicted to need {}, {:.0f} % of {}, on {}",
                           changes.empty() ? " as it is" : changes, human_bytes(full.needed), 100 * card.share,
                           human_bytes(limit), text_of(gpu));
   return card;

@@ -47,7 +47,7 @@ def test_what_a_gpu_reserves_for_the_winner_fits(tmp_path, words):
     done = moelab("plan", *words, "--out", out)
     assert done.returncode == 0, done.stderr
     estimate = moelab("estimate", "--config", out)  # for a Hopper GPU, whose workspaces are the largest
-    assert estimate.returncode == 0 and estimate.stdout.startswith("fits: takes "), estimate.stdout
+    assert estimate.returncode == 0 and estimate.stdout.startswith("fits: needs "), estimate.stdout
 
 
 @pytest.mark.parametrize("pinned, chosen", [(["parallel.tensor=1", "parallel.pipeline=1", "parallel.expert=1"], r"^  zero: [13]$"),

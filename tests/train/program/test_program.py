@@ -161,8 +161,8 @@ class Program(unittest.TestCase):
         model = ["estimate", "--config", "moe-pico", "--device", "cuda"]
         sizes = json.loads(self.run_program(*model, "--json").stdout)
         # the tensors fit to the byte, segments of 2 and 20 MiB around them do not, whatever is given back
-        for limit, code, verdict in ((sizes["peak_bytes"], 3, "does NOT fit: takes "),
-                                     (sizes["reserved_bytes"], 0, "fits: takes ")):
+        for limit, code, verdict in ((sizes["peak_bytes"], 3, "does not fit: needs "),
+                                     (sizes["reserved_bytes"], 0, "fits: needs ")):
             result = self.run_program(*model, f"memory.limit={limit}")
             self.assertEqual(result.returncode, code)
             self.assertIn(verdict, result.stdout)

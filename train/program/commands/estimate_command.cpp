@@ -117,7 +117,7 @@ void print_ranks(const Settings& settings, const Gpu& gpu, int64_t ranks) {
   int64_t stage = 0;
   for (const DryRun& run : zero_stages(settings, gpu, ranks)) {
     const int64_t limit = settings.memory.limit.count;
-    const char* verdict = limit == 0 ? "" : run.held() <= limit ? "  fits" : "  does NOT fit";
+    const char* verdict = limit == 0 ? "" : run.held() <= limit ? "  fits" : "  does not fit";
     std::cout << fmt::format("  {:<16}{:>20}{:>12}{:>12}{:>12}{:>16}{}\n",
                              fmt::format("parallel.zero={}", stage++), human_bytes(run.state.parameters),
                              human_bytes(run.state.gradients), human_bytes(run.state.optimizer),
@@ -260,9 +260,9 @@ void print_verdict(const Settings& settings, const Estimate& estimate) {
       fmt::format("{}, {:.0f} % of the limit of {}", human_bytes(needed),
                   100 * static_cast<double>(needed) / static_cast<double>(limit), human_bytes(limit));
   if (estimate.fits(limit))
-    std::cout << "fits: takes " << share << "; scratch inside library products comes on top\n";
+    std::cout << "fits: needs " << share << "; scratch inside library products comes on top\n";
   else
-    std::cout << "does NOT fit: takes " << share
+    std::cout << "does not fit: needs " << share
               << (needed <= limit ? ", and CUDA's context the rest of the card" : "")
               << "; moelab plan finds techniques that do\n";
 }
@@ -311,8 +311,9 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
                            settings.train.accumulation, compute + (masters ? " with fp32 masters" : ""));
   const std::string of_rank =
       settings.parallel.pipeline > 1 ? fmt::format(" of rank {}, which holds the most,", run.rank) : "";
-  std::cout << fmt::format("predicted peak {}{} on {}, from a dry run of the training step\n\nby phase\n",
-                           human_bytes(run.peak), of_rank, estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
+  std::cout << fmt::format(
+      "predicted peak of the tensors {}{} on {}, from a dry run of the training step\n\nby phase\n",
+      human_bytes(run.peak), of_rank, estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
   for (size_t i = 0; i < kPhases; ++i) {
     std::cout << fmt::format("  {:<24}{:>12}\n", phase_name(static_cast<Phase>(i)),
                              human_bytes(run.phase_peak[i]));

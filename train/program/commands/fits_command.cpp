@@ -28,6 +28,7 @@ namespace {
 constexpr const char* kLayers = "model.layers";
 constexpr const char* kBatch = "train.micro_batch";
 constexpr const char* kSequence = "train.sequence";
+constexpr double kSecondsBetweenLines = 5;
 constexpr int64_t kMostLayers = 4096, kMostRows = 1 << 16;
 constexpr int64_t kTokens = 64, kMostTokens = 1 << 20;  // steps of a sequence, and its most
 
@@ -238,7 +239,7 @@ int fits_command(const ModelCall& given) {
   const std::vector<std::string> models = models_by_size();
   std::vector<FitRow> rows;
   {
-    const WorkLine working;
+    const WorkLine working(kSecondsBetweenLines);
     for (const Gpu& card : cards()) {
       for (Stack& stack : stacks) {
         working.show(fmt::format("fits: {} of {}: {}, {}", rows.size() + 1, cards().size() * stacks.size(),

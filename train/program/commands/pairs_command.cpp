@@ -60,7 +60,8 @@ std::vector<std::vector<const Technique*>> combinations() {
 }
 
 std::vector<Prediction> predict_all(const ModelCall& call) {
-  const WorkLine working;
+  constexpr double kSecondsBetweenLines = 5;
+  const WorkLine working(kSecondsBetweenLines);
   const auto all = combinations();
   std::vector<Prediction> predictions;
   for (const std::vector<const Technique*>& parts : all) {

@@ -75,7 +75,7 @@ std::string Progress::line(const StepTaken& done, const RunRecord& record) const
   const double left = static_cast<double>(steps_ - done.step) * record.median_step_ms() / 1000;
   return fmt::format(
       "[Step {:>{}}/{}] {:>3}%  loss {:.3f}{}  lr {:.2e}  norm {:.2f}  load {:.2f}  dropped {:.1f}%{}  "
-      "{:.0f} tokens/s{}{}  {} tokens  peak {}  {}, {} left",
+      "{:.0f} tokens/s{}{}  {} tokens  peak {}  {} elapsed, {} left",
       done.step, std::to_string(steps_).size(), steps_, 100 * done.step / steps_, r.loss, bits(", ", r.loss),
       r.lr, r.gradient_norm, r.load_max_over_mean, 100 * r.dropped_fraction,
       packed_ ? fmt::format("  fill {:.1f}%", 100 * r.fill()) : "", record.median_tokens_per_second(),
@@ -105,9 +105,9 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
   const int64_t limit = settings.memory.limit.count, sharing = settings.parallel.expert;
   const std::string shared_experts =
       sharing > 1 ? fmt::format(", with {} experts each", m.experts / sharing) : "";
-  std::cout << fmt::format("{}: {} parameters, {} active a token; {} layers of width {}, {}\n", m.preset,
-                           human_count(parameter_count(m)), human_count(active_parameter_count(m)), m.layers,
-                           m.d_model, experts)
+  std::cout << fmt::format("{}: {} parameters, {} active a token; {} of width {}, {}\n", m.preset,
+                           human_count(parameter_count(m)), human_count(active_parameter_count(m)),
+                           counted(m.layers, "layer", "layers"), m.d_model, experts)
             << fmt::format("device {}, {}; compute {}, attention {}, dispatch {}, checkpoint {}\n",
                            device.str(), counted(at::get_num_threads(), "thread", "threads"),
                            value_text(settings.precision.compute), value_text(settings.attention.kernel),
@@ -117,7 +117,7 @@ void print_start(const Settings& settings, c10::Device device, const DryRun& pre
                                   settings.parallel.tensor)
                     : "")
             << (settings.parallel.data > 1
-                    ? fmt::format("{} data-parallel ranks{}; a step takes {} micro-batches of {} rows\n",
+                    ? fmt::format("{} data-parallel ranks{}; a step has {} micro-batches of {} rows\n",
                                   settings.parallel.data, shared_experts,
                                   settings.parallel.data * settings.train.accumulation,
                                   settings.train.micro_batch)
@@ -142,8 +142,9 @@ void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending&
                const RunRecord& record) {
   if (const SaveCosts& saves = ending.saves; saves.count > 0) {
     print_line(fmt::format(
-        "checkpoints saved: {} of {}; training stood still for {:.2f} s, writing beside it took {:.2f} s",
-        saves.count, human_bytes(saves.last.bytes), saves.blocked_seconds, saves.write_seconds));
+        "{} of {} saved; training waited {:.2f} s for that, writing in the background took {:.2f} s",
+        counted(saves.count, "checkpoint", "checkpoints"), human_bytes(saves.last.bytes),
+        saves.blocked_seconds, saves.write_seconds));
   }
   print_waits(record);
   const double rate = record.median_tokens_per_second();
@@ -152,9 +153,9 @@ void print_end(const Settings& settings, int64_t steps, const RunRecord::Ending&
                                                 : "";
   const RunRecord::Totals totals = record.totals();
   print_line(
-      fmt::format("{} steps, {} tokens in {}{}; peak {} (predicted {}){}; files in {}", steps,
-                  human_count(totals.tokens), human_seconds(totals.seconds), speed,
-                  human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.held()),
+      fmt::format("{}, {} tokens in {}{}; peak {} (predicted {}){}; files in {}",
+                  counted(steps, "step", "steps"), human_count(totals.tokens), human_seconds(totals.seconds),
+                  speed, human_bytes(ending.peaks.allocated), human_bytes(ending.predicted.held()),
                   settings.memory.limit.count > 0 ? " of " + human_bytes(settings.memory.limit.count) : "",
                   settings.run.dir));
 }
