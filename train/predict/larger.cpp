@@ -38,6 +38,15 @@ class Enlarger {
     return found > now ? found : 0;
   }
 
+  // The same among values up to `most`, the first of which to try.
+  template <class Set>
+  int64_t largest_up_to(int64_t now, int64_t unit, int64_t most, Set set) {
+    const int64_t count = most / unit;
+    const int64_t found =
+        unit * largest_fitting(count, count, [&](int64_t tried) { return fits(tried * unit, set); });
+    return found > now ? found : 0;
+  }
+
   template <class Set>
   bool fits(int64_t value, Set set) {
     const std::optional<int64_t> needed = bytes_with(value, set);
@@ -129,7 +138,7 @@ Larger larger_that_fits(const Settings& settings, int64_t room,
   Enlarger search(settings, room, quick), sure(settings, room, predict);
   const auto largest = [&](int64_t now, int64_t unit, int64_t most, auto set) {
     const int64_t found = search.largest(now, unit, most, set);
-    return found > 0 && sure.fits(found, set) ? found : 0;
+    return found > 0 ? sure.largest_up_to(now, unit, found, set) : 0;
   };
   Larger larger;
   if (settings.train.tokens_per_device == 0) {

@@ -18,12 +18,14 @@
 #include "train/predict/fill_card.h"
 #include "train/predict/gpu.h"
 #include "train/predict/link.h"
+#include "train/predict/plan_device.h"
 #include "train/program/command_line_errors.h"
 #include "train/program/command_texts.h"
 #include "train/program/completion.h"
 #include "train/program/help.h"
 #include "train/program/record/build_commit.h"
 #include "train/settings/assign.h"
+#include "train/settings/convert.h"
 #include "train/settings/load.h"
 #include "train/settings/presets/presets.h"
 #include "train/settings/shell_line.h"
@@ -84,6 +86,7 @@ class Parser {
     const CLI::App& sub = *app_.get_subcommands().front();
     refuse_unknown(sub, "moelab " + sub.get_name() + " --help");
     sources_.overrides = settings_in_order(sub);
+    for (const std::string& text : sources_.overrides) result_.given.push_back(parse_override(text).key);
     for (const CommandText& text : command_texts())
       if (sub.get_name() == text.name) result_.command = text.command;
     if (result_.command == Command::generate || result_.command == Command::chat) {
@@ -295,6 +298,7 @@ class Parser {
     sub.add_option("--network", call.network, "what connects each rank to those of other machines")
         ->type_name("LINK");
     sub.add_option("--out", call.out, "file to write the fastest plan that fits into")->type_name("FILE");
+    sub.add_flag("--json", call.json, "print JSON");
     sub.add_option("settings", sources_.overrides,
                    "settings that no plan may change; with placement.nvme_path a plan may use that drive")
         ->type_name("KEY=VALUE");
@@ -302,18 +306,13 @@ class Parser {
 
   void take_plan() {
     PlanCall& call = result_.plan;
-    for (const std::string& text : sources_.overrides) {
-      const std::string key = parse_override(text).key;
-      if (key == "run.device")
-        throw UserError("command line: " + text + ": a plan is for the device that --device names");
-      if (key == "parallel.data")
-        throw UserError("command line: " + text + ": a plan is for the ranks that --ranks counts");
-      call.pinned.push_back(key);
-    }
+    call.pinned = result_.given;
+    if (gives("parallel.data"))
+      throw UserError("command line: parallel.data: a plan is for the ranks that --ranks counts");
     if (call.ranks > 1 && find_card(sources_.preset) != nullptr)  // ranks refuse captured steps
       sources_.overrides.insert(sources_.overrides.begin(), "memory.cuda_graphs=none");
     call.command = train_line();
-    take_device();
+    take_device(load_settings(sources_, model_folder_settings));
     check_links(call);
     if (call.ranks > 1) {
       const ParallelSettings p = load_settings(sources_, model_folder_settings).parallel;
@@ -324,13 +323,11 @@ class Parser {
     if (call.given.memory.limit.count == 0)
       throw UserError(
           "plan: the memory is not known; give a card (--preset gpu-8gb, --device rtx4090) or --memory 8GiB");
-    // A plan chooses the precision, what is recomputed and what captured steps refuse, whatever the card's
-    // preset would have.
-    if (find_card(sources_.preset) != nullptr)
-      sources_.overrides.insert(
-          sources_.overrides.begin(),
-          {"precision.compute=fp32", "activations.checkpoint=none", "memory.cuda_graphs=none"});
-    result_.settings = load_settings(sources_, model_folder_settings);
+    result_.settings = plan_base(call.given, call.pinned);
+  }
+
+  bool gives(std::string_view key) const {
+    return std::find(result_.given.begin(), result_.given.end(), key) != result_.given.end();
   }
 
   // The training run that the user's words ask for.
@@ -342,20 +339,25 @@ class Parser {
     return shell_line(words);
   }
 
-  // The device that a plan is for, and its memory if the user gave none.
-  void take_device() {
+  // The device that a plan is for, and its memory if `asked`, what the user's words say, has no limit. A
+  // card that --preset names stands above the device of a file.
+  void take_device(Settings asked) {
     PlanCall& call = result_.plan;
-    const Card* const card = find_card(sources_.preset);
-    if (call.device.empty()) call.device = card == nullptr ? "cpu" : cost_model_of_card(card->name).device;
+    const bool of_card = find_card(sources_.preset) != nullptr && !gives("run.device");
+    if (of_card) asked.run.device = DeviceChoice::cuda;
+    const bool named = !call.device.empty();
+    if (!named) call.device = plan_device_name(asked);
     const CostModel& costs = cost_model(call.device);
+    if (named && gives("run.device") && asked.run.device != DeviceChoice::automatic &&
+        asked.run.device != costs.runs_on)
+      throw UserError("command line: --device " + call.device + " and run.device=" +
+                      value_text(asked.run.device) + " are different devices; give one of them");
     const bool cpu = costs.runs_on == DeviceChoice::cpu;
     sources_.overrides.push_back(std::string("run.device=") + (cpu ? "cpu" : "cuda"));
-    const std::vector<std::string>& pinned = call.pinned;
-    if (cpu || std::find(pinned.begin(), pinned.end(), "memory.limit") != pinned.end()) return;
+    if (cpu || asked.memory.limit.count > 0) return;
     for (const Gpu& gpu : preset_gpus())
-      if (gpu.name == costs.card) call.card = gpu;
-    if (call.card.bytes > 0 && card == nullptr)
-      sources_.overrides.push_back("memory.limit=" + std::to_string(call.card.bytes >> 30) + "GiB");
+      if (gpu.name == costs.card)
+        sources_.overrides.push_back("memory.limit=" + std::to_string(gpu.bytes >> 30) + "GiB");
   }
 
   // Adds what fills the card at full size: a miniature of the run has as many rows, and a sequence that is as

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/program/command_texts.h"
 #include "train/program/commands/commands.h"
@@ -17,12 +18,13 @@ struct Arguments {
   std::string filled;      // train, estimate: how full --fill made the card, one line; empty: not asked for
   std::string resume;      // train: "latest", "auto" or a path; empty: start from step 0
   bool overwrite = false;  // train
-  std::string checkpoint;  // eval: a path; empty: the newest in checkpoint.dir
-  bool json = false;       // estimate, techniques
-  int64_t ranks = 1;       // estimate
-  std::string shell;       // completion
-  std::string from, to;    // import_model, export_model: folders
-  GenerateCall generate;   // generate only; `settings` is then not read
+  std::vector<std::string> given;  // train: keys of the settings on the command line
+  std::string checkpoint;          // eval: a path; empty: the newest in checkpoint.dir
+  bool json = false;               // estimate, techniques
+  int64_t ranks = 1;               // estimate
+  std::string shell;               // completion
+  std::string from, to;            // import_model, export_model: folders
+  GenerateCall generate;           // generate only; `settings` is then not read
   PlanCall plan;
   ModelCall model;     // fits, techniques
   bool pairs = false;  // techniques: predict each pair instead of listing the rows

@@ -30,8 +30,7 @@ constexpr std::array<CommandText, 11> kTexts = {
       "         moelab plan --ranks 8 --link 100Gbit --memory 24GiB --model moe-740m --device rtx4090",
       kEstimated,
       "A plan keeps the model, its attention and its update rule; AdamW's state may take a smaller form.\n"
-      "With --ranks it chooses how they share the run; batch and accumulation are those of data-parallel\n"
-      "ranks alone, and a step keeps its sequences. Exit code 3: nothing fits.\n\n"},
+      "With --ranks it also chooses how they share a step's sequences. Exit code 3: nothing fits.\n\n"},
      {Command::fits, "fits", "Find the largest models, depths and batches that fit each size of card",
       "moelab fits --config moe-nano --json", kEstimated},
      {Command::generate, "generate", "Write text with a checkpoint's model",

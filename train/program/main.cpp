@@ -58,7 +58,8 @@ int run(const Arguments& arguments, const std::string& command) {
   }
   switch (arguments.command) {
     case Command::train:
-      return train_command(arguments.settings, {arguments.resume, {}, arguments.overwrite}, command);
+      return train_command(arguments.settings, {arguments.resume, {}, arguments.overwrite, arguments.given},
+                           command);
     case Command::eval:
       return eval_command(arguments.settings, arguments.checkpoint, command);
     case Command::generate:

@@ -66,7 +66,7 @@ def test_a_budget_too_small_for_the_batch_is_met_with_smaller_ones(shards, free,
 
 def test_a_card_s_preset_says_how_much_of_it_a_run_takes(shards, tmp_path):
     done = train(shards, tmp_path, "--preset", "gpu-8gb", "train.steps=1", "memory.limit=1GiB")
-    found = re.match(r"gpu-8gb: predicted to take ([\d.]+) MiB, (\d+) % of 1.0 GiB; what would fit too, one change at a time: "
+    found = re.match(r"gpu-8gb: predicted to need ([\d.]+) MiB of tensors, (\d+) % of 1.0 GiB; what would fit too, one change at a time: "
                      r"train.micro_batch=\d+, train.sequence=\d+ or --config moe-\w+\n", done.stdout)
     assert found and abs(float(found[1]) / 1024 * 100 - int(found[2])) <= 0.5, done.stdout
 
@@ -76,7 +76,7 @@ def test_a_run_that_is_predicted_not_to_fit_is_refused_at_once_with_what_fits(sh
     refused = train(shards, tmp_path / "run", limit, "memory.recover=false")
     assert refused.returncode == 3 and not (tmp_path / "run").exists()
     assert refused.stderr.startswith("moelab: predicted not to fit memory.limit="), refused.stderr
-    (added,) = re.findall(r"^the fastest combination that fits takes .+; add\n  (.+)$", refused.stderr, re.M)
+    (added,) = re.findall(r"^the fastest combination that fits on this CPU needs .+; add\n  (.+)$", refused.stderr, re.M)
     done = train(shards, tmp_path / "run", limit, "memory.recover=false", *shlex.split(added))
     assert done.returncode == 0, done.stderr
     # not even a micro-batch of one row: no run is begun that recovery could not bring to its end

@@ -86,7 +86,8 @@ def test_a_slower_link_is_never_faster():
 
 
 def test_the_fastest_that_does_not_fit_is_named_or_that_there_is_none():
-    for memory, expected in (("8GB", "nothing faster is too large"), ("75MB", "the fastest that does not fit: ")):
+    for memory, expected in (("8GB", "the fastest combination fits: more memory would not make this run faster"),
+                             ("75MB", "the fastest that does not fit: ")):
         done = moelab("plan", "--memory", memory, "--model", "moe-pico", "--device", "cpu")
         assert done.returncode == 0 and expected in done.stdout, done.stdout
 
@@ -113,7 +114,8 @@ def test_a_card_is_answered_with_the_run_to_start(tmp_path):
     words, rows = answer(done)
     assert "on RTX 4060 with 8.0 GiB; 16 sequences of 64 tokens a step" in done.stdout
     assert words[:6] == ["train", "--config", "moe-pico", "--preset", "gpu-8gb", "train.sequence=64"]
-    assert re.search(r"the fastest that fits takes [\d.]+ MiB, \d+ % of the memory; \d+ tokens/s, a guess from the datasheet:", done.stdout)
+    assert re.search(r"the fastest that fits needs [\d.]+ MiB, \d+ % of the memory, for [\d.]+ MiB of tensors; \d+ tokens/s, "
+                     "a guess from the datasheet:", done.stdout)
     found = re.search(r"what would fit too, one change at a time: train.micro_batch=(\d+), train.sequence=(\d+) or --config (\S+)\n",
                       done.stdout)
     settings = moelab(*words, "--print-config", "--device", "cuda")
@@ -134,6 +136,38 @@ def test_the_readme_quotes_what_a_plan_prints():
     assert moelab(*quoted[2].split()).stdout.replace(f" {PROGRAM} ", f" {quoted[1]} ").startswith(quoted[3])
 
 
+@pytest.mark.parametrize("words, device", [
+    (["--config", ROOT / "configs/card-8gb.yaml"], "on RTX 4060 with 8.0 GiB; "),
+    (["--config", ROOT / "configs/budget.yaml"], "on this CPU with 300.0 MiB; "),
+    (["--config", ROOT / "configs/budget.yaml", "--device", "rtx4090"], "on RTX 4090 with 300.0 MiB; "),
+    (["--memory", "8GB", "--model", "moe-pico", "run.device=cpu"], "on this CPU with 8.0 GiB; "),
+    (["--preset", "gpu-8gb", "--model", "moe-pico", "run.device=cpu"], "on this CPU with 8.0 GiB; ")])
+def test_device_and_memory_are_what_the_words_say(words, device):
+    done = moelab("plan", *words)
+    assert done.returncode == 0 and device in done.stdout, done
+
+
+@pytest.mark.parametrize("more", [[], ["train.sequence=2048", "optim.name=adamw"]])
+def test_a_run_that_does_not_fit_is_told_what_a_plan_for_its_card_says(more):
+    words = ["--config", "moe-740m", "--preset", "gpu-8gb", *more]
+    refused = moelab("train", *words, "memory.recover=false")
+    assert refused.returncode == 3 and refused.stdout.startswith("warning: gpu-8gb is for a GPU, such as RTX 4060, and none can be used")
+    names, added = re.search(r"^the fastest combination (?:found )?that fits on RTX 4060 needs .+ [MG]iB, with (.+); add\n  (.+)$",
+                             refused.stderr, re.M).groups()
+    (first, *_) = json.loads(moelab("plan", *words, "memory.recover=false", "--json").stdout)["rows"]
+    assert names.split(", ") == first["techniques"] and shlex.split(added) == first["added"]
+
+
+def test_a_plan_and_an_estimate_of_it_state_the_same_bytes():
+    done = moelab("plan", "--preset", "gpu-8gb", "--model", "moe-pico", "--json")
+    (first, *_) = json.loads(done.stdout)["rows"]
+    words = shlex.split(first["command"])[2:]
+    estimate = moelab("estimate", "--json", *[word for word in words if word != "data.path=FOLDER"])
+    found = json.loads(estimate.stdout)
+    assert first["needed_bytes"] == found["reserved_bytes"] > first["tensor_bytes"]
+    assert first["tensor_bytes"] == found["peak_bytes"] + found["gpu"]["workspace_bytes"]
+
+
 @pytest.mark.parametrize("words, memory", [
     (["--device", "rtx4090"], "24.0 GiB"), (["--memory", "8GB"], "8.0 GiB"), (["--memory", "900MB"], "858.3 MiB"),
     (["--preset", "gpu-16gb", "--memory", "1GiB"], "1.0 GiB")])
@@ -151,7 +185,7 @@ def test_what_a_plan_adds_is_what_its_command_adds(tmp_path):
         line for line in out.read_text().splitlines() if not line.startswith("#")]
     bought = re.search(r"what each technique of the first row buys\n((?:  .+\n)+)", done.stdout)[1]
     assert [re.split(r"  +", line.strip())[0] for line in bought.splitlines()] == rows[0][2].split(", ")
-    assert "step times: of this machine, whose products run at " in done.stdout
+    assert "step times: of this machine, whose products of this model's sizes run at " in done.stdout
 
 
 def test_a_gpu_that_cannot_hold_it_is_told_a_limit_that_does():

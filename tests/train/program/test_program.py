@@ -125,7 +125,8 @@ class Program(unittest.TestCase):
         self.expect_mistake(["train", "--device", "gpu"], "expected one of auto, cpu, cuda, got gpu")
         self.expect_mistake(["estimate", "--scale", "2"], "run.scale: expected a number")
         self.expect_mistake(["estimate", "--ranks", "0"], "--ranks")
-        self.expect_mistake(["plan", "--memory", "8GB", "run.device=cuda"], "run.device=cuda: a plan is for the device")
+        self.expect_mistake(["plan", "--memory", "8GB", "--device", "cpu", "run.device=cuda"],
+                            "--device cpu and run.device=cuda are different devices")
 
     def test_of_two_values_the_later_wins(self):
         def printed(*arguments):

@@ -11,7 +11,7 @@
 #include "train/memory/split.h"
 #include "train/predict/advice.h"
 #include "train/predict/larger.h"
-#include "train/predict/planner.h"
+#include "train/predict/plan_device.h"
 #include "train/predict/shallow_run.h"
 #include "train/settings/convert.h"
 #include "train/settings/presets/presets.h"
@@ -35,14 +35,19 @@ std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
 
 class Check {
  public:
-  Check(const Settings& settings, const DryRun& predicted, const Gpu& gpu)
-      : settings_(settings), predicted_(predicted), limit_(settings.memory.limit.count), gpu_(gpu) {}
+  Check(const Settings& settings, const Settings& asked, const DryRun& predicted, const Gpu& gpu,
+        const std::vector<std::string>& pinned)
+      : settings_(settings),
+        asked_(asked),
+        predicted_(predicted),
+        limit_(settings.memory.limit.count),
+        gpu_(gpu),
+        pinned_(pinned) {}
 
   BudgetCheck result() {
     if (limit_ == 0) return {};
     if (const std::string small = too_small_limit(settings_, predicted_); !small.empty()) {
-      const PlanResult found = combinations();
-      return {"", small + (found.fits.empty() ? "" : combination_text(found))};
+      return {"", small + combinations().text};
     }
     if (predicted_.held() <= limit_) return {card_note(), ""};
     const std::string verdict = fmt::format("predicted not to fit memory.limit={}: {} at the peak, in {}",
@@ -61,8 +66,9 @@ class Check {
     const Card* const card = find_card(settings_.run.preset);
     if (card == nullptr || settings_.run.scale != 1 || settings_.parallel.ranks() > 1) return "";
     const double share = static_cast<double>(predicted_.held()) / static_cast<double>(limit_);
-    std::string note = fmt::format("{}: predicted to take {}, {:.0f} % of {}", settings_.run.preset,
-                                   human_bytes(predicted_.held()), 100 * share, human_bytes(limit_));
+    std::string note =
+        fmt::format("{}: predicted to need {} of tensors, {:.0f} % of {}", settings_.run.preset,
+                    human_bytes(predicted_.held()), 100 * share, human_bytes(limit_));
     if (share < settings_.memory.target && settings_.train.steps > 0) {
       const std::string larger = larger_that_fits(settings_, room_of(settings_.memory), predict_).text();
       if (!larger.empty()) note += "; what would fit too, one change at a time: " + larger;
@@ -88,49 +94,71 @@ class Check {
     return fmt::format("train.micro_batch={} train.accumulation={}", split.micro_batch, split.accumulation);
   }
 
-  // The fastest combination that fits, by the costs of a device like the run's.
-  PlanResult combinations() {
-    const bool cuda = settings_.run.device == DeviceChoice::cuda;
-    const Card* const card = find_card(settings_.run.preset);
-    const CostModel& costs = !cuda             ? cost_model("cpu")
-                             : card == nullptr ? cost_model("h100")
-                                               : cost_model_of_card(card->name);
-    const PlanSearch search{
-        .room = room_of(settings_.memory), .best = 1, .finalists = finalists_for(settings_)};
-    return search_plans(settings_, costs, search, exact_up_to(search.room, gpu_, [this](const Settings& s) {
-                          return predict_(with_few_passes(s));
-                        }));
+  // The fastest combinations that fit, for each device that the run may be for.
+  struct Combinations {
+    PlanResult here;   // on the run's own device
+    std::string text;  // of all devices where one fits
+  };
+  Combinations combinations() const {
+    Combinations found{search_on(settings_), {}};
+    found.text = combination_text(found.here, settings_);
+    const bool elsewhere = settings_.run.device == DeviceChoice::cpu &&
+                           asked_.run.device != DeviceChoice::cpu &&
+                           find_card(settings_.run.preset) != nullptr && settings_.parallel.ranks() == 1;
+    if (!elsewhere) return found;
+    Settings on_card = asked_;
+    on_card.run.device = DeviceChoice::cuda;
+    found.text += combination_text(search_on(on_card), on_card);
+    return found;
   }
 
-  std::string combination_text(const PlanResult& found) const {
+  // What `moelab plan` would be asked.
+  PlanResult search_on(const Settings& run) const {
+    PlanDevice on = plan_device(plan_device_name(run), run);
+    if (run.run.device == DeviceChoice::cuda && find_card(run.run.preset) == nullptr) on.gpu = gpu_;
+    const Settings base = plan_base(run, pinned_);
+    const PlanSearch search = search_of(base, pinned_, 1);
+    return search_plans(base, on.costs, search, exact_up_to(search.room, on.gpu, bytes_on(on.gpu)));
+  }
+
+  std::string combination_text(const PlanResult& found, const Settings& run) const {
+    if (found.fits.empty()) return "";
     const Plan& plan = found.fits.front();
-    return fmt::format("the fastest combination {}that fits takes {}, with {}; add\n  {}\n",
-                       found.complete ? "" : "found ", human_bytes(plan.peak), names_of(plan),
-                       shell_line(added_settings(settings_, plan.settings)));
+    const bool cpu = run.run.device == DeviceChoice::cpu;
+    const Card* const card = find_card(run.run.preset);
+    const std::vector<std::string> added = added_settings(run, plan.settings);
+    return fmt::format(
+        "the fastest combination {}that fits {} needs {}, with {}{}\n", found.complete ? "" : "found ",
+        cpu               ? "on this CPU"
+        : card == nullptr ? "on this GPU"
+                          : fmt::format("on {}", card->name),
+        human_bytes(plan.peak), names_of(plan), added.empty() ? "" : "; add\n  " + shell_line(added));
   }
 
   // A combination; without one the smallest, and the changes of the model or the budget that are enough.
   std::string what_fits() {
-    const PlanResult found = combinations();
-    if (!found.fits.empty()) return combination_text(found);
-    std::string text;
-    if (found.smallest)
-      text = fmt::format("no combination of techniques fits; the smallest takes about {}, with {}\n",
-                         human_bytes(found.smallest->peak), names_of(*found.smallest));
-    return text + advice_lines(advise(settings_, predict_));
+    const auto [here, text] = combinations();
+    if (!here.fits.empty()) return text;
+    std::string none;
+    if (here.smallest)
+      none = fmt::format("no combination of techniques fits here; the smallest needs about {}, with {}\n",
+                         human_bytes(here.smallest->peak), names_of(*here.smallest));
+    return none + text + advice_lines(advise(settings_, predict_));
   }
 
-  const Settings& settings_;
+  const Settings &settings_, &asked_;
   const DryRun& predicted_;
   int64_t limit_;
   const Gpu& gpu_;
+  const std::vector<std::string>& pinned_;
   PredictBytes predict_ = [this](const Settings& s) { return dry_run(s, gpu_).held(); };
 };
 
 }  // namespace
 
-BudgetCheck check_budget(const Settings& settings, const DryRun& predicted, const Gpu& gpu) {
-  return Check(settings, predicted, gpu).result();
+BudgetCheck check_budget(const Settings& settings, const Settings& asked, const DryRun& predicted,
+                         const Gpu& gpu, const std::vector<std::string>& pinned) {
+  return Check(settings, asked, predicted, gpu, pinned).result();
 }
 
 }  // namespace moelab

@@ -17,7 +17,8 @@ struct TrainOptions {
   std::string resume;  // "latest", "auto", the folder of a checkpoint, or empty
   // Called before each attempt at a step with the number of steps taken so far. Tests change the budget here.
   std::function<void(int64_t steps)> before_step = {};
-  bool overwrite = false;  // delete the run that run.dir holds
+  bool overwrite = false;                // delete the run that run.dir holds
+  std::vector<std::string> pinned = {};  // keys that the user gave, which no proposed combination changes
 };
 
 int train_command(const Settings& settings, const TrainOptions& options, const std::string& command_line);
@@ -57,10 +58,10 @@ struct PlanCall {
   std::string link;                 // between ranks: a name in link_names() or a rate; empty for one rank
   int64_t machines = 1;             // that the ranks fill evenly; with several, link is that of one machine
   std::string network;              // between machines, likewise; empty for one machine
-  Gpu card = {};                    // the card whose memory it is; without bytes: memory.limit alone is known
   Settings given = {};              // resolved: the settings of `command`, which the plan's settings change
   std::string program;              // as the user called it
   std::string command;              // "PROGRAM train …" with what the user gave
+  bool json = false;                // print JSON of schema 1
 };
 
 // `base`: resolved settings that a plan adds techniques to, with each rank's budget in memory.limit. Exit

@@ -99,6 +99,16 @@ ChosenDevice choose_device(DeviceChoice wanted, const World& world) {
   return {gpu, standing_of(gpu)};
 }
 
+std::string without_its_card(const Settings& asked, c10::Device chosen) {
+  const Gpu card = gpu_of_preset(asked);
+  const bool expected = asked.run.device == DeviceChoice::cpu || find_card(asked.run.preset) == nullptr;
+  if (chosen.is_cuda() || expected || asked.memory.limit.count < card.bytes) return "";
+  return fmt::format(
+      "warning: {} is for a GPU, such as {}, and none can be used here: the run is on the CPU, many times "
+      "slower; add --scale 1/64 for a miniature, or let moelab plan --memory {}GiB choose for this CPU",
+      asked.run.preset, card.name, card.bytes >> 30);
+}
+
 Gpu gpu_at(c10::Device device) {
   return {gpu_model(device), compute_capability(device), total_memory(device)};
 }

@@ -26,6 +26,11 @@ struct ChosenDevice {
 // UserError if run.device=cuda cannot be used.
 ChosenDevice choose_device(DeviceChoice wanted, const World& world = {});
 
+// What to know before a run whose preset is for a card starts on a CPU that nobody asked for: one line, with
+// what to give instead. Empty: nothing. `asked`: the settings before a device was chosen. A limit below the
+// card's memory, as a miniature has, needs no warning.
+std::string without_its_card(const Settings& asked, c10::Device chosen);
+
 // The GPU `device`, for predictions.
 Gpu gpu_at(c10::Device device);
 

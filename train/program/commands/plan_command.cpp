@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
@@ -11,8 +12,7 @@
 #include "train/io/terminal.h"
 #include "train/predict/estimate.h"
 #include "train/predict/larger.h"
-#include "train/predict/planner.h"
-#include "train/predict/probe.h"
+#include "train/predict/plan_device.h"
 #include "train/predict/shallow_run.h"
 #include "train/program/commands/commands.h"
 #include "train/program/commands/open_run.h"
@@ -25,14 +25,6 @@
 
 namespace moelab {
 namespace {
-
-// Bytes to compare with the room: the tensors' peak or, where the allocator's reserve passes the limit or the
-// card, what is too much there.
-int64_t bytes_needed(const Settings& settings, const Gpu& gpu) {
-  const Estimate needs = estimate(with_few_passes(settings), gpu);
-  if (needs.fits(settings.memory.limit.count)) return needs.run.held();
-  return gpu.bytes > 0 ? needs.on_card() : needs.needed();
-}
 
 // Tokens a second of all ranks.
 std::string speed_of(const Plan& plan) {
@@ -59,11 +51,9 @@ Network network_of(const PlanCall& call) {
   return network;
 }
 
-void print_question(const Settings& base, const PlanCall& call) {
+void print_question(const Settings& base, const PlanCall& call, const PlanDevice& on) {
   const TrainSettings& train = base.train;
-  const std::string device = call.card.bytes > 0    ? call.card.name
-                             : call.device == "cpu" ? "this CPU"
-                                                    : call.device;
+  const std::string device = on.gpu.bytes > 0 ? on.gpu.name : call.device == "cpu" ? "this CPU" : call.device;
   const std::string ranks =
       call.ranks > 1 ? fmt::format(" of {} ranks, each on such a device", call.ranks) : "";
   std::cout << fmt::format("{}, {} parameters, on {} with {}; {} sequences of {} tokens a step{}\n",
@@ -77,25 +67,81 @@ std::string_view winner_words(const PlanCall& call, const PlanResult& result) {
   return result.complete && call.ranks == 1 ? "the fastest that fits" : "the fastest found that fits";
 }
 
-// `basis`: what the speed follows from.
+// What the speed follows from.
+std::string_view basis_of(const PlanDevice& on) {
+  return on.probe         ? "predicted for this machine"
+         : on.costs.error ? "predicted from another machine"
+                          : "a guess from the datasheet";
+}
+
+// The peak of tensors, by which plans are compared, and what `moelab estimate` says of the same run.
+std::string need_text(const Plan& winner, const Gpu& gpu, int64_t limit) {
+  const Estimate needs = estimate(with_few_passes(winner.settings), gpu);
+  const std::string share = fmt::format(
+      "{:.0f} % of the memory", 100 * static_cast<double>(needs.needed()) / static_cast<double>(limit));
+  if (!needs.gpu) return fmt::format("{}, {}", human_bytes(winner.peak), share);
+  return fmt::format("{}, {}, for {} of tensors", human_bytes(needs.needed()), share,
+                     human_bytes(winner.peak));
+}
+
+// What starts the plan's run.
+std::string command_of(const PlanCall& call, const Plan& plan) {
+  const std::string added = shell_line(added_settings(call.given, plan.settings));
+  return fmt::format("{}{}{}{}{}", starter(plan.settings), call.command, added.empty() ? "" : " ", added,
+                     missing_data(plan.settings));
+}
+
 void print_answer(const Settings& base, const PlanCall& call, const PlanResult& result, const Larger& larger,
-                  const std::string& basis) {
-  const int64_t limit = base.memory.limit.count;
+                  const PlanDevice& on) {
   const Plan& winner = result.fits.front();
-  std::cout << fmt::format("{} takes {}, {:.0f} % of the memory; {} tokens/s, {}:\n",
-                           winner_words(call, result), human_bytes(winner.peak),
-                           100 * static_cast<double>(winner.peak) / static_cast<double>(limit),
-                           speed_of(winner), basis);
-  const std::vector<std::string> words = added_settings(call.given, winner.settings);
-  std::cout << fmt::format("  {}{} {}{}\n", starter(winner.settings), call.command, shell_line(words),
-                           missing_data(winner.settings));
+  std::cout << fmt::format("{} needs {}; {} tokens/s, {}:\n", winner_words(call, result),
+                           need_text(winner, on.gpu, base.memory.limit.count), speed_of(winner),
+                           basis_of(on));
+  std::cout << "  " << command_of(call, winner) << "\n";
   if (const std::string text = larger.text(); !text.empty())
     std::cout << "what would fit too, one change at a time: " << text << "\n";
 }
 
+nlohmann::ordered_json row_json(const PlanCall& call, const Plan& plan, const Gpu& gpu) {
+  nlohmann::ordered_json techniques = nlohmann::ordered_json::array();
+  for (const Plan::Part& part : plan.parts) techniques.push_back(part.name);
+  return {{"tensor_bytes", plan.peak},
+          {"needed_bytes", estimate(with_few_passes(plan.settings), gpu).needed()},
+          {"tokens_per_second", step_tokens(plan.settings) / plan.time.total()},
+          {"techniques", techniques},
+          {"added", added_settings(call.given, plan.settings)},
+          {"command", command_of(call, plan)}};
+}
+
+nlohmann::ordered_json probe_json(const std::optional<Probe>& probe) {
+  if (!probe) return nullptr;
+  return {{"fp32", probe->gemm.fp32},
+          {"bf16", probe->gemm.bf16},
+          {"fp16", probe->gemm.fp16},
+          {"update_nanoseconds", probe->update_nanoseconds},
+          {"step_seconds", probe->step_seconds},
+          {"seconds", probe->seconds},
+          {"agrees", probe->agrees}};
+}
+
+void print_json(const Settings& base, const PlanCall& call, const PlanDevice& on, const PlanResult& result) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Plan& plan : result.fits) rows.push_back(row_json(call, plan, on.gpu));
+  const nlohmann::ordered_json out = {{"schema", 1},
+                                      {"model", base.model.preset},
+                                      {"device", call.device},
+                                      {"card", on.costs.card},
+                                      {"memory_limit_bytes", base.memory.limit.count},
+                                      {"times", basis_of(on)},
+                                      {"probe", probe_json(on.probe)},
+                                      {"complete", result.complete},
+                                      {"rows", rows}};
+  std::cout << out.dump(1) << "\n";
+}
+
 void print_table(const PlanResult& result) {
   std::cout << "\neach row: the fastest that needs at least 5 % less memory than the row above it\n";
-  std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", "", "peak", "tokens/s",
+  std::cout << fmt::format("{:>3}  {:>10}  {:>9}  {}\n", "", "tensors", "tokens/s",
                            "techniques that are added to your settings");
   int row = 0;
   for (const Plan& plan : result.fits) {
@@ -111,21 +157,27 @@ std::string source_of(const CostModel& costs, const std::optional<Probe>& probe)
                                 100 * costs.error->worst)
                   : "never measured: the order is a guess";
   if (!probe) return fmt::format("of {}; {}", costs.about, error);
+  const std::string busy =
+      probe->agrees ? ""
+                    : fmt::format(
+                          "; its rounds differ by more than {:.0f} %, so this machine is busy: the "
+                          "best of each is taken, and speeds may be wrong",
+                          100 * kProbesAgree);
   return fmt::format(
-      "of this machine, whose products run at {:.0f} GFLOP/s in fp32, {:.0f} in bf16 and {:.0f} in fp16, "
-      "whose memory gives AdamW {:.1f} GB/s, and where a small step takes {:.0f} ms (a probe of {:.1f} s); "
-      "scaled from {}; {}",
-      1e-9 * probe->gemm.fp32, 1e-9 * probe->gemm.bf16, 1e-9 * probe->gemm.fp16, 1e-9 * probe->memory_rate(),
-      1e3 * probe->step_seconds, probe->seconds, costs.about, error);
+      "of this machine, whose products of this model's sizes run at {:.0f} GFLOP/s in fp32, {:.0f} in bf16 "
+      "and {:.0f} in fp16, whose memory gives AdamW {:.1f} GiB/s, and where a step of one block takes "
+      "{:.0f} ms (a probe of {:.1f} s{}); scaled from {}; {}",
+      1e-9 * probe->gemm.fp32, 1e-9 * probe->gemm.bf16, 1e-9 * probe->gemm.fp16,
+      probe->memory_rate() / (1 << 30), 1e3 * probe->step_seconds, probe->seconds, busy, costs.about, error);
 }
 
-void print_search(const Settings& base, const CostModel& costs, const std::optional<Probe>& probe,
-                  const PlanSearch& search, const PlanResult& result) {
+void print_search(const Settings& base, const PlanDevice& on, const PlanSearch& search,
+                  const PlanResult& result) {
   const Network& network = search.network;
-  std::cout << fmt::format("\nstep times: {}\n", source_of(costs, probe));
+  std::cout << fmt::format("\nstep times: {}\n", source_of(on.costs, on.probe));
   std::cout << fmt::format(
-      "memory: by dry run, up to {:.0f} % of the limit ({}); of {} combinations of techniques {} are too "
-      "large by formula, {} were dry-run\n",
+      "memory: the tensors of a dry run, up to {:.0f} % of the limit ({}); of {} combinations of techniques "
+      "{} are too large by formula, {} were dry-run\n",
       100 * base.memory.critical, human_bytes(search.room), result.admissible, result.pruned,
       result.dry_runs);
   if (!result.complete) std::cout << "faster ones that may fit were not dry-run\n";
@@ -213,8 +265,26 @@ void write_winner(const Plan& winner, const PlanCall& call) {
   file.close();
   if (!file)
     throw UserError("--out " + call.out + ": cannot be written; give a file in a folder that exists");
-  std::cout << "\nthe first is in " << call.out << ": " << command(call.program)
-            << missing_data(winner.settings) << "\n";
+  if (!call.json)
+    std::cout << "\nthe first is in " << call.out << ": " << command(call.program)
+              << missing_data(winner.settings) << "\n";
+}
+
+void print_text(const Settings& base, const PlanCall& call, const PlanDevice& on, const PlanSearch& search,
+                const PlanResult& result) {
+  const PredictBytes bytes = bytes_on(on.gpu);
+  const Plan& winner = result.fits.front();
+  print_question(base, call, on);
+  print_answer(base, call, result,
+               larger_that_fits(winner.settings, search.room, bytes, quick_and_above(on.gpu, bytes)), on);
+  print_table(result);
+  print_time(base, winner.time);
+  print_bought(winner, on.costs, search.network);
+  if (result.refused)
+    print_refused(base, on.gpu, *result.refused, search.room);
+  else
+    std::cout << "\nthe fastest combination fits: more memory would not make this run faster\n";
+  print_search(base, on, search, result);
 }
 
 // A limit under which the run fits. A higher limit lets the allocator keep more, so this repeats with the
@@ -244,38 +314,22 @@ int report_nothing_fits(const Settings& base, const Gpu& gpu, const PlanResult& 
 }  // namespace
 
 int plan_command(const Settings& base, const PlanCall& call) {
+  constexpr int64_t kRows = 10;
   use_threads(base);
-  const CostModel& known = cost_model(call.device);
-  std::optional<Probe> probe;
-  if (call.device == "cpu" && known.gemm.known()) probe = probe_cpu();
-  if (const std::string slow = slow_products(base, probe ? &probe->gemm : nullptr); !slow.empty())
+  const PlanDevice on = plan_device(call.device, base);
+  if (const std::string slow = slow_products(base, on.probe ? &on.probe->gemm : nullptr); !slow.empty())
     std::cerr << "warning: " << slow << "\n";
-  const CostModel costs = probe ? scaled_to(known, *probe) : known;
-  PlanSearch search{.pinned = call.pinned};
-  search.room = room_of(base.memory);
+  PlanSearch search = search_of(base, call.pinned, kRows);
   search.network = network_of(call);
-  search.finalists = finalists_for(base);
-  if (call.ranks > 1) search.layouts = best_layouts(base, call.pinned, costs, search.network, search.room);
-  const Gpu& gpu = call.card.bytes > 0 ? call.card : costs.gpu;
-  const PredictBytes bytes = [&](const Settings& s) { return bytes_needed(s, gpu); };
-  const PlanResult result = searched(base, costs, search, exact_up_to(search.room, gpu, bytes));
-  if (result.fits.empty()) return report_nothing_fits(base, gpu, result);
-  const Plan& winner = result.fits.front();
-  print_question(base, call);
-  print_answer(base, call, result,
-               larger_that_fits(winner.settings, search.room, bytes, quick_and_above(gpu, bytes)),
-               probe         ? "predicted for this machine"
-               : costs.error ? "predicted from another machine"
-                             : "a guess from the datasheet");
-  print_table(result);
-  print_time(base, winner.time);
-  print_bought(winner, costs, search.network);
-  if (result.refused)
-    print_refused(base, gpu, *result.refused, search.room);
+  if (call.ranks > 1) search.layouts = best_layouts(base, call.pinned, on.costs, search.network, search.room);
+  const PlanResult result =
+      searched(base, on.costs, search, exact_up_to(search.room, on.gpu, bytes_on(on.gpu)));
+  if (result.fits.empty()) return report_nothing_fits(base, on.gpu, result);
+  if (call.json)
+    print_json(base, call, on, result);
   else
-    std::cout << "\nnothing faster is too large\n";
-  print_search(base, costs, probe, search, result);
-  if (!call.out.empty()) write_winner(winner, call);
+    print_text(base, call, on, search, result);
+  if (!call.out.empty()) write_winner(result.fits.front(), call);
   return 0;
 }
 

@@ -412,9 +412,12 @@ int train_command(const Settings& given, const TrainOptions& options, const std:
   const Settings settings = settings_of_rank(asked, ranks);
   if (!chosen.note.empty()) std::cout << chosen.note << std::endl;
   refuse_used_folder(settings, options, *ranks.data().control);
+  if (const std::string warning = without_its_card(given, chosen.device); !warning.empty())
+    print_line(warning);
   use_threads(settings);
   const DryRun predicted = dry_run_of_rank(settings, world.rank, predicted_gpu(chosen.device));
-  const BudgetCheck check = check_budget(settings, predicted, predicted_gpu(chosen.device));
+  const BudgetCheck check =
+      check_budget(settings, given, predicted, predicted_gpu(chosen.device), options.pinned);
   if (on_any_rank(*ranks.data().control, !check.refusal.empty())) {
     std::cerr << check.refusal;
     return 3;
