@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""What `moelab plan` finds fastest for each card that has a training script, with that script's model and preset.
+
+A report shows the file where it lies beside the records, as card_plans.json. Speeds of cards that were never measured
+are guesses from datasheets, and say so.
+
+example: scripts/card_plans.py --program build/dev/bin/moelab --out results/xeon-2-cores/card_plans.json
+"""
+import own_python  # noqa: F401, first: it takes .venv's Python
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+from cards_page import presets
+
+
+def printed(*command) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"card_plans: {' '.join(map(str, command))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def row(program: pathlib.Path, model: str, preset: str) -> dict:
+    plan = json.loads(printed(program, "plan", "--model", model, "--preset", preset, "--json"))
+    first = plan["rows"][0]
+    words = first["command"].replace(str(program), "moelab", 1)
+    return {"card": plan["card"], "limit": plan["memory_limit_bytes"], "model": plan["model"], "preset": preset,
+            "needed": first["needed_bytes"], "tokens_per_second": first["tokens_per_second"], "times": plan["times"],
+            "techniques": first["techniques"], "command": words}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file of schema 1")
+    arguments = parser.parse_args()
+    rows = [row(arguments.program, model, preset) for model, preset in presets().values()]
+    content = {"schema": 1, "command": f"scripts/card_plans.py --program {arguments.program} --out {arguments.out}",
+               "version": printed(arguments.program, "--version").strip(), "rows": rows}
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
