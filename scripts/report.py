@@ -4,8 +4,8 @@
 It shows memory against speed with the Pareto front, memory by kind over the phases of a step, losses, and what guides
 claim beside what was measured; of a full sweep also the ladder, leave-one-outs, interactions of pairs and crossovers.
 Of a folder of records with dry_runs.json (of claims.py), each claim has the verdict that claims.md gives it.
-predictions.json, fits.json (of bench_tradeoff), estimates.jsonl (of check_estimates.py) and plans.jsonl (of
-check_plan.py) are read where they lie beside the records.
+predictions.json, fits.json (of bench_tradeoff), card_plans.json (of card_plans.py), estimates.jsonl (of
+check_estimates.py) and plans.jsonl (of check_plan.py) are read where they lie beside the records.
 
 example: scripts/report.py runs/tradeoff/records.jsonl --techniques runs/tradeoff/techniques.json --out runs/tradeoff
 """

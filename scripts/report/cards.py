@@ -1,6 +1,7 @@
 """The three cards that a report opens with, and its contents."""
 import itertools
 import math
+import re
 
 from .byte_units import human_bytes
 from .claims import page as claims
@@ -8,7 +9,7 @@ from .claims.stated import Technique
 from .document import Fold, Heading, Items, Table, Text, slug
 from .figures import LEAST_ROUNDS, Case, Sweep, measured
 from .format import loss_change, rounds_of, speed_times, times
-from .sidecars import Fit, Fits
+from .sidecars import CardPlan, Fit, Fits, Sidecars
 from .sweep_parts import of_families
 
 
@@ -19,25 +20,54 @@ def contents(blocks: list) -> Items:
 
 # Your card.
 
-CARDS = ("Of the stacks of techniques that were tried, the one that takes the largest batch. peak: of tensors with the settings "
-         "above, by a dry run for CUDA, with its share of the card. largest batch: train.micro_batch, by such dry runs. tokens/s: on that "
-         "card, where it was measured. `moelab plan --preset gpu-8gb` looks for the fastest settings of a card.")
+BEST = ("The fastest way to train that is known for each card: measured on it where a sweep did, else what `moelab plan` predicts. needs: "
+        "what CUDA's allocator is predicted to need, with its share of the card, or the measured peak. known by: where the speed comes from. "
+        "`moelab plan --preset gpu-8gb` answers for other models and settings.")
+
+STACK = ("What this stack of techniques allows on each card. peak: of tensors with the settings above, by a dry run for CUDA, with its share of "
+         "the card. largest batch: train.micro_batch, by such dry runs. tokens/s: on that card, where it was measured.")
+
+VARIANTS = {"ti", "super", "laptop", "max"}  # a card's name with one of these after it is another card's
+
+
+def words_of(name: str) -> list[str]:
+    """Lower case; a size is one word: "80 GB" is 80gb."""
+    return re.findall(r"[a-z0-9]+", re.sub(r"(\d+) *gb\b", r" \1gb ", name.lower()))
+
+
+def is_card(gpu: str | None, card: str) -> bool:
+    """Whether the GPU that CUDA names, such as "NVIDIA H100 80GB HBM3", is the card that presets name "H100 80 GB"."""
+    found, wanted = words_of(gpu or ""), words_of(card)
+    return bool(wanted) and set(wanted) <= set(found) and not VARIANTS & (set(found) - set(wanted))
+
+
+def measured_on(card: str, model: str, sweeps: list[Sweep]) -> list[Case]:
+    """The cases of this model that a sweep on this card has measured in more than one round."""
+    return [case for sweep in sweeps if is_card(sweep.machine.get("gpu"), card) and sweep.model == model
+            for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
+
+
+def best_row(plan: CardPlan, sweeps: list[Sweep]) -> list[str]:
+    fitting = [case for case in measured_on(plan.card, plan.model, sweeps) if case.peak.value <= plan.limit]
+    best = max(fitting, key=lambda case: case.speed.value, default=None)
+    needs, speed, known, command = ((best.peak.value, best.speed.value, "measured", best.command) if best else
+                                    (plan.needed, plan.speed, plan.times, plan.command))
+    return [plan.card, f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}", known, f"`{command}`"]
 
 
 def chosen(fits: list[Fits]) -> list[Fit]:
-    """For each card the stack that takes the largest batch."""
+    """For each card and model the stack that allows the largest batch."""
     best: dict[tuple, Fit] = {}
     for fit in (fit for one in fits for fit in one.rows):
-        known = best.get((fit.card, fit.limit))
+        known = best.get((fit.model, fit.card, fit.limit))
         if known is None or fit.largest_batch > known.largest_batch:
-            best[fit.card, fit.limit] = fit
-    return sorted(best.values(), key=lambda fit: fit.limit)
+            best[fit.model, fit.card, fit.limit] = fit
+    return sorted(best.values(), key=lambda fit: (fit.model, fit.limit))
 
 
 def tokens_text(fit: Fit, sweeps: list[Sweep]) -> str:
     """Tokens a second of this model on this card, where a sweep measured them."""
-    runs = [case for sweep in sweeps if sweep.machine.get("gpu") == fit.card and sweep.model == fit.model
-            for case in measured(sweep) if case.name == fit.stack and len(case.runs) >= LEAST_ROUNDS]
+    runs = [case for case in measured_on(fit.card, fit.model, sweeps) if case.name == fit.stack]
     return f"{runs[0].speed.value:,.0f}" if runs else "not measured"
 
 
@@ -46,14 +76,19 @@ def card_row(fit: Fit, sweeps: list[Sweep]) -> list[str]:
     return [fit.card, human_bytes(fit.limit), peak, f"{fit.largest_batch:,.0f}", tokens_text(fit, sweeps)]
 
 
-def your_card(fits: list[Fits], techniques: list[Technique], sweeps: list[Sweep]) -> list:
-    """A table for each stack that is the best of some cards."""
+def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep]) -> list:
+    """The best that is known for each card; then a table for each stack that allows the largest batch on some cards."""
     settings = {row.name: row.settings for row in techniques}
     blocks = []
-    for (stack, model), group in itertools.groupby(chosen(fits), lambda fit: (fit.stack, fit.model)):
+    if beside.card_plans:
+        blocks.append(Table(BEST, ["card", "model", "needs", "tokens/s", "known by", "to copy"],
+                            [best_row(plan, sweeps) for plan in sorted(beside.card_plans, key=lambda plan: plan.limit)],
+                            wordy=("model", "known by", "to copy")))
+    for (stack, model), group in itertools.groupby(chosen(beside.fits), lambda fit: (fit.stack, fit.model)):
         copied = " ".join(f"{key}={value}" for key, value in settings.get(stack, {}).items())
-        blocks += [Text(f"`{stack}`, to copy: `{' '.join(filter(None, ['moelab train --config', model, copied]))}`"),
-                   Table(CARDS, ["card", "memory", "peak", "largest batch", "tokens/s"],
+        command = " ".join(filter(None, ["moelab train --config", model, copied, "data.path=FOLDER"]))
+        blocks += [Text(f"`{stack}`, to copy: `{command}`"),
+                   Table(STACK, ["card", "memory", "peak", "largest batch", "tokens/s"],
                          [card_row(fit, sweeps) for fit in group])]
     return [Heading(2, "Your card"), *blocks] if blocks else []
 

@@ -190,7 +190,7 @@ def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sw
                   judged: claims.Judged | None, linked: bool, techniques: list[Technique], notes: list[str]) -> list:
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. linked:
     the page of claims lies beside the report."""
-    front = [*cards.your_card(beside.fits, techniques, sweeps), *cards.costs([sweep for sweep, *_ in parts]),
+    front = [*cards.your_card(beside, techniques, sweeps), *cards.costs([sweep for sweep, *_ in parts]),
              *cards.claims_card(judged, linked)]
     rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
             *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),

@@ -11,6 +11,7 @@ from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, name_now, numb
 SCHEMA = 1
 PREDICTIONS = "predictions.json"
 FITS = "fits.json"
+CARD_PLANS = "card_plans.json"
 COLOURS = ("green", "amber", "red")
 
 
@@ -56,6 +57,19 @@ class Fits:
 
 
 @dataclasses.dataclass(frozen=True)
+class CardPlan:
+    """The fastest combination that fits a card, by `moelab plan`. needed: bytes of `limit`; times: what its speed follows from."""
+
+    card: str
+    limit: float
+    model: str
+    needed: float
+    speed: float  # tokens/s
+    times: str
+    command: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Draw:
     """One configuration, predicted and measured; bytes. error: of the measured tensors against the predicted."""
 
@@ -72,6 +86,7 @@ class Draw:
 class Sidecars:
     predictions: list[Predictions]
     fits: list[Fits]
+    card_plans: list[CardPlan]
     draws: list[Draw]
     checks: list[planner_checks.Check]
 
@@ -112,6 +127,11 @@ def parse_fits(content: dict) -> Fits:
     return Fits(content["commit"], content["command"], [parse_fit(fields) for fields in content["rows"]])
 
 
+def parse_card_plans(content: dict) -> list[CardPlan]:
+    return [CardPlan(fields["card"], number(fields["limit"]), fields["model"], number(fields["needed"]),
+                     number(fields["tokens_per_second"]), fields["times"], fields["command"]) for fields in content["rows"]]
+
+
 def parse_draw(content: dict) -> Draw:
     return Draw(list(content["settings"]), number(content["predicted_bytes"]), number(content["measured_bytes"]),
                 number(content["scratch_bytes"]), number(content["error"]),
@@ -138,14 +158,16 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
 
 def read_beside(paths: list[pathlib.Path]) -> Sidecars:
     """Of all files that lie in the folders, or beside the files."""
-    predictions, fits, draws, checks = [], [], [], []
+    predictions, fits, card_plans, draws, checks = [], [], [], [], []
     for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
         if (path := folder / PREDICTIONS).exists():
             predictions.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_predictions))
         if (path := folder / FITS).exists():
             fits.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_fits))
+        if (path := folder / CARD_PLANS).exists():
+            card_plans += parsed(str(path), read_text(path), "card_plans.py", parse_card_plans)
         if (path := folder / ESTIMATES).exists():
             draws += read_draws(path)
         if (path := folder / PLANS).exists():
             checks += read_checks(path)
-    return Sidecars(predictions, fits, draws, checks)
+    return Sidecars(predictions, fits, card_plans, draws, checks)

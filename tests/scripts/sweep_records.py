@@ -145,6 +145,14 @@ def fits() -> dict:
     return {"schema": 1, "command": "moelab fits --json", "commit": "abc123", "machine": {}, "rows": rows}
 
 
+def card_plans() -> dict:
+    """A card that no sweep was measured on, and the one of on_a_card()."""
+    rows = [{"card": card, "limit": limit * 2**30, "model": "moe-micro", "preset": "gpu", "needed": 4 * 2**30, "tokens_per_second": 14540.4,
+             "times": "a guess from the datasheet", "techniques": ["bf16"], "command": f"moelab train --preset {limit}"}
+            for card, limit in (("RTX 4060", 8), ("H100 80 GB", 80))]
+    return {"schema": 1, "command": "scripts/card_plans.py", "version": "moelab", "rows": rows}
+
+
 def estimates(count: int = 30) -> list[dict]:
     """Errors of 0, 0.01, 0.02 … percent, on one side and the other."""
     return [{"schema": 1, "settings": [f"model.layers={index}", "precision.compute=bf16"], "commit": "abc123", "machine": {},
@@ -172,4 +180,5 @@ def write_plan(folder: pathlib.Path) -> pathlib.Path:
     write(folder / "plans.jsonl", plans())
     (folder / "predictions.json").write_text(json.dumps(predictions()))
     (folder / "fits.json").write_text(json.dumps(fits()))
+    (folder / "card_plans.json").write_text(json.dumps(card_plans()))
     return folder

@@ -43,7 +43,7 @@ def test_wrong_sums_stand_beside_the_verdict_and_hide_nothing():
     runs = dict.fromkeys(dry_runs.DRY_CLAIMS[entry["id"]].runs, on_card(2 << 30, True))
     (row,) = rows_of([entry], {entry["id"]: runs})
     assert (row.verdict, row.sums) == ("right", entry["arithmetic"])
-    assert "2.00 of 24 GiB taken (8%) on RTX 4090 (compute capability 8.9), of tensors 1.00 GiB" in row.decided
+    assert "2.15 GB taken, 8% of the memory of RTX 4090 (compute capability 8.9), of tensors 1.07 GB" in row.decided
     assert page.line(row)[1:] == ["**right**", "**wrong**", "device 24 GB, claimed 20 GB", row.decided]
     (row,) = rows_of([entry], {})
     assert (row.verdict, row.sums) == ("untested", entry["arithmetic"])
@@ -55,7 +55,7 @@ def test_where_one_of_several_runs_fits_its_card_the_page_says_which():
     (row,) = rows_of([entry], {entry["id"]: {card: on_card(50 << 30, False),
                                              host: on_card(20 << 30, True) | {"host_bytes": 26 << 30}}})
     assert row.verdict == "right in part" and f"overstated: {card}; right: {host}" in row.decided
-    assert f"{host}: 20.00 of 24 GiB taken (83%)" in row.decided and "26.0 GiB on the host" in row.decided
+    assert f"{host}: 21.5 GB taken, 83% of " in row.decided and "27.9 GB on the host" in row.decided
 
 
 @pytest.mark.parametrize("fits, verdict", [(True, "right"), (False, "overstated")])

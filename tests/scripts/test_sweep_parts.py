@@ -1,4 +1,5 @@
 """The parts of a full sweep, from records made up so that interactions and crossovers are known in closed form."""
+import dataclasses
 import json
 import math
 import pathlib
@@ -14,7 +15,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
+from report import cards, document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
 from report.plots import crossovers, theme  # noqa: E402
 
 
@@ -243,7 +244,7 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     sweeps = sweeps_of(tmp_path, made.sweep())
     (sweep,) = sweep_parts.together(sweeps)
     beside = sidecars.read_beside([tmp_path / "records.jsonl"])
-    assert (beside.predictions, beside.fits, beside.draws, beside.checks) == ([], [], [], [])
+    assert (beside.predictions, beside.fits, beside.card_plans, beside.draws, beside.checks) == ([], [], [], [], [])
     assert [*sweep_part_pages.ladder_blocks(sweep, ""), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, []), *sweep_part_pages.estimate_blocks([]),
             *sweep_part_pages.check_blocks([])] == []
@@ -255,6 +256,7 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     ("predictions.json", json.dumps(made.predictions() | {"cases": [{}]}), ["damaged", "status"]),
     ("fits.json", "[]", ["schema None"]),
     ("fits.json", json.dumps(made.fits() | {"rows": [made.fits()["rows"][0] | {"status": "blue"}]}), ["blue", "green"]),
+    ("card_plans.json", json.dumps(made.card_plans() | {"rows": [{}]}), ["damaged", "card_plans.py", "missing"]),
     ("estimates.jsonl", '{"schema": 1}\n', [":1", "check_estimates.py", "missing"]),
     ("plans.jsonl", '{"schema": 1, "budget": "1MiB"}\n', [":1", "check_plan.py", "missing"]),
     ("plans.jsonl", json.dumps(made.plans()[0]) + "\n", ["without", "nothing drawn", "check_plan.py"]),
@@ -269,6 +271,35 @@ def test_damaged_companions_are_refused_and_nothing_is_written(tmp_path, name, c
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert str(tmp_path / name) in done.stderr and all(word in done.stderr for word in words), done.stderr
     assert (tmp_path / "report.md").read_text() == "as it was" and not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("gpu, card, same", [
+    ("NVIDIA GeForce RTX 4090", "RTX 4090", True), ("NVIDIA GeForce RTX 4060 Ti", "RTX 4060", False),
+    (None, "RTX 4060", False), (None, "", False),
+    ("NVIDIA H100 80GB HBM3", "H100 80 GB", True), ("NVIDIA A100-SXM4-40GB", "A100 40 GB", True),
+    ("NVIDIA A100-SXM4-80GB", "A100 40 GB", False)])
+def test_a_gpu_is_the_card_of_a_preset(gpu, card, same):
+    assert cards.is_card(gpu, card) == same
+
+
+def test_your_card_opens_with_the_best_that_is_known(whole):
+    """What a plan predicts; on a card that was measured, the fastest measured case that fits."""
+    sweeps, beside = whole
+    first, *_ = (block for block in cards.your_card(beside, [], sweeps) if isinstance(block, document.Table))
+    assert [row[:5] for row in first.rows] == [
+        ["RTX 4060", "`moe-micro`", "4.00 GiB (50%)", "14,540", "a guess from the datasheet"],
+        ["H100 80 GB", "`moe-micro`", "4.00 GiB (5%)", "14,540", "a guess from the datasheet"]]
+    on_h100 = [dataclasses.replace(sweep, machine={"gpu": "NVIDIA H100 80GB HBM3"}) for sweep in sweeps]
+    best = cards.your_card(beside, [], on_h100)[1].rows[1]
+    known = cards.measured_on("H100 80 GB", "moe-micro", on_h100)
+    assert best[3:5] == [f"{max(case.speed.value for case in known):,.0f}", "measured"]
+
+
+def test_another_models_largest_batch_is_another_row():
+    def fit(model, batch):
+        return sidecars.Fit("RTX 4060", 8.0, "baseline", "", 1, batch, model, "green", 1.0)
+    both = cards.chosen([sidecars.Fits("", "", [fit("moe-nano", 9), fit("moe-570m", 2)])])
+    assert {(one.model, one.largest_batch) for one in both} == {("moe-nano", 9), ("moe-570m", 2)}
 
 
 def test_the_planners_checks_by_hand(whole):

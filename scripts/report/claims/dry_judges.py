@@ -104,9 +104,9 @@ def flash(runs: dict, figures: dict) -> Judged:
 def fits(runs: dict, _: dict) -> Judged:
     """Whether each run fits its card; a single one is the whole claim."""
     def taken(run: dict) -> str:
-        peak, on_card, limit = (run[name] / 2**30 for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
-        host = f", {run['host_bytes'] / 2**30:.1f} GiB on the host" if run["host_bytes"] > GB else ""
-        return f"{on_card:.2f} of {limit:.0f} GiB taken ({on_card / limit:.0%}) on {card_of(run)}, of tensors {peak:.2f} GiB{host}"
+        peak, on_card, limit = (run[name] for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
+        host = f", {gb(run['host_bytes'])} on the host" if run["host_bytes"] > GB else ""
+        return f"{gb(on_card)} taken, {on_card / limit:.0%} of the memory of {card_of(run)}, of tensors {gb(peak)}{host}"
     if len(runs) == 1:
         (run,) = runs.values()
         return taken(run), whole(of_whether(run["fits"]))
