@@ -42,12 +42,13 @@ struct Pack {
   }
 };
 
-// Calls f(N), a constant: the elements of a Pack for rows of `length` at these addresses.
+// Calls f(N), a constant: the elements of a Pack for rows of `length` at these addresses. One, unless
+// `packed`.
 template <class T, class F, class... Rows>
-void with_pack(int64_t length, const F& f, const Rows*... rows) {
+void with_pack(bool packed, int64_t length, const F& f, const Rows*... rows) {
   constexpr int kMost = kPackBytes / sizeof(T);
   const auto together = ((uintptr_t(length) * sizeof(T)) | ... | reinterpret_cast<uintptr_t>(rows));
-  if (together % kPackBytes == 0) return f(std::integral_constant<int, kMost>());
+  if (packed && together % kPackBytes == 0) return f(std::integral_constant<int, kMost>());
   f(std::integral_constant<int, 1>());
 }
 

@@ -8,7 +8,7 @@
 
 #include "kernels/dense/fp8.h"
 #include "kernels/device/element_of.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/expert_variants.h"
 
 // Axes: T tokens, D width, F hidden width.
 namespace moelab {

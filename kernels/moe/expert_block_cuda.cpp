@@ -7,7 +7,7 @@
 #include "kernels/dense/fp8.h"
 #include "kernels/device/element_of.h"
 #include "kernels/moe/expert_block_plan.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/expert_variants.h"
 #include "kernels/moe/grouped_products.h"
 
 // The CUDA side of the operators of kernels/moe/expert_block.h. If all experts have equally many rows (by

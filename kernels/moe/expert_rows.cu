@@ -122,7 +122,53 @@ __global__ void gather_scales_kernel(const float* dscale, const int32_t* row, in
     dweights[i] = row[i] < 0 ? 0 : dscale[row[i]];
 }
 
+template <bool packed>
+void combine(Element element, const void* from_RD, const int32_t* row_TK, const float* weights_TK,
+             int64_t tokens, int64_t K, int64_t D, void* to_TD, cudaStream_t stream) {
+  if (tokens == 0) return;
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto n) {
+      combine_kernel<T, n><<<grid_of(tokens), row_threads(D / n), 0, stream>>>(
+          static_cast<const T*>(from_RD), row_TK, weights_TK, tokens, K, D, static_cast<T*>(to_TD));
+    };
+    with_pack<T>(packed, D, launch, from_RD, to_TD);
+  });
+}
+
+template <bool packed>
+void activate(Element element, void* h, const int32_t* route_R, int64_t rows, int64_t F, void* a,
+              cudaStream_t stream) {
+  if (rows == 0) return;
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto n) {
+      swiglu_kernel<T, n><<<grid_of(rows), row_threads(F / n), 0, stream>>>(static_cast<T*>(h), route_R, rows,
+                                                                            F, static_cast<T*>(a));
+    };
+    with_pack<T>(packed, F, launch, h, a);
+  });
+}
+
+template <bool packed>
+void activate_backward(Element element, void* h, void* da, const int32_t* route_R, const float* weights_TK,
+                       float* dscale_R, int64_t rows, int64_t F, cudaStream_t stream) {
+  if (rows == 0) return;
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto n) {
+      swiglu_backward_kernel<T, n><<<grid_of(rows), row_threads(F / n), 0, stream>>>(
+          static_cast<T*>(h), static_cast<T*>(da), route_R, weights_TK, dscale_R, rows, F);
+    };
+    with_pack<T>(packed, F, launch, h, da);
+  });
+}
+
 }  // namespace
+
+CombineRows* const combine_rows_packed[] = {&combine<false>, &combine<true>};
+Swiglu* const swiglu_packed[] = {&activate<false>, &activate<true>};
+SwigluBackward* const swiglu_backward_packed[] = {&activate_backward<false>, &activate_backward<true>};
 
 void invert_routes(const int32_t* row_TK, int64_t routes, int32_t* route_R, int64_t rows,
                    cudaStream_t stream) {
@@ -144,45 +190,6 @@ void gather_rows(const void* from_TD, const int32_t* route_R, int64_t rows, int6
   if (together % 16 == 0) return gather(int4{});
   if (together % 4 == 0) return gather(int32_t{});
   gather(int16_t{});
-}
-
-void combine_rows(Element element, const void* from_RD, const int32_t* row_TK, const float* weights_TK,
-                  int64_t tokens, int64_t K, int64_t D, void* to_TD, cudaStream_t stream) {
-  if (tokens == 0) return;
-  with_element(element, [&](auto zero) {
-    using T = decltype(zero);
-    const auto combine = [&](auto n) {
-      combine_kernel<T, n><<<grid_of(tokens), row_threads(D / n), 0, stream>>>(
-          static_cast<const T*>(from_RD), row_TK, weights_TK, tokens, K, D, static_cast<T*>(to_TD));
-    };
-    with_pack<T>(D, combine, from_RD, to_TD);
-  });
-}
-
-void swiglu(Element element, void* h, const int32_t* route_R, int64_t rows, int64_t F, void* a,
-            cudaStream_t stream) {
-  if (rows == 0) return;
-  with_element(element, [&](auto zero) {
-    using T = decltype(zero);
-    const auto forward = [&](auto n) {
-      swiglu_kernel<T, n><<<grid_of(rows), row_threads(F / n), 0, stream>>>(static_cast<T*>(h), route_R, rows,
-                                                                            F, static_cast<T*>(a));
-    };
-    with_pack<T>(F, forward, h, a);
-  });
-}
-
-void swiglu_backward(Element element, void* h, void* da, const int32_t* route_R, const float* weights_TK,
-                     float* dscale_R, int64_t rows, int64_t F, cudaStream_t stream) {
-  if (rows == 0) return;
-  with_element(element, [&](auto zero) {
-    using T = decltype(zero);
-    const auto backward = [&](auto n) {
-      swiglu_backward_kernel<T, n><<<grid_of(rows), row_threads(F / n), 0, stream>>>(
-          static_cast<T*>(h), static_cast<T*>(da), route_R, weights_TK, dscale_R, rows, F);
-    };
-    with_pack<T>(F, backward, h, da);
-  });
 }
 
 void gather_scales(const float* dscale_R, const int32_t* row_TK, int64_t routes, float* dweights_TK,

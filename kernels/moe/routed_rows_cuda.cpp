@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "kernels/device/element_of.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/expert_variants.h"
 #include "kernels/moe/routed_rows_parts.h"
 
 // Axes: T tokens, K routes a token, R rows, W a width.

@@ -16,7 +16,7 @@
 #include "kernels/formats/quantize.h"
 #include "kernels/loss/linear_cross_entropy_device.h"
 #include "kernels/moe/dispatch_device.h"
-#include "kernels/moe/expert_rows.h"
+#include "kernels/moe/expert_variants.h"
 #include "kernels/moe/router_device.h"
 #include "kernels/update/squared_norm_device.h"
 #include "kernels/update/update_rules.h"

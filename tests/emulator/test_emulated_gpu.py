@@ -18,6 +18,12 @@ TINY = ["--config", "moe-pico", "model.layers=1", "model.d_model=32", "model.hea
         "run.threads=1"]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch) -> None:
+    """A user's cache of its own: what kernels qualified there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def emulated(*words, program=EMULATED, **gpu: str):
     """Runs the program; gpu: MOELAB_EMULATOR_* variables, in small letters."""
     chosen = {f"MOELAB_EMULATOR_{name.upper()}": value for name, value in gpu.items()}
@@ -69,10 +75,11 @@ def test_training_and_its_first_line(shards, tmp_path):
     command = [EMULATED, "train", *TINY, f"data.path={shards}", f"run.dir={tmp_path}/run"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                            env={**os.environ, "MOELAB_EMULATOR_CAPABILITY": "8.9"})  # fmt: skip
-    first, _, device, memory, step = (run.stdout.readline() for _ in range(5))
+    first, _, device, memory, kernels, step = (run.stdout.readline() for _ in range(6))
     run.kill()
     run.communicate()
     assert first.startswith("emulator: moelab's GPU kernels have never run on hardware"), first
+    assert kernels.startswith("kernels: combine_rows packed"), kernels
     assert device.startswith("device cuda:0") and step.startswith("[Step 1/1]"), (device, step)
     # predicted for this GPU: Ada's two workspaces of 8.125 MiB
     peak = float(re.search(r"predicted peak (\S+) MiB", memory)[1])

@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 
-COMMANDS = ("train", "eval", "estimate", "plan", "fits", "generate", "chat", "techniques", "import", "export", "completion")
+COMMANDS = ("train", "eval", "estimate", "plan", "fits", "generate", "chat", "qualify", "techniques", "import", "export", "completion")
 GROUPS = ("model", "attention", "precision", "activations", "optim", "placement", "parallel", "train", "eval",
           "reference", "data", "memory", "sample", "monitor", "checkpoint", "run")
 FOLDERS = ("kernels", "moe", "train", "bench", "results", "scripts", "tests", "cmake", "docs", "configs", ".ci")

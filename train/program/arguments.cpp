@@ -149,6 +149,7 @@ class Parser {
       return add_folders(sub, text);
     }
     const bool lists = text.command == Command::techniques || text.command == Command::fits;
+    if (text.command == Command::qualify) add_qualify(sub);
     if (lists || text.command == Command::estimate) sub.add_flag("--json", result_.json, "print JSON");
     if (lists) return add_model(sub, text);
     sub.add_option("--config", sources_.config, kConfigHelp)->type_name(kConfigType);
@@ -158,7 +159,7 @@ class Parser {
               "run.scale=", "miniature whose every tensor is smaller, e.g. 1/64; short for run.scale=")
         ->type_name("SHARE");
     sub.add_flag("--print-config", result_.print_config, "print the resolved settings and stop");
-    if (text.command != Command::eval)
+    if (text.command == Command::train || text.command == Command::estimate)
       sub.add_flag("--fill", fill_,
                    "raise train.micro_batch, then train.sequence, until 80 to 95 % of the preset's card is "
                    "predicted to be taken");
@@ -240,6 +241,16 @@ class Parser {
           ->check(CLI::Range(1, 1 << 30));
     sub.add_option("settings", sources_.overrides, "changes to the checkpoint's settings, e.g. run.threads=1")
         ->type_name("KEY=VALUE");
+  }
+
+  void add_qualify(CLI::App& sub) {
+    QualifyCall& call = result_.qualify;
+    sub.add_flag("--json", call.json, "print JSON");
+    sub.add_option("--patience", call.patience, "seconds after which a kernel that does not end is given up")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber)
+        ->type_name("SECONDS");
+    sub.add_option("--worker", call.worker)->group("");  // what the command starts itself with
   }
 
   void add_model(CLI::App& sub, const CommandText& text) {

@@ -26,6 +26,7 @@ struct Arguments {
   std::string from, to;            // import_model, export_model: folders
   GenerateCall generate;           // generate only; `settings` is then not read
   PlanCall plan;
+  QualifyCall qualify;
   ModelCall model;     // fits, techniques
   bool pairs = false;  // techniques: predict each pair instead of listing the rows
 

@@ -17,9 +17,15 @@ constexpr UsedSettings kGenerated =
     "attention. precision. train.sequence memory.limit memory.cuda_graphs run.device run.threads "
     "run.deterministic";
 
-constexpr std::array<CommandText, 11> kTexts = {
+constexpr UsedSettings kQualified =
+    "model. precision. parallel.tensor parallel.expert train.micro_batch train.sequence "
+    "train.tokens_per_device "
+    "memory.cuda_graphs run.preset run.device run.scale";
+
+constexpr std::array<CommandText, 12> kTexts = {
     {{Command::train, "train", "Train a model under a memory budget",
-      "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100", kAllSettings},
+      "moelab train --config moe-nano --preset gpu-8gb data.path=shards train.steps=100", kAllSettings,
+      "MOELAB_KERNELS=plain in the environment: the simplest kernels on a GPU (see moelab qualify).\n\n"},
      {Command::eval, "eval", "Measure a checkpoint's loss on held-out text",
       "moelab eval --config runs/moe-nano/config.yaml --checkpoint runs/moe-nano/checkpoints/step-100",
       kEvaluated},
@@ -38,6 +44,14 @@ constexpr std::array<CommandText, 11> kTexts = {
       kGenerated},
      {Command::chat, "chat", "Talk with a checkpoint's model: it answers each line",
       "moelab chat --from runs/moe-nano --max-tokens 100", kGenerated},
+     {Command::qualify, "qualify", "Try the kernels on this GPU and keep the fastest that are right",
+      "moelab qualify --config moe-nano --preset gpu-8gb", kQualified,
+      "An operator with several kernels uses the fastest that agrees with LibTorch's operators. train, "
+      "eval,\n"
+      "generate and chat do this once for a GPU, driver, build and size of layer; qualify does it anew. The\n"
+      "results are in ~/.cache/moelab ($XDG_CACHE_HOME/moelab). MOELAB_KERNELS=plain in the environment: "
+      "the\n"
+      "simplest kernels, and nothing is tried.\n\n"},
      {Command::techniques, "techniques", "List the memory techniques, what they trade and what is claimed",
       "moelab techniques --json", kEstimated},
      {Command::import_model, "import",

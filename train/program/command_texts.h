@@ -16,6 +16,7 @@ enum class Command {
   export_model,
   generate,
   chat,
+  qualify,
   completion
 };
 

@@ -17,6 +17,7 @@
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/host_allocator.h"
+#include "train/program/qualify/kernel_choice.h"
 #include "train/settings/print.h"
 #include "train/settings/shell_line.h"
 
@@ -66,6 +67,8 @@ int run(const Arguments& arguments, const std::string& command) {
       return generate_command(arguments.generate);
     case Command::chat:
       return chat_command(arguments.generate);
+    case Command::qualify:
+      return qualify_command(arguments.settings, arguments.qualify);
     case Command::techniques:
       if (arguments.pairs) return pairs_command(arguments.model);
       std::cout << (arguments.json ? techniques_json() : techniques_text());
@@ -96,6 +99,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     moelab::install_allocators();
+    moelab::set_qualifying_program("/proc/self/exe");
     if (argc < 2) {
       std::cerr << moelab::program_help();
       return 2;

@@ -17,6 +17,7 @@
 #include "kernels/meta/simulated_device.h"
 #include "kernels/moe/expert_block.h"
 #include "kernels/moe/router.h"
+#include "kernels/operator/variants.h"
 #include "kernels/update/squared_norm.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/expert_block.h"
@@ -85,6 +86,24 @@ TEST(SimulatedCuda, ExpertBlockIsPredictedOnAGpu) {
     EXPECT_NEAR(static_cast<double>(expert_block_peak(kMetaDevice, c)) / measured, 1, 0.03)
         << capacity_factor;
   }
+}
+
+// So one dry run stands for all of them.
+TEST(SimulatedCuda, ExpertBlockHoldsAsMuchWithEveryVariant) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  const KernelChoice before = kernels_in_use();
+  for (const MoeCase& c : {kDropless, kCapacity}) {
+    use_kernels({});
+    expert_block_peak(kGpu, c);  // makes the workspaces that LibTorch makes once
+    const int64_t plain = expert_block_peak(kGpu, c);
+    for (VariedOperator* const op : varied_operators()) {
+      for (size_t v = 1; v < op->variants().size(); ++v) {
+        use_kernels({{op->name(), op->variants()[v]}});
+        EXPECT_EQ(expert_block_peak(kGpu, c), plain) << op->name() << " " << op->variants()[v];
+      }
+    }
+  }
+  use_kernels(before);
 }
 
 Tensor meta(at::IntArrayRef sizes, at::ScalarType type = at::kBFloat16) {

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 PROGRAM = ""
-COMMANDS = ["train", "eval", "estimate", "plan", "fits", "generate", "techniques", "import", "export"]
+COMMANDS = ["train", "eval", "estimate", "plan", "fits", "generate", "qualify", "techniques", "import", "export"]
 WITH_CONFIG = COMMANDS[:3]
 
 

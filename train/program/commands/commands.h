@@ -50,6 +50,17 @@ int pairs_command(const ModelCall& call);
 // limit, so it is at least what the allocator would reserve on the card. JSON of schema 1: rows.
 int fits_command(const ModelCall& call);
 
+struct QualifyCall {
+  bool json = false;
+  double patience = 60;  // seconds for one variant
+  std::string worker;    // the task of a worker (train/program/qualify/worker.h); empty: start workers
+};
+
+// Tries all variants of the kernels on the GPU at the sizes of `settings`, prints them, and writes the record
+// from which later runs take theirs. JSON of schema 1: gpu, date, kernels, and tried of operator, variant,
+// failure, milliseconds.
+int qualify_command(const Settings& settings, const QualifyCall& call);
+
 struct PlanCall {
   std::string device;               // whose speed is assumed: a name in cost_devices()
   std::string out;                  // file for the winner's settings; empty: none

@@ -8,6 +8,7 @@
 #include "kernels/operator/gpu.h"
 #include "moe/settings/error.h"
 #include "train/io/proc_file.h"
+#include "train/program/qualify/kernel_choice.h"
 #include "train/program/record/gpu_check.h"
 #include "train/settings/presets/presets.h"
 #include "train/settings/resolve.h"
@@ -48,6 +49,11 @@ std::string standing_of(c10::Device gpu) {
     case GpuCheck::Outcome::never_ran:
       break;
   }
+  if (const std::string date = qualification_date(gpu); !date.empty())
+    return fmt::format(
+        "{}: the kernels of experts agreed here with LibTorch's operators on {}; scripts/gpu_check.sh checks "
+        "all",
+        name, date);
   return fmt::format(
       "{}: moelab's GPU kernels have never run on hardware; prove them with scripts/gpu_check.sh, or {}",
       name, kWithoutGpu);

@@ -14,6 +14,7 @@
 #include "train/program/commands/commands.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
+#include "train/program/qualify/kernel_choice.h"
 #include "train/program/record/progress.h"
 #include "train/step/trainer.h"
 
@@ -26,6 +27,8 @@ int evaluate_checkpoint(const Settings& given, const std::string& checkpoint) {
   if (!chosen.note.empty()) std::cout << chosen.note << std::endl;
   const Settings settings = on_device(given, chosen.device);
   const c10::Device device = limited_device(settings);
+  if (const std::string kernels = take_kernels(settings, device); !kernels.empty())
+    std::cout << kernels << std::endl;
   if (settings.eval.batches == 0)
     throw UserError("eval.batches is 0: nothing to evaluate; give a number of batches");
   const Dataset data = open_data(settings);

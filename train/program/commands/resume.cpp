@@ -7,6 +7,7 @@
 
 #include "moe/settings/error.h"
 #include "train/parallel/data_ranks.h"
+#include "train/parallel/ranks.h"
 #include "train/settings/load.h"
 #include "train/settings/print.h"
 
@@ -36,17 +37,28 @@ std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const
 
 }  // namespace
 
+void on_first_rank(Communicator& control, const std::function<void()>& work) {
+  if (control.size() == 1) return work();
+  std::future<void> done;
+  if (control.rank() == 0) done = std::async(std::launch::async, work);
+  while (!on_any_rank(
+      control, done.valid() && done.wait_for(std::chrono::milliseconds(200)) == std::future_status::ready)) {
+  }
+  std::string mistake;
+  try {
+    if (done.valid()) done.get();
+  } catch (const UserError& error) {
+    mistake = error.what();
+  }
+  mistake = of_first_rank(control, mistake);
+  if (!mistake.empty()) throw SharedMistake(mistake);
+}
+
 std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings,
                                                 Communicator& control) {
-  if (control.size() == 1) return find_checkpoint(resume, settings);
-  std::future<std::optional<LoadedCheckpoint>> search;
-  if (control.rank() == 0)
-    search = std::async(std::launch::async, [&] { return find_checkpoint(resume, settings); });
-  // verifying may take longer than parallel.timeout
-  while (!on_any_rank(control, search.valid() && search.wait_for(std::chrono::milliseconds(200)) ==
-                                                     std::future_status::ready)) {
-  }
-  std::optional<LoadedCheckpoint> found = search.valid() ? search.get() : std::nullopt;
+  std::optional<LoadedCheckpoint> found;
+  on_first_rank(control, [&] { found = find_checkpoint(resume, settings); });
+  if (control.size() == 1) return found;
   const std::string path = of_first_rank(control, found ? found->path.string() : "");
   if (!found && !path.empty()) found = load_checkpoint(path, true);
   return found;

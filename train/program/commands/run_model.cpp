@@ -10,6 +10,7 @@
 #include "train/program/commands/open_run.h"
 #include "train/program/commands/run_state.h"
 #include "train/program/commands/stop_signal.h"
+#include "train/program/qualify/kernel_choice.h"
 
 namespace moelab {
 
@@ -69,7 +70,9 @@ void RunModel::write_samples(int64_t step) {
 }
 
 CheckpointContent RunModel::content(int64_t steps, int64_t tokens, const MemoryManager& manager) {
-  return run_state(*trainer_, manager, settings_, data_, steps, tokens);
+  CheckpointContent content = run_state(*trainer_, manager, settings_, data_, steps, tokens);
+  if (device_.is_cuda()) content.files["kernels.json"] = kernels_json().dump(1) + "\n";
+  return content;
 }
 
 void RunModel::restore(const LoadedCheckpoint& checkpoint, MemoryManager& manager) {

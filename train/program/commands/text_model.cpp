@@ -11,6 +11,7 @@
 #include "train/predict/advice.h"
 #include "train/program/commands/device_choice.h"
 #include "train/program/commands/open_run.h"
+#include "train/program/qualify/kernel_choice.h"
 #include "train/settings/load.h"
 #include "train/step/compute_type.h"
 #include "train/step/trainer.h"
@@ -41,8 +42,10 @@ TextModel::TextModel(const GenerateCall& call)
 
 void TextModel::open(int64_t positions) {
   positions_ = positions;
-  model_.emplace(settings_.model, settings_.attention,
-                 compute_options(settings_.precision, limited_device(settings_)));
+  const c10::Device device = limited_device(settings_);
+  if (const std::string kernels = take_kernels(settings_, device); !kernels.empty())
+    std::cerr << kernels << "\n";
+  model_.emplace(settings_.model, settings_.attention, compute_options(settings_.precision, device));
   cache_.emplace(settings_.model, 1, positions, compute_type(settings_.precision), model_->device());
   restore(checkpoint_.model, model_state(*model_));
   round_masters(*model_, settings_.precision);

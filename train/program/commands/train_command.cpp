@@ -30,6 +30,7 @@
 #include "train/program/commands/resume.h"
 #include "train/program/commands/run_model.h"
 #include "train/program/commands/stop_signal.h"
+#include "train/program/qualify/kernel_choice.h"
 #include "train/program/record/progress.h"
 #include "train/program/record/run_folder.h"
 #include "train/program/record/run_record.h"
@@ -195,10 +196,11 @@ class TrainRun : LoopObserver {
   }
 
   void open() {
-    model_.open(predicted_.update_bytes);
     std::optional<LoadedCheckpoint> checkpoint;
     if (!options_.resume.empty())
       checkpoint = find_checkpoint(options_.resume, settings_, *ranks_.data().control);
+    if (device_.is_cuda()) take_kernels_of_first_rank(checkpoint);
+    model_.open(predicted_.update_bytes);
     // by the checkpoint that was found: the one that was named may be damaged and set aside now
     goes_on_ = checkpoint && goes_on_in_folder(settings_, checkpoint->path.string());
     if (checkpoint) {
@@ -207,6 +209,17 @@ class TrainRun : LoopObserver {
       model_.load_weights(settings_.train.init);
     }
     loop_.model_is_open();
+  }
+
+  // Before the model takes memory, of which trying kernels needs some.
+  void take_kernels_of_first_rank(const std::optional<LoadedCheckpoint>& checkpoint) {
+    const bool kept = checkpoint && checkpoint->files.contains("kernels.json");
+    std::string line;
+    on_first_rank(*ranks_.data().control, [&] {
+      line = take_kernels(settings_, device_, kept ? &checkpoint->files.at("kernels.json") : nullptr);
+    });
+    use_kernels_of(of_first_rank(*ranks_.data().control, kernels_json().dump()));
+    if (!line.empty()) std::cout << line << std::endl;
   }
 
   // What an earlier run left in the folder is deleted only now that this one is open and can begin. The first

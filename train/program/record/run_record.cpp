@@ -12,9 +12,11 @@
 
 #include "kernels/dense/fp8.h"
 #include "kernels/memory/report.h"
+#include "kernels/operator/variants.h"
 #include "moe/settings/error.h"
 #include "train/io/json_lines.h"
 #include "train/io/proc_file.h"
+#include "train/io/whole_file.h"
 #include "train/memory/profile/inspector.h"
 #include "train/program/record/build_commit.h"
 #include "train/program/record/gpu_name.h"
@@ -30,18 +32,6 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-void write_whole(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".tmp";
-  std::ofstream out(temporary, std::ios::binary);
-  out << text;
-  out.close();
-  std::error_code failed, unknown;
-  if (out) fs::rename(temporary, path, failed);
-  if (out && !failed) return;
-  fs::remove(temporary, unknown);
-  throw UserError("cannot write " + path.string() + ": is the disk full or the folder read-only?");
-}
 
 constexpr int64_t kSummaryRoom = int64_t{64} << 10;  // bytes, several times a summary's
 
@@ -300,6 +290,7 @@ Json RunRecord::summary(const Ending& e) const {
       {"fp8_products", settings_.precision.compute != ComputePrecision::fp8 ? Json(nullptr)
                        : has_fp8_products(device_)                          ? Json("_scaled_mm")
                                                                             : Json("emulated")},
+      {"kernels", cuda ? Json(kernels_in_use()) : Json(nullptr)},
       {"steps", steps_},
       {"fill_rate", number(static_cast<double>(tokens_) / static_cast<double>(places_))},
       {"tokens_per_second", spread(rates)},
