@@ -18,7 +18,7 @@ from gpu_goals import SHAPE
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAFFIC = ROOT / "results/kernel-traffic.jsonl"
 DATA = yaml.safe_load((ROOT / "scripts/kernel_times.yaml").read_text(encoding="utf-8"))
-UNITS = {"bytes": "bytes", "fp32": "operations in fp32", "bf16": "operations in bf16"}
+UNITS = {"bytes": "bytes", "bf16": "operations in bf16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Stage:
 
 
 STAGES = [
-    Stage("router, products", "fp32", "6*T*d*E", planned="0"),
-    Stage("router, products in three bf16 parts", "bf16", "0", planned="3*6*T*d*E"),
-    Stage("router, copies of x and of its gradient in fp32", "bytes", "30*T*d", planned="6*T*d"),
+    Stage("router, products of three bf16 parts", "bf16", "3*6*T*d*E"),
+    Stage("router, x read twice and its gradient written", "bytes", "3*2*T*d"),
+    Stage("router, parts split and added", "bytes", "118*T*E"),
     Stage("router, choices", "bytes", "4*T*E + 8*T*k", "router_forward"),
     Stage("router, gradient of logits", "bytes", "8*T*E + 8*T*k", "router_backward"),
     Stage("routes grouped by expert", "bytes", "8*R", "dropless_routes"),
@@ -66,8 +66,7 @@ def amount(formula: str) -> int:
 def milliseconds(stage: Stage, formula: str, gpu: dict, counted: dict[str, dict]) -> float:
     """`counted`: the operators' traffic beside their least."""
     more = counted[stage.operator]["memory"] if stage.operator else 1
-    rate = {"bytes": gpu["terabytes_a_second"] * gpu["share_of_memory"], "bf16": gpu["bf16_teraflops"] * gpu["share_of_products"],
-            "fp32": gpu["fp32_teraflops"] * gpu["share_of_fp32"]}[stage.kind]
+    rate = {"bytes": gpu["terabytes_a_second"] * gpu["share_of_memory"], "bf16": gpu["bf16_teraflops"] * gpu["share_of_products"]}[stage.kind]
     return amount(formula) * more / (rate * 1e12) * 1e3
 
 
@@ -79,7 +78,7 @@ def times(gpu: dict, counted: dict[str, dict]) -> list[tuple[float, float]]:
 
 def page(counted: dict[str, dict]) -> str:
     found = {name: times(gpu, counted) for name, gpu in DATA["gpus"].items()}
-    operations = sum(amount(stage.work) for stage in STAGES if stage.kind == "bf16")
+    operations = sum(amount(stage.work) for stage in STAGES if stage.kind == "bf16" and "F" in stage.work)
     axes = ", ".join(f"{axis} = {value:,}" for axis, value in shape().items())
     lines = ["# How long an MoE layer should take on a GPU", "",
              f"**Predicted, never measured.** Forward and backward of one layer in bf16, without dropped tokens, at {axes} (T tokens, d "
@@ -88,8 +87,8 @@ def page(counted: dict[str, dict]) -> str:
              "emulated GPU counted ([kernel-traffic.md](kernel-traffic.md)). Launches, waits, and instructions that are slower than "
              f"memory are not in it. Made by `scripts/kernel_times.py results/kernel-times.md` from counts of commit "
              f"{', '.join(sorted({one['commit'] for one in counted.values()}))}.", "",
-             "Planned, and not written yet: the router's products in three bf16 parts on tensor cores, rows gathered by the products "
-             "that read them, and SwiGLU and its gradient inside the products beside them.", "",
+             "Planned, and not written yet: rows gathered by the products that read them, and SwiGLU and its gradient inside the "
+             "products beside them.", "",
              "| GPU | as it is | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, stages in found.items():
         cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]
@@ -102,11 +101,10 @@ def page(counted: dict[str, dict]) -> str:
             lines.append(f"| {stage.name} | {stage.work.replace('*', ' ')} {UNITS[stage.kind]} | {more} | "
                          f"{' | '.join(f'{stages[k][0]:.2f}' for stages in found.values())} |")
     lines += ["", "## The rates", "",
-              "| GPU | memory, TB/s | share reached | bf16, TFLOP/s | share reached | fp32, TFLOP/s | share reached |",
-              "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+              "| GPU | memory, TB/s | share reached | bf16, TFLOP/s | share reached |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, gpu in DATA["gpus"].items():
         lines.append(f"| {name} | {gpu['terabytes_a_second']} | {gpu['share_of_memory']} | {gpu['bf16_teraflops']} | "
-                     f"{gpu['share_of_products']} | {gpu['fp32_teraflops']} | {gpu['share_of_fp32']} |")
+                     f"{gpu['share_of_products']} |")
     return "\n".join([*lines, "", DATA["about"].strip()]) + "\n"
 
 

@@ -14,6 +14,7 @@
 #include "kernels/moe/expert_block_call.h"
 #include "kernels/moe/expert_variants.h"
 #include "kernels/moe/grouped_products.h"
+#include "kernels/moe/router_gpu_products.h"
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
@@ -172,6 +173,38 @@ Trial products_trial(const Inputs& in) {
   return {[] {}, call, {}, in.D + in.F + in.T};
 }
 
+struct RouterInputs {
+  Tensor x, w, logits, dx, dw;
+  explicit RouterInputs(const Inputs& in)
+      : x(in.normal({in.T, in.D})),
+        w(at::randn({in.E, in.D}, x.options().dtype(at::kFloat))),
+        logits(at::randn({in.T, in.E}, w.options())),
+        dx(at::empty_like(x)),
+        dw(at::empty_like(w)) {}
+};
+
+Trial router_logits_trial(const Inputs& in) {
+  const RouterInputs r(in);
+  const auto call = [=]() -> Results {
+    router_detail::router_logits(r.x, r.w, r.logits);
+    return {r.logits};
+  };
+  const auto reference = [=]() -> Results { return {at::mm(r.x.to(at::kFloat), r.w.t())}; };
+  return {[] {}, call, reference, 4 * in.D};
+}
+
+Trial router_gradients_trial(const Inputs& in) {
+  const RouterInputs r(in);
+  const auto call = [=]() -> Results {
+    router_detail::router_gradients(r.x, r.w, r.logits, r.dx, r.dw);
+    return {r.dx, r.dw};
+  };
+  const auto reference = [=]() -> Results {
+    return {at::mm(r.logits, r.w), at::mm(r.logits.t(), r.x.to(at::kFloat))};
+  };
+  return {[] {}, call, reference, 4 * (in.T + in.E)};
+}
+
 std::vector<Layer> layers(const ExpertSizes& run) {
   const bool dense = run.experts == 0;
   const auto small = [&](int64_t tokens, int64_t width, int64_t experts, int64_t expert_width) {
@@ -205,6 +238,10 @@ std::vector<OperatorProbe> expert_probes(const ExpertSizes& run, c10::Device gpu
     };
     const ExpertSizes& s = layer.sizes;
     if (s.experts > 0) add(cuda::combine_rows, &combine_trial);
+    if (s.experts > 0 && s.type == at::kBFloat16) {
+      add(router_detail::router_logits, &router_logits_trial);
+      add(router_detail::router_gradients, &router_gradients_trial);
+    }
     add(cuda::swiglu, &swiglu_trial);
     add(cuda::swiglu_backward, &swiglu_backward_trial);
     const bool groups = s.experts > 0 && !run.fp8 &&

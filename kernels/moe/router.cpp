@@ -8,6 +8,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/moe/router_cpu.h"
+#include "kernels/moe/router_gpu_products.h"
 #include "kernels/moe/router_parts.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
@@ -39,8 +40,8 @@ Forward forward_meta(const ForwardCall& call) {
   const Shape s = call.shape();
   KindScope kind(Kind::routing);
   auto outputs = allocate_outputs(call.x_TD, s, call.replay_TK);
-  fp32_chunk(call.x_TD);
   if (s.T == 0) return outputs;
+  router_logits(call.x_TD, call.w_ED, std::get<0>(outputs));
   if (call.expert_choice && !call.replay_TK) choose_for_experts_cuda_meta(std::get<0>(outputs), s);
   cuda_scratch(call.x_TD, s);
   return outputs;
@@ -52,7 +53,7 @@ Gradients backward_meta(const BackwardCall& call) {
   Tensor dx = at::empty_like(call.x_TD), dw = at::empty_like(call.w_ED),
          dlogits = at::empty_like(call.logits_TE);
   const Tensor counted = call.documents ? call.documents->ge(0).sum() : Tensor();
-  Tensor scratch = fp32_chunk(call.x_TD);
+  router_gradients(call.x_TD, call.w_ED, dlogits, dx, dw);
   return {dx, dw};
 }
 

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "kernels/moe/router_device.h"
+#include "kernels/moe/router_gpu_products.h"
 #include "kernels/moe/router_parts.h"
 
 // Axes: T tokens, D width, E experts, K choices a token, B sequences of S tokens.
@@ -44,10 +45,7 @@ Forward forward_cuda(const ForwardCall& call) {
     for (const Tensor& sum : {balance, z, load}) sum.zero_();
     return outputs;
   }
-  for_fp32_chunks(x, fp32_chunk(x), [&, &logits = logits](const Tensor& rows, int64_t first, int64_t count) {
-    Tensor out = logits.narrow(0, first, count);
-    at::mm_out(out, rows, call.w_ED.t());
-  });
+  router_logits(x, call.w_ED, logits);
   const cuda::RouterScores scores = cuda_scores(logits, call.documents, call.sigmoid);
   const OptionalTensor& bias = call.bias_E;
   const bool chosen = call.expert_choice || call.replay_TK;
@@ -69,7 +67,7 @@ Gradients backward_cuda(const BackwardCall& call) {
   const Tensor &x = call.x_TD, &w = call.w_ED;
   const c10::cuda::CUDAGuard guard(x.device());
   const Shape s = call.shape();
-  Tensor dx = at::empty_like(x), dw = at::zeros_like(w), dlogits = at::empty_like(call.logits_TE);
+  Tensor dx = at::empty_like(x), dw = at::empty_like(w), dlogits = at::empty_like(call.logits_TE);
   const Tensor counted = call.documents ? call.documents->ge(0).sum() : Tensor();  // int64
   cuda::router_backward(
       cuda_scores(call.logits_TE, call.documents, call.sigmoid), cuda_shape(s),
@@ -79,12 +77,7 @@ Gradients backward_cuda(const BackwardCall& call) {
        call.dz.const_data_ptr<float>(), counted.defined() ? counted.const_data_ptr<int64_t>() : nullptr},
       dlogits.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  for_fp32_chunks(x, fp32_chunk(x), [&](Tensor& rows, int64_t first, int64_t count) {
-    const Tensor d = dlogits.narrow(0, first, count);
-    dw.addmm_(d.t(), rows);
-    at::mm_out(rows, d, w);
-    dx.narrow(0, first, count).copy_(rows);
-  });
+  router_gradients(x, w, dlogits, dx, dw);
   return {dx, dw};
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 
@@ -106,32 +105,9 @@ inline cuda::RouterShape cuda_shape(const Shape& s) {
   return {s.T, s.S, s.E, s.K};
 }
 
-// Rows of x that are converted to fp32 at a time, so that no fp32 copy of x exists whole: 64 MiB of them,
-// because each chunk has its own launches, which should fill the device.
-inline int64_t chunk_rows(const at::Tensor& x) {
-  constexpr int64_t kRows = 1024, kBytes = 64 << 20;
-  return std::max(kRows, kBytes / (4 * std::max<int64_t>(x.size(1), 1)));
-}
-
-inline at::Tensor fp32_chunk(const at::Tensor& x) {
-  return at::empty({std::min(x.size(0), chunk_rows(x)), x.size(1)}, x.options().dtype(at::kFloat));
-}
-
 // Scratch of cuda::router_forward.
 inline at::Tensor cuda_scratch(const at::Tensor& x, const Shape& s) {
   return at::empty({cuda::router_scratch(cuda_shape(s))}, x.options().dtype(at::kDouble));
-}
-
-// Calls body(rows of x as fp32, first row, count) over all rows of x.
-template <class Body>
-void for_fp32_chunks(const at::Tensor& x, const at::Tensor& scratch, const Body& body) {
-  const int64_t most = chunk_rows(x);
-  for (int64_t first = 0; first < x.size(0); first += most) {
-    const int64_t count = std::min(most, x.size(0) - first);
-    at::Tensor rows = scratch.narrow(0, 0, count);
-    rows.copy_(x.narrow(0, first, count));
-    body(rows, first, count);
-  }
 }
 
 }  // namespace moelab::router_detail

@@ -13,7 +13,8 @@ EMULATED = programs.built("MOELAB_EMULATED", "tests/emulator/moelab_emulated")
 PLANTED = programs.built("MOELAB_PLANTED_PROGRAM", "tests/emulator/moelab_planted")
 TINY = ["--config", "moe-pico", "model.layers=1", "model.d_model=32", "model.heads=2", "model.d_expert=32",
         "train.sequence=16", "train.micro_batch=1", "precision.compute=bf16", "model.dispatch=dropless"]  # fmt: skip
-FAST = {"combine_rows": "packed", "expert_products": "grouped", "swiglu": "packed", "swiglu_backward": "packed"}
+FAST = {"combine_rows": "packed", "expert_products": "grouped", "router_gradients": "split", "router_logits": "split",
+        "swiglu": "packed", "swiglu_backward": "packed"}  # fmt: skip
 PLAIN = dict.fromkeys(FAST, "plain")
 
 

@@ -250,14 +250,17 @@ int64_t router_peak(int64_t T, int64_t D, int64_t E, int64_t K) {
 
 // What grows with the width: the gradient of the tokens in bf16, the gradient of the weight, and the rows in
 // fp32.
-TEST(SimulatedCuda, RouterConverts64MiBAtATime) {
+TEST(SimulatedCuda, ThePlainRouterConverts64MiBAtATime) {
   constexpr int64_t D = 256, E = 8, K = 2, kRows = (64 << 20) / (4 * D);
   const SimulatedDevice gpu(c10::kCUDA);
+  const KernelChoice before = kernels_in_use();
+  use_kernels({});
   for (const int64_t T : {int64_t{100}, int64_t{4096}, 2 * kRows + 5}) {
     const auto converted = [&](int64_t width) { return 4 * width * std::min(T, kRows * D / width); };
     EXPECT_EQ(router_peak(T, 2 * D, E, K) - router_peak(T, D, E, K),
               D * (2 * T + 4 * E) + converted(2 * D) - converted(D));
   }
+  use_kernels(before);
 }
 
 TEST(SimulatedCuda, ANormHoldsASumForEachChunk) {
