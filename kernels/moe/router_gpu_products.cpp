@@ -9,8 +9,8 @@ namespace {
 
 using at::Tensor;
 
-// Calls body(first token, count) over all tokens. A chunk's rows of `width` fp32 take 64 MiB: each chunk has its
-// own launches, which should fill the device.
+// Calls body(first token, count) over all tokens. A chunk's rows of `width` fp32 take 64 MiB: each chunk has
+// its own launches, which should fill the device.
 template <class Body>
 void for_chunks(int64_t T, int64_t width, const Body& body) {
   constexpr int64_t kRows = 1024, kBytes = 64 << 20;
@@ -74,8 +74,8 @@ void split_logits(const Tensor& x, const Tensor& w, const Tensor& logits) {
   });
 }
 
-// dx is rounded to bf16, so of the nine products of dlogits' and w's parts, which shrink by 2^-8 each, it takes
-// the three largest.
+// dx is rounded to bf16, so of the nine products of dlogits' and w's parts, which shrink by 2^-8 each, it
+// takes the three largest.
 void split_gradients(const Tensor& x, const Tensor& w, const Tensor& dlogits, const Tensor& dx,
                      const Tensor& dw) {
   if (x.scalar_type() != at::kBFloat16) return plain_gradients(x, w, dlogits, dx, dw);
@@ -96,8 +96,9 @@ void split_gradients(const Tensor& x, const Tensor& w, const Tensor& dlogits, co
 
 }  // namespace
 
-Variants<void(const Tensor&, const Tensor&, const Tensor&)> router_logits(
-    "router_logits", {{"plain", &plain_logits}, {"split", &split_logits}});
+Variants<void(const Tensor&, const Tensor&, const Tensor&)> router_logits("router_logits",
+                                                                          {{"plain", &plain_logits},
+                                                                           {"split", &split_logits}});
 Variants<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&)> router_gradients(
     "router_gradients", {{"plain", &plain_gradients}, {"split", &split_gradients}});
 

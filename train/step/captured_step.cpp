@@ -15,8 +15,10 @@ void require_fixed_shapes(const Settings& s, c10::Device device) {
   if (!device.is_cuda() || m.dense() || m.dispatch != Dispatch::dropless) return;
   if (has_grouped_products(device, compute_type(s.precision), m.experts, m.d_model, m.d_expert)) return;
   throw UserError(
-      "memory.cuda_graphs=step with model.dispatch=dropless: on this GPU, for experts of this shape or with plain "
-      "kernels, each expert has a product of its own, whose size follows from the data; set model.dispatch=capacity, or "
+      "memory.cuda_graphs=step with model.dispatch=dropless: on this GPU, for experts of this shape or with "
+      "plain "
+      "kernels, each expert has a product of its own, whose size follows from the data; set "
+      "model.dispatch=capacity, or "
       "memory.cuda_graphs=none");
 }
 

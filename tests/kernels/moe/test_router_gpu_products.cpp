@@ -8,8 +8,8 @@
 #include "tests/cuda_device.h"
 #include "tests/kernels/reference.h"
 
-// The router's products on a GPU, each variant beside float64 and beside what a dry run says that it holds. Axes:
-// T tokens, D width, E experts.
+// The router's products on a GPU, each variant beside float64 and beside what a dry run says that it holds.
+// Axes: T tokens, D width, E experts.
 namespace moelab::router_detail {
 namespace {
 
@@ -88,7 +88,8 @@ TEST_P(RouterGpuProducts, AgreeWithFloat64) {
   EXPECT_TRUE(test::close_to(t.dw, at::mm(d.t(), x), test::tolerance(at::kFloat, c.T, 4)));
   const Tensor dx = at::mm(d, w);
   EXPECT_TRUE(test::close_to(t.dx, dx, test::tolerance(c.dtype, c.E)));
-  if (c.T > 0 && c.dtype != at::kFloat) {  // one rounding, of what is far closer: hardly an element lies across
+  if (c.T > 0 &&
+      c.dtype != at::kFloat) {  // one rounding, of what is far closer: hardly an element lies across
     EXPECT_GT(t.dx.eq(dx.to(c.dtype)).to(at::kDouble).mean().item<double>(), 0.97);
   }
 }

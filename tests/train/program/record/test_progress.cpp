@@ -55,10 +55,10 @@ TEST(Progress, AStepsLineSaysHowFarTheRunIs) {
   EXPECT_EQ(line_of(true, 0.48),
             "[Step  5/50]  10%  loss 2.000, 2.89 bits a byte  lr 0.00e+00  norm 0.00  load 1.00  dropped "
             "0.0%  4000 "
-            "tokens/s, 48% of the GEMM rate  5k tokens  peak 3.0 MiB  0 s, 11 s left\n");
+            "tokens/s, 48% of the GEMM rate  5k tokens  peak 3.0 MiB  0 s elapsed, 11 s left\n");
   EXPECT_EQ(line_of(false, 0),
             "[Step  5/50]  10%  loss 2.000  lr 0.00e+00  norm 0.00  load 1.00  dropped 0.0%  4000 "
-            "tokens/s  5k tokens  peak 3.0 MiB  0 s, 11 s left\n");
+            "tokens/s  5k tokens  peak 3.0 MiB  0 s elapsed, 11 s left\n");
   EXPECT_EQ(line_of(true, 0.48, {"run.log_every=7"}), "");
 }
 
