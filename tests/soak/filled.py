@@ -54,7 +54,7 @@ def run(program: str, script: str, data: pathlib.Path, work: pathlib.Path, steps
     """How many steps there were, what went wrong, and what was found."""
     shutil.rmtree(work, ignore_errors=True)
     done = train(program, script, data, work, steps)
-    said = re.search(r"^filled: ?(.*); predicted to take \S+ GiB, (\d+) % of", done.stderr, re.MULTILINE)
+    said = re.search(r"^filled: ?(.*); predicted to need \S+ GiB, (\d+) % of", done.stderr, re.MULTILINE)
     if done.returncode != 0 or not said:
         return {}, [f"exit code {done.returncode}: {done.stderr[-2000:]}"], {}
     summary = json.loads((work / "summary.json").read_text())

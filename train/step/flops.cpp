@@ -35,7 +35,8 @@ double attended_pairs(const Batch& batch, const AttentionSpan& span) {
 
 double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
   const int64_t n = device.is_cuda() ? 4096 : 1024;  // large enough on a GPU to hide the launch
-  constexpr int repeats = 9;
+  constexpr size_t repeats = 9;
+  constexpr double patience = 1;  // seconds, after which a slow device is asked no further
   HomeScope outside(Home::host);
   at::NoGradGuard no_grad;
   // LibTorch's own 16-bit products are scalar loops where the CPU has none: ten of them take half a minute.
@@ -43,14 +44,15 @@ double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
   const at::Tensor a = one.to(multiplies_as_fp32(one) ? at::kFloat : compute).expand({n, n}).contiguous();
   at::Tensor c = at::mm(a, a);
   std::vector<double> seconds;
-  for (int i = 0; i < repeats; ++i) {
+  for (double total = 0; seconds.size() < repeats && total < patience; total += seconds.back()) {
     const auto start = std::chrono::steady_clock::now();
     at::mm_out(c, a, a);
     if (device.is_cuda()) c.flatten()[0].item<float>();  // waits for the product
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-  return 2.0 * std::pow(n, 3) / seconds[repeats / 2];
+  const auto median = seconds.begin() + std::ssize(seconds) / 2;
+  std::nth_element(seconds.begin(), median, seconds.end());
+  return 2.0 * std::pow(n, 3) / *median;
 }
 
 }  // namespace moelab
