@@ -23,7 +23,7 @@ import sys
 import numpy as np
 
 from report.figures import finished
-from report.records import Record, ReportError, read_records
+from report.records import Record, ReportError, mistakes_of, read_records
 
 PLAN = pathlib.Path(__file__).parents[1] / "train/predict"
 STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=PLAN / "calibration.json",
                         help="where the device's entry is replaced (default: train/predict/calibration.json)")
     arguments = parser.parse_args()
-    try:
+    with mistakes_of("calibrate"):
         devices = json.loads((PLAN / "devices.json").read_text())["devices"]
         if arguments.device not in devices:
             raise ReportError(f"--device {arguments.device}: expected one of {', '.join(devices)}")
@@ -173,9 +173,6 @@ def main() -> None:
         entry, errors = calibrate(read_cases(records, arguments.program), devices[arguments.device]["nanoseconds"],
                                   machine)
         entry["gemm_rates"] = gemm_rates(records)
-    except (ReportError, OSError) as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        sys.exit(2)
     for note in notes:
         print(note, file=sys.stderr)
     store(arguments.out, arguments.device, arguments.records, entry)

@@ -10,17 +10,9 @@ import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import json
 import pathlib
-import subprocess
-import sys
 
 from cards_page import presets
-
-
-def printed(*command) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"card_plans: {' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
+from program_output import printed
 
 
 def row(program: pathlib.Path, model: str, preset: str) -> dict:

@@ -11,19 +11,12 @@ import json
 import pathlib
 import shlex
 import statistics
-import subprocess
-import sys
 import tempfile
+
+from program_output import printed
 
 CASES = ("moe-pico precision.compute=fp32", "moe-micro precision.compute=fp32", "moe-pico precision.compute=bf16")
 QUIET = ("eval.batches=0", "checkpoint.keep=0", "run.log_every=0", "monitor.quiet=true", "memory.recover=false")
-
-
-def printed(*command) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"check_speed: {' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def record(program: pathlib.Path, case: str, words: list[str], folder: pathlib.Path) -> dict:

@@ -9,10 +9,9 @@ example: scripts/claims.py results/cpu --techniques techniques.json --program bu
 import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
-import sys
 
 from report.claims import page
-from report.records import ReportError
+from report.records import mistakes_of
 
 
 def main() -> None:
@@ -22,12 +21,9 @@ def main() -> None:
     parser.add_argument("--program", type=pathlib.Path, help="moelab: makes the dry runs anew")
     parser.add_argument("--claims", type=pathlib.Path, default=page.CLAIMS, help="default: train/predict/techniques/claims.yaml")
     arguments = parser.parse_args()
-    try:
+    with mistakes_of("claims"):
         text = page.make(arguments.folder, arguments.techniques, arguments.claims, arguments.program)
         (arguments.folder / "claims.md").write_text(text)
-    except (ReportError, OSError) as error:
-        print(f"claims: {error}", file=sys.stderr)
-        sys.exit(2)
     print(text.splitlines()[2])
 
 

@@ -17,10 +17,9 @@ example: scripts/compare.py results/quickstart/records.jsonl:baseline results/qu
 """
 import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
-import sys
 
 from report import comparison, runs
-from report.records import ReportError
+from report.records import mistakes_of
 
 
 def main() -> None:
@@ -29,11 +28,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if len(arguments.runs) < 2:
         parser.error("at least two runs are needed to compare")
-    try:
+    with mistakes_of("compare"):
         print(comparison.text([runs.read(run) for run in arguments.runs]))
-    except (ReportError, OSError) as error:
-        print(f"compare: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ example: scripts/guides_page.py --techniques mine/techniques.json
 import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
-import sys
 
 from report.claims import dry_runs, guide_tables, page
-from report.records import ReportError
+from report.records import mistakes_of
 from report.rendering import to_markdown
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
@@ -31,11 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--techniques", type=pathlib.Path, required=True, help="what 'moelab techniques --json' prints")
     arguments = parser.parse_args()
-    try:
+    with mistakes_of("guides_page"):
         PAGE.write_text(made(arguments.techniques))
-    except (ReportError, OSError) as error:
-        print(f"guides_page: {error}", file=sys.stderr)
-        sys.exit(2)
     print(PAGE)
 
 

@@ -15,6 +15,7 @@ import pathlib
 import subprocess
 import sys
 
+from program_output import printed
 from report import figures, records
 from report.byte_units import human_bytes
 from report.document import Fold, Heading, Items, Table, Text, slug
@@ -72,9 +73,7 @@ def dry_run(program: str, technique: str) -> dict:
 
 def make(program: str, store: Store) -> None:
     """Makes the dry runs that the store lacks."""
-    def said(*words: str) -> str:
-        return subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
-    version, table = said("--version").strip(), json.loads(said("techniques", "--json"))["techniques"]
+    version, table = printed(program, "--version").strip(), json.loads(printed(program, "techniques", "--json"))["techniques"]
     wanted, known = [row["name"] for row in table], {line["technique"] for line in store.lines()}
     for done, technique in enumerate(wanted, 1):
         if technique not in known:
@@ -136,20 +135,16 @@ def page(lines: list[dict]) -> str:
         Text(f"`{lines[0]['command']}`"), Text(f"{measured} The command that measures them, three rounds:"), Text(f"`{COMMAND}`")])
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", help="moelab: makes the dry runs that are missing")
     arguments = parser.parse_args()
     store = Store(PAGE.with_suffix(".jsonl"))
-    try:
+    with records.mistakes_of("matrix_page"):
         if arguments.program:
             make(arguments.program, store)
         PAGE.write_text(page(store.lines()))
-    except records.ReportError as error:
-        print(f"matrix_page: {error}", file=sys.stderr)
-        return 2
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

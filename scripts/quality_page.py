@@ -10,7 +10,6 @@ example: scripts/quality_page.py --plan mine/rates.jsonl >mine/quality.yaml
 import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse
 import pathlib
-import sys
 
 from report import document, figures, quality, records
 from report.plots.images import png
@@ -37,11 +36,8 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true", help="print the plan of quality with the rates found")
     parser.add_argument("records", type=pathlib.Path, help="a folder with quality.jsonl; with --plan the records of rates.yaml")
     arguments = parser.parse_args()
-    try:
+    with records.mistakes_of("quality_page"):
         make(arguments)
-    except (records.ReportError, OSError) as error:
-        print(f"quality_page: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,8 @@ def main() -> None:
     parser.add_argument("--claims", metavar="FILE", type=pathlib.Path, default=CLAIMS,
                         help="what guides claim (default: train/predict/techniques/claims.yaml)")
     arguments = parser.parse_args()
-    try:
+    with records.mistakes_of("report"):
         make(arguments)
-    except (records.ReportError, OSError) as error:
-        print(f"report: {error}", file=sys.stderr)
-        sys.exit(2)
     print(f"{arguments.out / 'report.html'} (one file, works offline), {arguments.out / 'report.md'}")
 
 

@@ -1,8 +1,11 @@
 """Reads the records of a sweep: JSON lines, one for each run of a case, as bench_tradeoff appends them."""
+import contextlib
 import dataclasses
 import json
 import math
 import pathlib
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,6 +22,16 @@ WARM_UP = "the first three steps of a run, or the first third of a shorter one"
 
 class ReportError(Exception):
     """A user's mistake: what, where, what would be right, in one line."""
+
+
+@contextlib.contextmanager
+def mistakes_of(script: str) -> Iterator[None]:
+    """A mistake, or a file that cannot be read or written, ends the script with a line on standard error and exit code 2."""
+    try:
+        yield
+    except (ReportError, OSError) as error:
+        print(f"{script}: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 @dataclasses.dataclass(frozen=True)
