@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -246,6 +247,23 @@ std::vector<std::pair<std::string, int64_t>> Ranks::sent_bytes() const {
 
 ExchangeClock::Seconds Ranks::exchange_seconds() const {
   return groups_ ? groups_->clock->seconds() : ExchangeClock::Seconds{};
+}
+
+void on_first_rank(Communicator& ranks, const std::function<void()>& work) {
+  if (ranks.size() == 1) return work();
+  std::future<void> done;
+  if (ranks.rank() == 0) done = std::async(std::launch::async, work);
+  while (!on_any_rank(
+      ranks, done.valid() && done.wait_for(std::chrono::milliseconds(200)) == std::future_status::ready)) {
+  }
+  std::string mistake;
+  try {
+    if (done.valid()) done.get();
+  } catch (const UserError& error) {
+    mistake = error.what();
+  }
+  mistake = of_first_rank(ranks, mistake);
+  if (!mistake.empty()) throw SharedMistake(mistake);
 }
 
 }  // namespace moelab

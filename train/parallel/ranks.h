@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,5 +72,9 @@ class Ranks {
   int64_t meetings_ = 0;            // after the first
   std::unique_ptr<Groups> groups_;  // null: alone
 };
+
+// Does the work on the first rank, which may take longer than parallel.timeout; the others wait for it.
+// Throws SharedMistake on all of them when the first one meets a mistake.
+void on_first_rank(Communicator& ranks, const std::function<void()>& work);
 
 }  // namespace moelab

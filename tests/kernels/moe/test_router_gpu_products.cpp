@@ -66,15 +66,12 @@ struct Tensors {
 class RouterGpuProducts : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    for (VariedOperator* const each : operators_) each->choose(each->index_of(GetParam().variant));
+    use_kernels({{"router_logits", GetParam().variant}, {"router_gradients", GetParam().variant}});
   }
-  void TearDown() override {
-    for (size_t i = 0; i < operators_.size(); ++i) operators_[i]->choose(before_[i]);
-  }
+  void TearDown() override { use_kernels(before_); }
 
  private:
-  const std::vector<VariedOperator*> operators_{&router_logits, &router_gradients};
-  const std::vector<size_t> before_{router_logits.chosen(), router_gradients.chosen()};
+  const KernelChoice before_ = kernels_in_use();
 };
 
 TEST_P(RouterGpuProducts, AgreeWithFloat64) {

@@ -15,13 +15,11 @@ namespace moelab {
 namespace {
 
 void print_json(const std::string& gpu, const KernelRecord& record) {
-  nlohmann::json tried = nlohmann::json::array();
-  for (const TriedVariant& one : record.tried) tried.push_back(tried_json(one));
   std::cout << nlohmann::json{{"schema", 1},
                               {"gpu", gpu},
                               {"date", record.date},
                               {"kernels", fastest_variants(record.tried)},
-                              {"tried", tried}}
+                              {"tried", tried_json(record.tried)}}
                    .dump(1)
             << "\n";
 }

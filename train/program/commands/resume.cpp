@@ -1,8 +1,6 @@
 #include "train/program/commands/resume.h"
 
-#include <chrono>
 #include <filesystem>
-#include <future>
 #include <string>
 
 #include "moe/settings/error.h"
@@ -36,23 +34,6 @@ std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const
 }
 
 }  // namespace
-
-void on_first_rank(Communicator& control, const std::function<void()>& work) {
-  if (control.size() == 1) return work();
-  std::future<void> done;
-  if (control.rank() == 0) done = std::async(std::launch::async, work);
-  while (!on_any_rank(
-      control, done.valid() && done.wait_for(std::chrono::milliseconds(200)) == std::future_status::ready)) {
-  }
-  std::string mistake;
-  try {
-    if (done.valid()) done.get();
-  } catch (const UserError& error) {
-    mistake = error.what();
-  }
-  mistake = of_first_rank(control, mistake);
-  if (!mistake.empty()) throw SharedMistake(mistake);
-}
 
 std::optional<LoadedCheckpoint> find_checkpoint(const std::string& resume, const Settings& settings,
                                                 Communicator& control) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -8,10 +7,6 @@
 #include "train/settings/settings.h"
 
 namespace moelab {
-
-// Does the work on the first rank, which may take longer than parallel.timeout; the others wait for it.
-// Throws SharedMistake on all of them when the first one meets a mistake.
-void on_first_rank(Communicator& control, const std::function<void()>& work);
 
 // The checkpoint that train's --resume names; none: "auto", and there is none yet. The same on all ranks: the
 // first chooses, verifies, and sets damaged ones aside. Throws UserError.

@@ -68,9 +68,8 @@ std::optional<KernelRecord> read_kernel_record(const fs::path& folder, const Ker
 
 void write_kernel_record(const fs::path& folder, const KernelKey& key, const KernelRecord& record) {
   if (folder.empty()) return;
-  Json tried = Json::array();
-  for (const TriedVariant& one : record.tried) tried.push_back(tried_json(one));
-  const Json json = {{"schema", 1}, {"key", key_json(key)}, {"date", record.date}, {"tried", tried}};
+  const Json json = {
+      {"schema", 1}, {"key", key_json(key)}, {"date", record.date}, {"tried", tried_json(record.tried)}};
   std::error_code unknown;
   fs::create_directories(folder, unknown);
   try {

@@ -31,6 +31,12 @@ Json tried_json(const TriedVariant& t) {
       {"operator", t.op}, {"variant", t.variant}, {"failure", t.failure}, {"milliseconds", t.milliseconds}};
 }
 
+Json tried_json(const std::vector<TriedVariant>& tried) {
+  Json all = Json::array();
+  for (const TriedVariant& one : tried) all.push_back(tried_json(one));
+  return all;
+}
+
 TriedVariant tried_of(const Json& json) {
   return {json.at("operator"), json.at("variant"), json.at("failure"), json.at("milliseconds")};
 }

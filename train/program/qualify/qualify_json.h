@@ -11,6 +11,7 @@ nlohmann::json sizes_json(const ExpertSizes& sizes);
 ExpertSizes sizes_of(const nlohmann::json& json);
 
 nlohmann::json tried_json(const TriedVariant& tried);
+nlohmann::json tried_json(const std::vector<TriedVariant>& tried);
 TriedVariant tried_of(const nlohmann::json& json);
 
 }  // namespace moelab
