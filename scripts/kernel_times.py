@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long an MoE layer's forward and backward should take on a GPU: arithmetic, never measured.
 
-The time of a product is its operations at a share of the GPU's peak; that of any other kernel its bytes at a share of the
-memory's rate. Bytes are the least of the operator, times what the emulated GPU counted it to move beside that
+A product takes its number of operations, divided by a share of the GPU's peak. Any other kernel takes its bytes, divided by a
+share of the memory's rate. Its bytes are the least that the operator can move, times the ratio that the emulated GPU counted
 (results/kernel-traffic.jsonl). Datasheet rates and shares are in kernel_times.yaml.
 
 example: scripts/kernel_times.py results/kernel-times.md
@@ -78,22 +78,23 @@ def times(gpu: dict, counted: dict[str, dict]) -> list[tuple[float, float]]:
 
 def page(counted: dict[str, dict]) -> str:
     found = {name: times(gpu, counted) for name, gpu in DATA["gpus"].items()}
-    operations = sum(amount(stage.work) for stage in STAGES if stage.kind == "bf16" and "F" in stage.work)
+    operations = sum(amount(stage.work) for stage in STAGES if stage.kind == "bf16" and "F" in stage.work)  # the experts'
+    commits = ", ".join(sorted({one["commit"] for one in counted.values()}))
     axes = ", ".join(f"{axis} = {value:,}" for axis, value in shape().items())
     lines = ["# How long an MoE layer should take on a GPU", "",
              f"**Predicted, never measured.** Forward and backward of one layer in bf16, without dropped tokens, at {axes} (T tokens, d "
-             "width, F width of an expert, E experts, k experts a token, R rows). A product takes its operations at a share of the GPU's "
-             "peak; every other kernel takes its bytes at a share of the memory's rate. Bytes are the operator's least, times what the "
-             "emulated GPU counted ([kernel-traffic.md](kernel-traffic.md)). Launches, waits, and instructions that are slower than "
-             f"memory are not in it. Made by `scripts/kernel_times.py results/kernel-times.md` from counts of commit "
-             f"{', '.join(sorted({one['commit'] for one in counted.values()}))}.", "",
+             "width, F width of an expert, E experts, k experts a token, R rows). A product takes its number of operations, divided by a "
+             "share of the GPU's peak. Every other kernel takes its bytes, divided by a share of the memory's rate. Its bytes are the least "
+             "that the operator can move, times the ratio that the emulated GPU counted ([kernel-traffic.md](kernel-traffic.md)). "
+             "Launches, waits, and instructions that are slower than memory are not in it. Made by "
+             f"`scripts/kernel_times.py results/kernel-times.md` from counts of commit {commits}.", "",
              "Planned, and not written yet: rows gathered by the products that read them, and SwiGLU and its gradient inside the "
              "products beside them.", "",
-             "| GPU | as it is | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
+             "| GPU | today | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, stages in found.items():
         cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "## The stages, in milliseconds as they are", "",
+    lines += ["", "## Milliseconds of each stage today", "",
               f"| stage | work | counted | {' | '.join(found)} |", f"| --- | --- | ---: | {' | '.join('---:' for _ in found)} |"]
     for k, stage in enumerate(STAGES):
         if amount(stage.work):

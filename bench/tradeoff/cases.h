@@ -49,8 +49,8 @@ Portion portion_of(const std::string& text);
 
 // Of all parts together, every Nth case that is compared with another, and what it is compared with: the
 // portions have all cases between them, and each has the references that it needs. A case that is compared
-// with none and that no other needs counts by itself. `before`: how many cases earlier parts had; it is
-// raised by those of this part.
+// with none and that no other needs counts by itself. `before`: in, the number of cases in earlier parts;
+// out, that number plus this part's cases.
 std::vector<Case> portion(const std::vector<Case>& cases, const Portion& portion, int64_t& before);
 
 // The settings (key=value) that all cases of a part share; predictions for the part start from them.

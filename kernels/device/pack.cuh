@@ -42,8 +42,8 @@ struct Pack {
   }
 };
 
-// Calls f(N), a constant: the elements of a Pack for rows of `length` at these addresses. One, unless
-// `packed`.
+// Calls f(N) with a constant: how many elements a Pack holds for rows of `length` at these addresses. N is 1
+// if `packed` is false.
 template <class T, class F, class... Rows>
 void with_pack(bool packed, int64_t length, const F& f, const Rows*... rows) {
   constexpr int kMost = kPackBytes / sizeof(T);

@@ -9,8 +9,8 @@
 // fastest depends on the GPU, so it is found out there (train/program/qualify).
 namespace moelab {
 
-// An operator's name, the names of its variants, and which of them is used. The first variant is "plain": the
-// simplest one, with which the others are compared.
+// An operator's name, the names of its variants, and which of them is used. The first variant is called
+// "plain". It is the simplest, and the others are compared with it.
 class VariedOperator {
  public:
   explicit VariedOperator(const char* name);
@@ -20,7 +20,7 @@ class VariedOperator {
 
   const std::string& name() const { return name_; }
   const std::vector<std::string>& variants() const { return variants_; }
-  // The index of a variant; none of that name: that of "plain".
+  // The index of the variant with this name. An unknown name gives the index of "plain".
   size_t index_of(const std::string& variant) const;
 
   // An index. The last variant, until another is chosen.
@@ -46,7 +46,8 @@ using KernelChoice = std::map<std::string, std::string>;  // operator -> variant
 KernelChoice kernels_in_use();
 void use_kernels(const KernelChoice& choice);
 
-// An operator whose variants are functions of one type. A call goes to the chosen one.
+// A varied operator that can be called like a function: the call runs the chosen variant. All variants have
+// the same parameters and result.
 template <class Function>
 class Variants;
 

@@ -83,7 +83,7 @@ def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
 def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], techniques: list[Technique]) -> list:
     rows = {label: known[claim] for label, claim in spec["rows"].items()}
     figures = {label: entries[claim].get("figures", {}) for label, claim in spec["rows"].items()}
-    # A column of settings, of which nothing was measured in any row, has no second column.
+    # A column gets a second one, for our figures, only if some row has a measurement for it. Columns of settings have none.
     measured = {column for column, names in spec["columns"].items() if any(one.ours(names) for one in rows.values())}
     headings = ["", *(head for column in spec["columns"]
                       for head in ([f"{column}, claimed", f"{column}, ours"] if column in measured else [column])),
