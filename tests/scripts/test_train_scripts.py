@@ -211,8 +211,13 @@ def test_weights_in_front_of_a_script(shards, tmp_path):
 
 def test_what_the_budget_cannot_hold(shards, tmp_path):
     large = ["--scale", "1/64", f"data.path={shards}", "model.d_expert=90112"]
-    expect_mistake(script(tmp_path, "train_8gb", *large), "memory.limit=128MiB cannot hold", "would do is memory",
-                   code=3)  # fmt: skip
+    done = script(tmp_path, "train_8gb", *large)
+    assert done.returncode == 3, done
+    refusal, combination, words = done.stderr.splitlines()
+    assert refusal.startswith("moelab: memory.limit=128MiB cannot hold") and "would do is memory.limit=" in refusal
+    needs = re.search(r"fits on RTX 4060 needs ([0-9.]+) MiB", combination)
+    assert needs and float(needs[1]) < 128, combination
+    assert "placement.parameters=host" in words.split(), words
     assert not (tmp_path / "runs").exists()
 
 
