@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, records  # noqa: E402
-from report.claims import dry_runs, judge as judging, outcomes, page, stated as statements  # noqa: E402
+from report.claims import dry_judges, dry_runs, judge as judging, outcomes, page, stated as statements  # noqa: E402
 
 ALL = yaml.safe_load(page.CLAIMS.read_text())["claims"]
 
@@ -31,6 +31,17 @@ def test_every_claim_has_one_verdict_and_a_reason_where_it_is_untested():
     for row in rows:
         assert text.count(f"[{row.id}](#{row.id})") == text.count(f'<details id="{row.id}">') == 1, row.id
     assert all(f"{word} {sum(row.verdict == word for row in rows)}" in text.splitlines()[2] for word in outcomes.VERDICTS)
+
+
+def test_a_breakdown_promises_nothing():
+    """A share that is smaller than claimed is overstated, a larger one understated; what has no name is overhead."""
+    (figures_,) = [entry["figures"] for entry in ALL if entry["id"] == "ava.typical_breakdown"]
+    kinds = {"parameters": 100, "gradients": 200, "optimizer": 300, "master": 100, "activations": 250, "activations.attention": 50}
+    said, parts = dry_judges.breakdown({"preset": {"peak_bytes": 1000, "peak_bytes_by_kind": kinds}}, figures_)
+    assert said == "parameters 10 %, gradients 20 %, optimizer 40 %, attention 5 %, activations 20 %, overhead 5 %"
+    assert {kind: part.outcome for kind, part in parts.items()} == {
+        "parameters": "right", "gradients": "understated", "optimizer": "right", "attention": "right", "activations": "overstated",
+        "overhead": "right"}
 
 
 def on_card(taken: int, fits: bool) -> dict:

@@ -22,9 +22,9 @@ RULE = (
     "A figure is **right** in a case if all of its measured interval lies within what is claimed (a single figure is a range "
     "of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least. Where all of the "
     "interval lies beyond that, the claim is **overstated** if the technique does less good than claimed (saves less, costs "
-    "more, needs more bytes), **understated** if it does more. A size that promises nothing, such as a formula's, is "
+    "more, needs more bytes), **understated** if it does more. A size that promises nothing, as in a formula or a breakdown, is "
     "overstated where there is less of it than claimed. An interval that reaches across an end decides nothing, nor does a "
-    "time or speed of one round, which can't know how rounds differ.",
+    "time or speed of a single round, which can't show how rounds differ.",
     "A claim is **right** if all of its figures are, in every case that decides them; **right in part** if some are wrong, "
     "right in some cases alone, or untested; **off both ways** if none is right, one is overstated and another "
     "understated; **untested** if nothing decides it. A verdict is of the models and the machine measured here. Whether the "
@@ -38,7 +38,8 @@ RULE = (
     "is of the state that it divides; its speed is held against ranks that divide nothing, over the same link.",
     "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest "
     "to the largest round; alone where all agree), against the naive baseline of the same model and sequence. State: "
-    "weights, masters, gradients and optimizer state. Layers, and sequences × tokens of a micro-batch, are the baseline's.")
+    "weights, masters, gradients and optimizer state. Weights and activations: the masters are weights too. Layers, and sequences × "
+    "tokens of a micro-batch, are the baseline's.")
 
 
 def summary(rows: list[Row]) -> str:
