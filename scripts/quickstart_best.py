@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from report.byte_units import human_bytes
-from report.figures import Case, on_front, sweeps
+from report.figures import LEAST_ROUNDS, Case, measured, sweeps
 from report.records import ReportError, read_records
 
 OF_THE_HARNESS = ("train.steps", "eval.", "checkpoint.", "monitor.", "run.", "data.")  # settings of every case
@@ -41,7 +41,9 @@ def main() -> None:
         records, _ = read_records([arguments.records])
     except ReportError as error:
         sys.exit(f"quickstart_best: {error}")
-    print("\n".join(advice(sweep.model, on_front(sweep), arguments.budget_gib * 2**30) for sweep in sweeps(records)))
+    for sweep in sweeps(records):
+        known = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
+        print(advice(sweep.model, known, arguments.budget_gib * 2**30))
 
 
 if __name__ == "__main__":

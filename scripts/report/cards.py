@@ -52,7 +52,8 @@ def best_row(plan: CardPlan, sweeps: list[Sweep]) -> list[str]:
     best = max(fitting, key=lambda case: case.speed.value, default=None)
     needs, speed, known, command = ((best.peak.value, best.speed.value, "measured", best.command) if best else
                                     (plan.needed, plan.speed, plan.times, plan.command))
-    return [plan.card, f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}", known, f"`{command}`"]
+    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}",
+            known, f"`{command}`"]
 
 
 def chosen(fits: list[Fits]) -> list[Fit]:
@@ -81,7 +82,7 @@ def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep]
     settings = {row.name: row.settings for row in techniques}
     blocks = []
     if beside.card_plans:
-        blocks.append(Table(BEST, ["card", "model", "needs", "tokens/s", "known by", "to copy"],
+        blocks.append(Table(BEST, ["card", "memory", "model", "needs", "tokens/s", "known by", "to copy"],
                             [best_row(plan, sweeps) for plan in sorted(beside.card_plans, key=lambda plan: plan.limit)],
                             wordy=("model", "known by", "to copy")))
     for (stack, model), group in itertools.groupby(chosen(beside.fits), lambda fit: (fit.stack, fit.model)):

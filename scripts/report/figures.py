@@ -249,8 +249,11 @@ def measured(sweep: Sweep) -> list[Case]:
 
 
 def on_front(sweep: Sweep) -> list[Case]:
-    """From small to large. What ran in one round alone is not among them: its speed is not known well enough."""
+    """From small to large. What ran in a single round is not among them: its speed is not known well enough. A baseline
+    beside nothing is no front."""
     cases = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
+    if not any(case.baseline for case in cases):
+        return []
     return [cases[i] for i in pareto_front([(case.peak.value, case.speed.value) for case in cases])]
 
 

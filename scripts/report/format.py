@@ -58,7 +58,7 @@ def loss_change(case: Case) -> str:
 def signed(value: float) -> str:
     if math.isnan(value) or value == 0:
         return "–" if value else "0"
-    return f"{value:+.4f}" if abs(value) >= 5e-5 else f"{value:+.0e}"
+    return f"{value:+.4f}"
 
 
 def percent(interval: Interval) -> str:

@@ -44,7 +44,7 @@ def case_table(sweep: Sweep) -> Table:
                  "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
                  f"last step {steps_text(sweep)}; change: how much higher than the baseline's; same bits: every loss and gradient norm of "
                  "the run is the baseline's. front: its number from small to large, where nothing is both smaller and faster; what "
-                 "ran in one round alone has no interval and no place on it. "
+                 "ran in a single round has no interval and no place on it. "
                  f"{provenance(sweep)}", headings,
                  [case_row(case, front) for case in shown])
 
@@ -72,20 +72,24 @@ def names(cases: list[Case]) -> str:
     return ", ".join(f"`{case.name}`" for case in cases)
 
 
+def answer(what: str, case: Case) -> str:
+    once = ", in a single round" if len(case.runs) < LEAST_ROUNDS else ""
+    return f"{what}: `{case.name}`, {case.speed.value:,.0f} tokens/s in {human_bytes(case.peak.value)}{once}."
+
+
 def short_answers(sweep: Sweep) -> list[str]:
     if not measured(sweep):
         return ["No case of this sweep finished."]
-    cases = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS] or measured(sweep)
-    fastest = max(cases, key=lambda case: case.speed.value)
-    smallest = min(cases, key=lambda case: case.peak.value)
-    answers = [f"{what}: `{case.name}`, {case.speed.value:,.0f} tokens/s in {human_bytes(case.peak.value)}."
-               for what, case in (("Fastest", fastest), ("Smallest", smallest))]
+    cases = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
+    smallest = min(measured(sweep), key=lambda case: (case.peak.value, -case.speed.value))
+    answers = [*([answer("Fastest", max(cases, key=lambda case: case.speed.value))] if any(case.baseline for case in cases) else []),
+               answer("Smallest", smallest)]
     numbered = ", ".join(f"{number} `{case.name}`" for number, case in enumerate(on_front(sweep), 1))
     if numbered:
         answers.append(f"On the front, from small to large: {numbered}. Nothing is both smaller and faster.")
     once = len(measured(sweep)) - len(cases)
     if once:
-        answers.append(f"{once} of {len(measured(sweep))} cases ran in one round alone: their bytes are exact, their speed is a guess.")
+        answers.append(f"{once} of {len(measured(sweep))} cases ran in a single round: their bytes are exact, their speed is uncertain.")
     losers = [case for case in cases if case.family != "leave_one_out" and case.speed_ratio
               and not case.one_round and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
     failed = [case for case in sweep.cases if case.failures]
@@ -99,7 +103,7 @@ def short_answers(sweep: Sweep) -> list[str]:
 def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
     return Picture(f"{prefix}pareto", "Peak memory against tokens a second, one point a case",
                    "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, numbered "
-                   "from small to large, no other case is both smaller and faster. Hollow: one round alone, or a loss after other "
+                   "from small to large, no other case is both smaller and faster. Hollow: a single round, or a loss after other "
                    f"tokens. Colour: the change of the loss at the last step {steps_text(sweep)}; grey: within {pareto.ALIKE}. "
                    f"{provenance(sweep)}",
                    functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in measured(sweep)])
@@ -179,10 +183,10 @@ def method_blocks(notes: list[str]) -> list:
                  f"steps' tokens a second; its peak is counted by the allocator, to the byte. A ratio pairs "
                  f"a run with the baseline of its round; the median over the rounds is given with a 95 % "
                  f"percentile bootstrap interval ({RESAMPLES:,} draws of rounds and of steps within them, "
-                 f"seed {SEED}). Of few rounds such an interval spans hardly more than what was seen: the "
-                 f"range of 3 holds the true median 75 % of the time, of 5 94 %; of one round it knows the "
-                 f"steps alone. spread is (fastest − slowest round) / median: a difference smaller than that"
-                 f" says little. Losses and failures stay in."),
+                 f"seed {SEED}). With few rounds such an interval is too narrow: the range of 3 rounds contains "
+                 f"the true median 75 % of the time, the range of 5 rounds 94 %. A single round shows only how its own "
+                 f"steps differ, so it gets no interval. spread is (fastest − slowest round) / median: a difference "
+                 f"smaller than that says little. No run is left out for being slow or for its loss, and failed runs are listed."),
             *([Items(notes)] if notes else [])]
 
 

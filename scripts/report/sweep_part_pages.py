@@ -1,4 +1,5 @@
 """What the report says of the parts of a full sweep; a part without records is left out."""
+import fractions
 import functools
 import itertools
 import math
@@ -43,13 +44,13 @@ def ladder_row(case: Case, below: Case | None) -> list[str]:
     adds = " ".join(f"`{name}`" for name in case.techniques if below is None or name not in below.techniques)
     if not case.runs:
         return failed_row(case, 7)
-    return [case.name, adds or "–", human_bytes(case.peak.value), times(case.peak_ratio), f"{case.speed.value:,.0f}",
-            speed_times(case), loss_change(case)]
+    return [case.name, times(case.peak_ratio), speed_times(case), human_bytes(case.peak.value), f"{case.speed.value:,.0f}",
+            loss_change(case), adds or "–"]
 
 
 def missing_rows(case: Case, below: Case | None, on_ladder: set[str]) -> list[list[str]]:
     """Rows for the guide's steps right below this rung that have no rung."""
-    return [["–", f"`{name}`: {reason}", "", "", "", "", ""] for name, reason in sweep_parts.without_rung(case, below, on_ladder)]
+    return [["–", "", "", "", "", "", f"`{name}`: {reason}"] for name, reason in sweep_parts.without_rung(case, below, on_ladder)]
 
 
 def ladder_blocks(sweep: Sweep, prefix: str) -> list:
@@ -63,8 +64,8 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
             for row in (*missing_rows(case, below, on_ladder), ladder_row(case, below))]
     table = Table("Each rung keeps what the ones below it have. memory, speed, loss: against "
                   f"{', '.join(dict.fromkeys(f'`{case.baseline}`' for case in rungs))}, as in the table of the cases.",
-                  ["rung", "adds", "peak memory", "memory", "tokens/s", "speed", "loss"],
-                  rows, ("adds",))
+                  ["rung", "memory", "speed", "peak memory", "tokens/s", "loss", "adds, or why there is no rung"],
+                  rows, ("adds, or why there is no rung",))
     finished = [case for case in steps if case.runs]
     picture = Picture(f"{prefix}ladder", "Peak memory and tokens a second on each rung of the ladder",
                       "One technique after the other. Steps of a guide's order (claim `ava.priority`) that have no "
@@ -130,8 +131,9 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
     names = [name for name in order if any(name in pair.names for pair in found)]
     measured = [pair for pair in found if pair.case and pair.case.pairs]
     refused = sum(bool(pair.refused) for pair in found)
-    counts = (f"{len(found)} pairs: {len(measured)} measured, {len(found) - len(measured) - refused} dry-run alone "
-              f"(their time is unmeasured), {refused} that cannot be combined.")
+    kinds = {"measured": len(measured), "only dry-run (their time is unmeasured)": len(found) - len(measured) - refused,
+             "that cannot be combined": refused}
+    counts = f"{len(found)} pairs: {', '.join(f'{count} {kind}' for kind, count in kinds.items() if count)}."
     caption = ("A cell is what two techniques do together beside what is expected of them, the product of the ratios that each "
                "has alone: two that halve the peak are expected to leave a quarter. Below the diagonal bytes at the peak in "
                "percent of the baseline's, above it the logarithm of the step time, about its percent. Peaks are measured where "
@@ -172,13 +174,13 @@ def speed_text(crossing: sweep_parts.Crossing) -> str:
              if not case.one_round and case.speed_ratio.low <= 1 <= case.speed_ratio.high]
     once = [crossovers.amount(x) for x, case in crossing.points if case.one_round]
     return "; ".join([*said, *([f"undecided at {', '.join(spans)}, where the interval spans 1"] if spans else []),
-                      *([f"undecided at {', '.join(once)}, of one round alone"] if once else [])])
+                      *([f"undecided at {', '.join(once)}, with a single round"] if once else [])])
 
 
 def bargain(x: float, case: Case) -> str:
     """The memory saved and the time it costs."""
     time = 100 * (1 / case.speed_ratio.value - 1)
-    return (f"{1 - case.peak_ratio.value:.0%} of the peak for {abs(time):.0f} % {'more' if time > 0 else 'less'} time "
+    return (f"{100 * (1 - case.peak_ratio.value):z.0f} % of the peak for {abs(time):.0f} % {'more' if time > 0 else 'less'} time "
             f"at {crossovers.amount(x)}")
 
 
@@ -190,9 +192,9 @@ def crossing_text(crossing: sweep_parts.Crossing) -> str:
 
 
 def crossover_rows(crossings: list[sweep_parts.Crossing]) -> list[list[str]]:
-    return [[crossing.label, crossovers.amount(x), case.any.model, speed_times(case), times(case.peak_ratio),
+    return [[crossing.label, crossovers.amount(x), times(case.peak_ratio), speed_times(case),
              f"{sweep_parts.memory_time(case).value:.2f} × (one round)" if case.one_round else times(sweep_parts.memory_time(case)),
-             rounds_of(case)]
+             rounds_of(case), case.any.model]
             for crossing in crossings for x, case in crossing.points]
 
 
@@ -202,13 +204,13 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
         caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
-                   "intervals. Faster, slower, less: the interval of several rounds excludes 1. memory × time: the "
-                   "peak times the time of a step.")
+                   "intervals; hollow: a single round, which has none. Faster, slower, less: the interval excludes 1. memory × time: "
+                   "the peak times the time of a step.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),
                    Table("The same in figures.",
-                         ["technique", axis, "model", "speed", "memory", "memory × time", "rounds"],
+                         ["technique", axis, "memory", "speed", "memory × time", "rounds", "model"],
                          crossover_rows(crossings), ("model",))]
     parts = [sweep for sweep in sweeps if sweep_parts.of_families(sweep, "crossover").cases]
     blocks += failure_blocks(parts)
@@ -226,11 +228,11 @@ def fit_row(fit) -> list[str]:
 
 def fit_run_row(case: Case) -> list[str]:
     if not case.runs:
-        return failed_row(case, 6)
+        return failed_row(case, 7)
+    scale = fractions.Fraction(case.any.settings.get("run.scale", "1")).limit_denominator(1024)
     limit, peak = case.runs[-1].limit, case.peak.value
     memory, share = (human_bytes(limit), f" ({peak / limit:.0%})") if limit > 0 else ("–", "")
-    return [case.name, case.any.model, memory, human_bytes(peak) + share,
-            f"{case.speed.value:,.0f}", rounds_of(case)]
+    return [case.name, case.any.model, f"{scale}", memory, human_bytes(peak) + share, f"{case.speed.value:,.0f}", rounds_of(case)]
 
 
 def fit_runs(sweeps: list[Sweep]) -> list:
@@ -240,9 +242,9 @@ def fit_runs(sweeps: list[Sweep]) -> list:
     rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
     commands = [f"# {case.name}\n{case.command}" for sweep in of_cards for case in sweep.cases]
     return [Heading(3, "Presets, trained within their limits"),
-            Table("Each in its own memory, or in a miniature of it; a preset that asks for more than its limit ends "
-                  f"out of memory. {provenance(of_cards[0])}",
-                  ["preset", "model", "memory", "peak", "tokens/s", "rounds"], rows, ("model",)),
+            Table("scale: the share of the preset's model and memory that was trained, 1 for all of it (`--scale`). memory: the limit at "
+                  f"that scale; a preset that asks for more ends out of memory. {provenance(of_cards[0])}",
+                  ["preset", "model", "scale", "memory", "peak", "tokens/s", "rounds"], rows, ("model",)),
             Commands(commands), *failure_blocks(of_cards)]
 
 
@@ -261,10 +263,10 @@ def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
 # The planner.
 
 
-def check_row(check: Check) -> list[str]:
-    predicted = "–" if math.isnan(check.choice.predicted) else f"{check.choice.predicted:,.0f}"
+def check_row(check: Check, is_predicted: bool) -> list[str]:
+    predicted = ["–" if math.isnan(check.choice.predicted) else f"{check.choice.predicted:,.0f}"] if is_predicted else []
     return [check.choice.budget, check.choice.techniques or "not recorded", human_bytes(check.choice.peak),
-            f"{check.speed:,.0f}", predicted, check.fastest, f"{check.fastest_speed:,.0f}", times(check.ratio),
+            f"{check.speed:,.0f}", *predicted, check.fastest, f"{check.fastest_speed:,.0f}", times(check.ratio),
             f"{check.rounds}", f"**{check.verdict}**"]
 
 
@@ -273,15 +275,16 @@ def check_blocks(checks: list[Check]) -> list:
         return []
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
     drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
-    caption = (f"At each budget `moelab plan` chooses a combination, and others that fit it are drawn ({drawn} a budget). All of them "
-               "train in turns. predicted: the plan's tokens/s, where it was recorded. ratio: speed of the choice to "
-               "that of the fastest drawn, with its 95 % interval; it "
-               f"holds from {ALLOWED} on, or where the interval reaches 1. Measured by `scripts/check_plan.py` at "
+    is_predicted = not all(math.isnan(check.choice.predicted) for check in checks)
+    caption = (f"At each budget `moelab plan` chooses a combination, and others that fit it are drawn at random ({drawn} a budget). All of "
+               f"them train in turns. {'predicted: the tokens/s of the plan, where recorded. ' if is_predicted else ''}ratio: speed of the "
+               "choice to that of the fastest drawn, with its 95 % interval; the choice "
+               f"holds if the ratio is at least {ALLOWED} or its interval reaches 1. Measured by `scripts/check_plan.py` at "
                f"commit {commits}.")
-    headings = ["budget", "choice", "peak", "tokens/s", "predicted", "fastest drawn", "its tokens/s", "ratio", "rounds",
-                "verdict"]
+    headings = ["budget", "choice", "peak", "tokens/s", *(["predicted"] if is_predicted else []), "fastest drawn", "its tokens/s",
+                "ratio", "rounds", "verdict"]
     return [Heading(2, "What the planner chooses"),
-            Table(caption, headings, [check_row(check) for check in checks], ("choice", "fastest drawn", "verdict"))]
+            Table(caption, headings, [check_row(check, is_predicted) for check in checks], ("choice", "fastest drawn", "verdict"))]
 
 
 # The estimator.

@@ -242,6 +242,26 @@ def test_one_round_has_no_interval_and_no_place_on_the_front(tmp_path):
     assert [case.name for case in figures.on_front(sweep)] == ["twice"]
     assert pages.speed_times(sweep.case("once")) == "2.00 × (one round)"
     assert "(1.0" in pages.speed_times(sweep.case("twice"))
+    assert pages.short_answers(sweep)[0].startswith("Fastest: `twice`,")
+    assert pages.short_answers(sweep)[1].endswith("in 500.00 MiB, in a single round."), "bytes of one round are exact"
+
+
+def test_a_baseline_beside_single_rounds_is_neither_fastest_nor_a_front(tmp_path):
+    rows = [made.record(round=number) for number in (1, 2)] + [made.record("once", 1, 500, 100)]
+    sweep = sweep_of(tmp_path, rows)
+    assert figures.on_front(sweep) == []
+    smallest, rounds = pages.short_answers(sweep)
+    assert smallest.startswith("Smallest: `once`") and rounds.startswith("1 of 2 cases ran in a single round")
+
+
+def test_losses_of_rounding_are_flat(tmp_path):
+    """Differences of a hundred-millionth do not fill the panel, and the baseline's curve has a colour of its own."""
+    rows = [made.record(round=number) for number in (1, 2)] + [made.record("rounded", number, loss_change=1e-7) for number in (1, 2)]
+    figure = run_curves.loss(sweep_of(tmp_path, rows), theme.WIDE)
+    low, high = figure.axes[1].get_ylim()
+    assert low <= -run_curves.SMALL and high >= run_curves.SMALL
+    assert figure.axes[0].get_lines()[0].get_color() == theme.WIDE.ink != figure.axes[0].get_lines()[1].get_color()
+    plt.close(figure)
 
 
 def test_curves_of_the_cases_that_end_farthest(tmp_path):

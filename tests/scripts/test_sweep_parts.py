@@ -110,16 +110,16 @@ def test_pairs_without_records_or_dry_runs_are_no_part(whole, tmp_path):
 def test_pages_say_what_is_unmeasured_and_refused(whole):
     (sweep,) = sweep_parts.together(whole[0])
     text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
-    assert "3 pairs: 1 measured, 1 dry-run alone (their time is unmeasured), 1 that cannot be combined" in text
+    assert "3 pairs: 1 measured, 1 only dry-run (their time is unmeasured), 1 that cannot be combined." in text
     assert "| `flash_attention` + `bf16` | +350.00 MiB | -100.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
 
 
 def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):
     (sweep,) = sweep_parts.together(whole[0])
     rows = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
-    assert [row[:2] for row in rows] == [["ladder 1: flash_attention", "`flash_attention`"], ["ladder 2: + bf16", "`bf16`"],
-                                         ["ladder 3: + recompute_full", "`recompute_full`"]]
-    assert [row[2] for row in rows] == ["1000.00 MiB", "800.00 MiB", "600.00 MiB"]
+    assert [(row[0], row[-1]) for row in rows] == [("ladder 1: flash_attention", "`flash_attention`"), ("ladder 2: + bf16", "`bf16`"),
+                                                   ("ladder 3: + recompute_full", "`recompute_full`")]
+    assert [row[3] for row in rows] == ["1000.00 MiB", "800.00 MiB", "600.00 MiB"]
     left_out = table_rows(sweep_part_pages.leave_one_out_blocks(sweep), "case")
     assert [(row[0], row[1]) for row in left_out] == [
         ("guides_stack without recompute_full", "+150.00 MiB"), ("guides_stack without bf16", "+100.00 MiB"),
@@ -135,8 +135,8 @@ def test_steps_of_the_guide_without_a_rung_are_named_with_the_reason(tmp_path):
     (sweep,) = sweep_parts.together(sweeps_of(tmp_path, rows))
     shown = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
     assert [row[0] for row in shown] == ["ladder 3", "–", "–", "–", "–", "ladder 4"]
-    assert [row[1].partition(":")[0] for row in shown[1:5]] == ["`data_pipeline`", "`zero_1`", "`memory_thresholds`", "`zero_2`"]
-    assert "measured apart" in shown[2][1] and "no effect here" in shown[3][1]
+    assert [row[-1].partition(":")[0] for row in shown[1:5]] == ["`data_pipeline`", "`zero_1`", "`memory_thresholds`", "`zero_2`"]
+    assert "measured apart" in shown[2][-1] and "no effect here" in shown[3][-1]
 
 
 def test_the_ladders_order_is_the_guides():
@@ -161,7 +161,7 @@ def test_a_ladder_of_ranks_has_all_rungs(tmp_path):
         rows += made.in_part("core", "ladder", f"ladder {count}", 900, 300, rungs[:count])
     (sweep,) = sweep_parts.together(sweeps_of(tmp_path, rows))
     shown = table_rows(sweep_part_pages.ladder_blocks(sweep, ""), "rung")
-    assert [row[:2] for row in shown] == [[f"ladder {count}", f"`{rungs[count - 1]}`"] for count in range(1, 9)]
+    assert [(row[0], row[-1]) for row in shown] == [(f"ladder {count}", f"`{rungs[count - 1]}`") for count in range(1, 9)]
 
 
 def test_crossovers_by_sequence_and_by_model(whole):
@@ -171,12 +171,12 @@ def test_crossovers_by_sequence_and_by_model(whole):
         (512, pytest.approx(0.5)), (1024, pytest.approx(1)), (2048, pytest.approx(2))]
     assert (by_model.label, by_model.axis, [x for x, _ in by_model.points]) == ("recompute_full", "parameters", [1e6, 4e8])
     text = markdown(sweep_part_pages.crossover_blocks(whole[0]))
-    assert ("`recompute_full`: faster nowhere; slower from 1M on. It saves 50% of the peak for 50 % more time at 1M, 50% of "
+    assert ("`recompute_full`: faster nowhere; slower from 1M on. It saves 50 % of the peak for 50 % more time at 1M, 50 % of "
             "the peak for 20 % more time at 400M: memory × time is less than without it from 1M on.\n") in text
     assert ("`flash_attention`: faster at 2,048; slower at 512; undecided at 1,024, where the interval spans 1. It saves "
-            "33% of the peak for 100 % more time at 512, 33% of the peak for 0 % less time at 1,024, 33% of the peak for 50 % "
+            "33 % of the peak for 100 % more time at 512, 33 % of the peak for 0 % less time at 1,024, 33 % of the peak for 50 % "
             "less time at 2,048: memory × time is less than without it from 1,024 on.") in text
-    assert "| recompute_full | 400M | moe-nano | 0.83 × | 0.50 × | 0.60 × | 2 |" in text
+    assert "| recompute_full | 400M | 0.50 × | 0.83 × | 0.60 × | 2 | moe-nano |" in text
 
 
 def crossing_of(*ratios: tuple[float, float], rounds: int = 2) -> sweep_parts.Crossing:
@@ -207,8 +207,13 @@ def test_faster_and_slower_are_what_the_intervals_say(ratios, expected):
 
 
 def test_one_round_decides_no_crossover():
-    assert sweep_part_pages.speed_text(crossing_of((0.8, 0.1), (1.5, 0.1), (1.9, 0.1), rounds=1)) == (
-        "faster at 2; slower at 1; undecided at 3, of one round alone")
+    crossing = crossing_of((0.8, 0.1), (1.5, 0.1), (1.9, 0.1), rounds=1)
+    assert sweep_part_pages.speed_text(crossing) == "faster at 2; slower at 1; undecided at 3, with a single round"
+    figure = crossovers.crossovers([crossing], theme.WIDE)
+    bars = [bar.has_yerr for bar in figure.axes[0].containers]
+    faces = [bar.lines[0].get_markerfacecolor() for bar in figure.axes[0].containers]
+    assert bars == [True, True, False] and faces == [*2 * [theme.CASE_COLORS[0]], theme.WIDE.paper]
+    plt.close(figure)
 
 
 def test_memory_times_time_says_where_a_technique_begins_to_pay():
@@ -224,7 +229,7 @@ def test_what_fits(whole):
     text = markdown(sweep_part_pages.fit_blocks(whole[0], whole[1].fits))
     for row in ("| RTX 4060 | 8.00 GiB | baseline | **too large** | moe-nano | 12.00 GiB | none | 0 | 4 |",
                 "| RTX 4060 | 8.00 GiB | guides_stack | **fits** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
-                "| gpu-8gb | moe-nano | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
+                "| gpu-8gb | moe-nano | 1 | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
                 "asked for 3 GiB"):
         assert row in text, text
     assert rendering.inline("**fits**") == '<strong class="green">fits</strong>'
@@ -286,13 +291,13 @@ def test_your_card_opens_with_the_best_that_is_known(whole):
     """What a plan predicts; on a card that was measured, the fastest measured case that fits."""
     sweeps, beside = whole
     first, *_ = (block for block in cards.your_card(beside, [], sweeps) if isinstance(block, document.Table))
-    assert [row[:5] for row in first.rows] == [
-        ["RTX 4060", "`moe-micro`", "4.00 GiB (50%)", "14,540", "a guess from the datasheet"],
-        ["H100 80 GB", "`moe-micro`", "4.00 GiB (5%)", "14,540", "a guess from the datasheet"]]
+    assert [row[:6] for row in first.rows] == [
+        ["RTX 4060", "8.00 GiB", "`moe-micro`", "4.00 GiB (50%)", "14,540", "a guess from the datasheet"],
+        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "4.00 GiB (5%)", "14,540", "a guess from the datasheet"]]
     on_h100 = [dataclasses.replace(sweep, machine={"gpu": "NVIDIA H100 80GB HBM3"}) for sweep in sweeps]
     best = cards.your_card(beside, [], on_h100)[1].rows[1]
     known = cards.measured_on("H100 80 GB", "moe-micro", on_h100)
-    assert best[3:5] == [f"{max(case.speed.value for case in known):,.0f}", "measured"]
+    assert best[4:6] == [f"{max(case.speed.value for case in known):,.0f}", "measured"]
 
 
 def test_another_models_largest_batch_is_another_row():

@@ -18,11 +18,13 @@ def amount(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def draw_line(axes: plt.Axes, points: list[tuple[float, Interval]], **look) -> None:
-    axes.plot([x for x, _ in points], [ratio.value for _, ratio in points], marker="o", ms=5, lw=1.4, **look)
-    look.pop("label", None)
-    for x, ratio in points:
-        axes.errorbar([x], [ratio.value], yerr=errors(ratio), capsize=3, lw=1, color=look["color"])
+def draw_line(axes: plt.Axes, points: list[tuple[float, Interval, bool]], theme: Theme, **look) -> None:
+    """points: (x, ratio, whether its interval is known). Without an interval the point is hollow and has no bar."""
+    axes.plot([x for x, *_ in points], [ratio.value for _, ratio, _ in points], marker="o", ms=5, lw=1.4, **look)
+    for x, ratio, is_known in points:
+        bar = {"yerr": errors(ratio)} if is_known else {}
+        axes.errorbar([x], [ratio.value], **bar, capsize=3, lw=1, marker="o", ms=5, color=look["color"],
+                      mfc=look["color"] if is_known else theme.paper)
 
 
 def crossovers(crossings: list[Crossing], theme: Theme) -> plt.Figure:
@@ -31,8 +33,9 @@ def crossovers(crossings: list[Crossing], theme: Theme) -> plt.Figure:
     for index, crossing in enumerate(crossings):
         look = {"color": CASE_COLORS[index % len(CASE_COLORS)], "ls": DASHES[index // len(CASE_COLORS) % len(DASHES)]}
         aside = 2 ** (APART * (index - (len(crossings) - 1) / 2))  # so that equal points lie beside each other
-        draw_line(upper, [(x * aside, case.speed_ratio) for x, case in crossing.points], label=crossing.label, **look)
-        draw_line(lower, [(x * aside, case.peak_ratio) for x, case in crossing.points], **look)
+        draw_line(upper, [(x * aside, case.speed_ratio, not case.one_round) for x, case in crossing.points], theme,
+                  label=crossing.label, **look)
+        draw_line(lower, [(x * aside, case.peak_ratio, True) for x, case in crossing.points], theme, **look)  # bytes are exact
     for axes, words in ((upper, "speed ÷ without it"), (lower, "peak ÷ without it")):
         axes.axhline(1, color=theme.ink, lw=0.8)
         axes.set_xscale("log", base=2)

@@ -1,6 +1,7 @@
 """Memory against speed, a point a case."""
 import itertools
 import math
+import textwrap
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -132,14 +133,14 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: floa
         point_at(axes, *place(case, unit), index, theme)
     bar = axes.figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02,
                                format="%+.2f", ticks=CHANGES)
-    bar.set_label("change of the loss against the baseline (nats a token)")
+    bar.set_label("change of the loss against the baseline (nats a token)" if theme.is_wide else "change of the loss (nats a token)")
     bar.outline.set_visible(False)
 
 
 def legend(axes: plt.Axes, title: str, theme: Theme) -> None:
     """Under the title: in one row, or in two where one would be wider than the picture, which would leave nothing for the axes."""
     rows = 1 if theme.is_wide else 2
-    axes.set_title(title + "\n" * rows)
+    axes.set_title(textwrap.fill(title, 80 if theme.is_wide else 44) + "\n" * rows)
     looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0), (theme.ink, "o", 0)]
     handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=face)
                for (color, marker, width), face in zip(looks, (GREY, GREY, GREY, theme.paper))]

@@ -10,6 +10,7 @@ from ..records import Record
 from .theme import CASE_COLORS, DASHES, KINDS, Theme, blank, note
 
 MOST_CURVES = 12
+SMALL = 1e-3  # nats: the panel of differences spans this much at least, so that rounding does not fill it
 
 
 def kinds_held(cases: list[Case]) -> list[str]:
@@ -87,15 +88,20 @@ def with_curves(sweep: Sweep) -> list[Case]:
     return [case for case in cases if case in chosen]
 
 
+def of_index(index: int) -> dict:
+    """The colour and dashes of the curve with that number."""
+    return {"color": CASE_COLORS[index % len(CASE_COLORS)], "ls": DASHES[index // len(CASE_COLORS) % len(DASHES)]}
+
+
 def loss(sweep: Sweep, theme: Theme) -> plt.Figure:
     cases = with_curves(sweep)
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(theme.width, 6.4), layout="constrained", sharex=True,
                                           height_ratios=(3, 2))
     if not cases:
         return blank(figure, upper, lower)
-    for index, case in enumerate(cases):
-        look = {"color": CASE_COLORS[index % len(CASE_COLORS)], "ls": DASHES[index // len(CASE_COLORS) % len(DASHES)],
-                "lw": 1.5, "alpha": 0.85}
+    beside = [case for case in cases if case.baseline]
+    for case in cases:
+        look = {**(of_index(beside.index(case)) if case.baseline else {"color": theme.ink}), "lw": 1.5, "alpha": 0.85}
         upper.plot(*median_curve(case.runs), label=case.name, **look)
         if case.pairs:
             lower.plot(*change_curve(case), **look)
@@ -104,6 +110,7 @@ def loss(sweep: Sweep, theme: Theme) -> plt.Figure:
     lower.set_xlabel("tokens trained on")
     lower.xaxis.set_major_formatter("{x:,.0f}")
     lower.locator_params(axis="x", nbins=6 if theme.is_wide else 4)
+    lower.set_ylim(min(lower.get_ylim()[0], -SMALL), max(lower.get_ylim()[1], SMALL))
     lower.axhline(0, color=theme.ink, lw=0.8, zorder=1)
     figure.legend(loc="outside upper left", ncols=3 if theme.is_wide else 2, fontsize=9)
     if not any(case.pairs for case in cases):

@@ -15,7 +15,9 @@ const show = (figure, point) => {
   for (const old of figure.querySelectorAll(".shown")) old.classList.remove("shown");
   for (const same of figure.querySelectorAll(`[data-point="${point.dataset.point}"]`)) same.classList.add("shown");
   const facts = document.getElementById(point.dataset.point).content.cloneNode(true);
-  figure.querySelector(".details").replaceChildren(facts);
+  const details = figure.querySelector(".details");
+  details.classList.add("used");
+  details.replaceChildren(facts);
 };
 
 // An arrow key moves to the next or the previous point of the drawing, around its ends.
