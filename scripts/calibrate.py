@@ -24,6 +24,7 @@ import numpy as np
 
 from report.figures import finished
 from report.records import Record, ReportError, mistakes_of, read_records
+from report.working import each
 
 PLAN = pathlib.Path(__file__).parents[1] / "train/predict"
 STIFFNESS = 0.01  # of the wish to stay at the datasheet, beside an error of 100 % of one case's time
@@ -59,7 +60,8 @@ def read_cases(records: list[Record], program: pathlib.Path) -> list[Case]:
             groups.setdefault((record.model, record.settings_hash), []).append(record)
     cases = list(groups.values())
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process
-        works = list(pool.map(lambda runs: step_work(runs[0], program), cases))
+        counted = pool.map(lambda runs: step_work(runs[0], program), cases)
+        works = [next(counted) for _ in each("calibrate: dry run", cases)]
     return [Case(name_of(runs[0]), 1e6 * statistics.median(float(np.median(run.timed_ms)) for run in runs), work)
             for runs, work in zip(cases, works)]
 

@@ -13,6 +13,7 @@ import pathlib
 
 from cards_page import presets
 from program_output import printed
+from report.working import each
 
 
 def row(program: pathlib.Path, model: str, preset: str) -> dict:
@@ -29,7 +30,8 @@ def main() -> None:
     parser.add_argument("--program", type=pathlib.Path, required=True, help="moelab")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file of schema 1")
     arguments = parser.parse_args()
-    rows = [row(arguments.program, model, preset) for model, preset in presets().values() if preset.startswith("gpu-")]
+    cards = [(model, preset) for model, preset in presets().values() if preset.startswith("gpu-")]
+    rows = [row(arguments.program, *card) for card in each("card_plans: planning for card", cards)]
     content = {"schema": 1, "command": f"scripts/card_plans.py --program {arguments.program} --out {arguments.out}",
                "version": printed(arguments.program, "--version").strip(), "rows": rows}
     arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

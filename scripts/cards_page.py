@@ -16,6 +16,8 @@ import sys
 
 import yaml
 
+from report.working import each
+
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 
 INTRO = """# How full the scripts make their cards
@@ -77,7 +79,8 @@ def main() -> int:
             print(f"{arguments.page} says\n{said}\nand the program\n{made}\nscripts/cards_page.py --program "
                   f"{arguments.program} {arguments.page} writes it anew", file=sys.stderr)
         return int(said != made)
-    arguments.page.write_text(INTRO + "".join(row(arguments.program, name, *call) + "\n" for name, call in presets().items()))
+    rows = [row(arguments.program, name, *presets()[name]) + "\n" for name in each("cards_page: dry runs of script", list(presets()))]
+    arguments.page.write_text(INTRO + "".join(rows))
     return 0
 
 

@@ -23,6 +23,7 @@ import yaml
 
 from report.figures import flat
 from report.planner_checks import CHOICE, Check, check, parse_run
+from report.working import each
 
 MOST = 4  # techniques in a drawn combination
 DRAWS = 400  # at most, for the samples of a budget
@@ -176,9 +177,9 @@ def main() -> None:
             cases = {CHOICE: choice.command, **budget.samples(techniques, choice.rows)}
             if len(cases) < 2:
                 sys.exit(f"check_plan: --budgets {limit}: none of {DRAWS} drawn combinations fits")
-            records = []
-            for record in records_of(budget, choice, cases):
-                records.append(record)
+            records, made = [], records_of(budget, choice, cases)
+            for _ in each(f"check_plan: {limit}, training", range(arguments.rounds * len(cases))):
+                records.append(record := next(made))
                 out.write(json.dumps(record) + "\n")
                 out.flush()
             found = check([parse_run(record) for record in records])

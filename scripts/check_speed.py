@@ -14,6 +14,7 @@ import statistics
 import tempfile
 
 from program_output import printed
+from report.working import each
 
 CASES = ("moe-pico precision.compute=fp32", "moe-micro precision.compute=fp32", "moe-pico precision.compute=bf16")
 QUIET = ("eval.batches=0", "checkpoint.keep=0", "run.log_every=0", "monitor.quiet=true", "memory.recover=false")
@@ -51,11 +52,10 @@ def main() -> None:
     cases, words = arguments.case or CASES, [f"data.path={arguments.data}", f"train.steps={arguments.steps}"]
     records = []
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w", encoding="utf-8") as out:
-        for _ in range(arguments.rounds):
-            for case in cases:
-                records.append(record(arguments.program, case, words, pathlib.Path(scratch) / "run"))
-                out.write(json.dumps(records[-1]) + "\n")
-                out.flush()
+        for case in each("check_speed: plan and training", arguments.rounds * cases):
+            records.append(record(arguments.program, case, words, pathlib.Path(scratch) / "run"))
+            out.write(json.dumps(records[-1]) + "\n")
+            out.flush()
     for case in cases:
         print(spoken(case, [one for one in records if one["case"] == case]))
 

@@ -11,6 +11,7 @@ import pathlib
 from report.claims import dry_runs, guide_tables, page
 from report.records import mistakes_of
 from report.rendering import to_markdown
+from report.working import each
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 PAGE = RESULTS / "guides.md"
@@ -18,7 +19,8 @@ PAGE = RESULTS / "guides.md"
 
 def made(techniques: pathlib.Path) -> str:
     judged = {}
-    for folder in sorted(path.parent for path in RESULTS.glob(f"*/{page.CLAIMS_PAGE}")):
+    folders = sorted(path.parent for path in RESULTS.glob(f"*/{page.CLAIMS_PAGE}"))
+    for folder in each("guides_page: judging by folder of results", folders):
         inputs = page.read_inputs(folder, techniques, page.CLAIMS)
         cases = sum(len(sweep.cases) for sweep in inputs.sweeps)
         judged[folder.name] = cases, page.judge(inputs, dry_runs.read(folder / "dry_runs.json"))

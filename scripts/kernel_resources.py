@@ -19,6 +19,8 @@ import sys
 import tempfile
 from typing import NamedTuple
 
+from report.working import each
+
 
 class Kernel(NamedTuple):
     name: str  # mangled
@@ -105,7 +107,8 @@ def main() -> None:
     if not sources:
         parser.error(f"--build {arguments.build}: built without CUDA")
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        kernels = [kernel for found in pool.map(compile_one, sources) for kernel in found]
+        found = pool.map(compile_one, sources)
+        kernels = [kernel for _ in each("kernel_resources: compiling file", sources) for kernel in next(found)]
     text = table(kernels)
     print(text, end="")
     if arguments.out:

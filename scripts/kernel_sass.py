@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "bench/peers"), str(ROOT / "scripts")]
 from kernel_resources import demangled  # noqa: E402
 from peers import commit_of_sources  # noqa: E402
+from report.working import each  # noqa: E402
 
 ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
 LINE = re.compile(r"\.text\.(?P<kernel>[\w$]+):|(?P<label>[.$][\w$.]+):|"
@@ -145,7 +146,8 @@ def main() -> None:
         parser.error(f"--build {arguments.build}: no such .cu file in its compile_commands.json")
     tasks = [(entry, architecture) for entry in entries for architecture in arguments.architecture or ARCHITECTURES]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        kernels = [kernel for found in pool.map(lambda task: disassembled(arguments.nvdisasm, *task), tasks) for kernel in found]
+        found = pool.map(lambda task: disassembled(arguments.nvdisasm, *task), tasks)
+        kernels = [kernel for _ in each("kernel_sass: compiling file", tasks) for kernel in next(found)]
     words = [f"--{option} {value}" for option in ("only", "architecture") for value in getattr(arguments, option) or []]
     text = page(kernels, " ".join(["scripts/kernel_sass.py", *words, *([f"--out {arguments.out}"] if arguments.out else [])]))
     print(text, end="")

@@ -17,7 +17,7 @@ from .plots.images import png
 from .records import WARM_UP
 from .rendering import to_html, to_markdown
 from .sidecars import Sidecars
-from .working import working
+from .working import each, working
 
 TITLE = "What memory techniques cost"
 
@@ -212,11 +212,7 @@ def write(folder: pathlib.Path, blocks: list) -> None:
     """report.html, report.md and the PNGs. All of it is made before any of it is written."""
     working("report: drawing the page")
     html, markdown = to_html(TITLE, blocks), to_markdown(blocks)
-    drawn, images = pictures(blocks), {}
-    for number, block in enumerate(drawn, 1):
-        working(f"report: drawing picture {number} of {len(drawn)}, {block.file}")
-        images[block.file] = png(block.drawing)
-    working("")
+    images = {block.file: png(block.drawing) for block in each("report: drawing picture", pictures(blocks))}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in images.items():
         (folder / name).write_bytes(content)

@@ -10,6 +10,7 @@ import yaml
 
 from ..figures import Interval
 from ..records import ReportError
+from ..working import each
 from . import dry_judges, findings
 from .findings import Finding
 from .stated import ARITHMETIC, BATCH, MEMORY_OF, SAVED, Claim, Technique
@@ -104,7 +105,7 @@ def how_found(claim: str) -> str:
 def made_by(program: pathlib.Path) -> dict:
     """All dry runs made anew, as read() wants them from a file. What several claims are held against is run once."""
     wanted = dict.fromkeys(tuple(words) for dry in DRY_CLAIMS.values() for words in dry.runs.values())
-    made = {words: estimate(program, list(words)) for words in wanted}
+    made = {words: estimate(program, list(words)) for words in each("claims: dry run", list(wanted))}
     runs = [{"claim": claim, "run": name, "arguments": words, "estimate": made[tuple(words)]}
             for claim, dry in DRY_CLAIMS.items() for name, words in dry.runs.items()]
     return {"schema": SCHEMA, "runs": runs}
@@ -112,7 +113,7 @@ def made_by(program: pathlib.Path) -> dict:
 
 def refuse_settings(program: pathlib.Path, techniques: list[Technique], path: pathlib.Path) -> None:
     """Throws ReportError for a setting of the table at `path` that the program doesn't know, or not with that value."""
-    for row in techniques:
+    for row in each("claims: asking the program about technique", techniques):
         words = [f"{key}={value}" for key, value in row.settings.items()]
         command = [str(program), "estimate", "--print-config", *words]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
