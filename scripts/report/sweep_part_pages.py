@@ -137,7 +137,8 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
     caption = ("A cell is what two techniques do together beside what is expected of them, the product of the ratios that each "
                "has alone: two that halve the peak are expected to leave a quarter. Below the diagonal bytes at the peak in "
                "percent of the baseline's, above it the logarithm of the step time, about its percent. Peaks are measured where "
-               f"all four are, else of dry runs. ·: its time is unmeasured. ×: cannot be combined. {provenance(sweep)}")
+               "all four are, else of dry runs. Outlined: the time of a single round, which decides nothing. ·: its time is unmeasured. "
+               f"×: cannot be combined. {provenance(sweep)}")
     blocks = [Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
                       functools.partial(pairs.pair_map, found, names), [pair_point(pair) for pair in found],
                       large=True)]

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import cards, document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
-from report.plots import crossovers, theme  # noqa: E402
+from report.plots import crossovers, pairs as pair_plots, theme  # noqa: E402
 
 
 def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
@@ -112,6 +112,18 @@ def test_pages_say_what_is_unmeasured_and_refused(whole):
     text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
     assert "3 pairs: 1 measured, 1 only dry-run (their time is unmeasured), 1 that cannot be combined." in text
     assert "| `flash_attention` + `bf16` | +350.00 MiB | -100.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_single_round_only_outlines_its_cell(rounds):
+    case = figures.Case("c", [], [], "baseline")
+    case.pairs = [()] * rounds
+    pair = sweep_parts.Pair(("a", "b"), case, 100.0, 5.0, False, figures.Interval(0.2, 0.1, 0.3), "")
+    figure = pair_plots.pair_map([pair], ["a", "b"], theme.WIDE)
+    memory, time = figure.axes[0].patches
+    assert memory.get_facecolor()[3] > 0 and (time.get_facecolor()[3] > 0) == (rounds > 1)
+    assert time.get_edgecolor()[3] > 0
+    plt.close(figure)
 
 
 def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):

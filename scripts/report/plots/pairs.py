@@ -19,9 +19,14 @@ def time_share(pair: Pair) -> float:
     return -100 * pair.log_time.value if pair.log_time else math.nan
 
 
+def is_once(pair: Pair) -> bool:
+    """Whether a single round was measured, which decides nothing about time."""
+    return bool(pair.case and pair.case.one_round)
+
+
 def full_colour(pairs: list[Pair]) -> float:
-    """The share at which a cell reaches its full colour: nine of ten cells stay below it."""
-    shares = sorted(abs(share) for pair in pairs for share in (memory_share(pair), time_share(pair))
+    """The share at which a cell reaches its full colour: nine of ten filled cells stay below it."""
+    shares = sorted(abs(share) for pair in pairs for share in (memory_share(pair), math.nan if is_once(pair) else time_share(pair))
                     if math.isfinite(share))
     return max(1, math.ceil(shares[int(0.9 * (len(shares) - 1))])) if shares else 1
 
@@ -30,10 +35,12 @@ def colour(share: float, full: float) -> tuple[float, ...]:
     return (*(BETTER if share > 0 else WORSE), min(1, abs(share) / full))
 
 
-def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full: float, theme: Theme) -> None:
-    face = colour(share, full) if math.isfinite(share) else (0, 0, 0, 0)
-    axes.add_patch(plt.Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, facecolor=face, edgecolor=theme.faint,
-                                 lw=0.5, gid=f"{POINT}{number}"))
+def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full: float, once: bool, theme: Theme) -> None:
+    """Filled, or with its colour in the outline where a single round was measured."""
+    shade = colour(share, full) if math.isfinite(share) else (0, 0, 0, 0)
+    face, edge, half, width = ((0, 0, 0, 0), shade, 0.36, 1.2) if once else (shade, theme.faint, 0.46, 0.5)
+    axes.add_patch(plt.Rectangle((column - half, row - half), 2 * half, 2 * half, facecolor=face, edgecolor=edge, lw=width,
+                                 gid=f"{POINT}{number}"))
 
 
 def pair_map(pairs: list[Pair], names: list[str], theme: Theme) -> plt.Figure:
@@ -44,8 +51,8 @@ def pair_map(pairs: list[Pair], names: list[str], theme: Theme) -> plt.Figure:
     refused, unmeasured = [], []
     for number, pair in enumerate(pairs):
         first, second = sorted(names.index(name) for name in pair.names)
-        for spot, share in (((first, second), memory_share(pair)), ((second, first), time_share(pair))):
-            cell(axes, *spot, share, number, full, theme)
+        for spot, share, once in (((first, second), memory_share(pair), False), ((second, first), time_share(pair), is_once(pair))):
+            cell(axes, *spot, share, number, full, once, theme)
             if not math.isfinite(share):
                 (refused if pair.refused else unmeasured).append(spot)
     for spots, marker in ((refused, "x"), (unmeasured, ".")):
@@ -61,6 +68,7 @@ def pair_map(pairs: list[Pair], names: list[str], theme: Theme) -> plt.Figure:
     axes.set_title("above the diagonal: step time\nbelow it: peak memory", loc="right")
     looks = [((*face, 1.0), f"{word} together, by {full} % or more")
              for face, word in ((BETTER, "better"), (WORSE, "worse"))]
-    figure.legend([plt.Rectangle((0, 0), 1, 1, facecolor=face) for face, _ in looks], [words for _, words in looks],
-                  loc="outside lower center", ncols=2, fontsize=9)
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face, _ in looks]
+    handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor=theme.ink, lw=1.2))
+    figure.legend(handles, [*(words for _, words in looks), "outlined: a single round"], loc="outside lower center", ncols=3, fontsize=9)
     return figure
