@@ -31,10 +31,10 @@ CARDS = ("RTX 4060", "RTX 4070", "RTX 4080", "RTX 4090", "A100 40 GB", "A100 80 
 INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alone beside the baseline of `{MODEL}`: fp32, stored scores, "
          "one-hot dispatch, eight rows of 1,024 tokens. Memory is predicted by dry runs for CUDA on that card; nothing here has run on a GPU.")
 WORDS = ("taken: what CUDA's caching allocator reserves, with cuBLAS's workspaces and CUDA's context; a row fits where that is no more than "
-         "the card, and where tensors take at most 95 % of it. batch: the largest micro-batch of that sequence; tokens: the longest sequence, "
-         "in steps of 64; model: the largest that has a name, at its own sequence; each that fits, with all else as it is, the technique's "
-         "micro-batch too. A technique of several ranks is that of one of them. speed: of a 1/64 miniature of the model beside the baseline of "
-         "the same round on a CPU, of two rounds or more.")
+         "the card, and where tensors take at most 95 % of it. largest batch: sequences of 1,024 tokens in a micro-batch; longest "
+         "sequence: in tokens, in steps of 64; largest model: of those that have a name, at its own sequence. Each is the largest that "
+         "fits while all else, the technique's micro-batch too, stays as it is. Of a technique of several ranks, one rank is shown.")
+SPEED = " speed: of a 1/64 miniature of the model beside the baseline of the same round on a CPU, of two rounds or more."
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
 
 
@@ -99,8 +99,9 @@ def of_card(lines: list[dict], card: str) -> list[tuple[str, dict]]:
 
 
 def cells(technique: str, row: dict, timed: dict) -> list[str]:
+    speed = [timed.get(technique, "not measured")] if timed else []
     return [f"`{technique}`", human_bytes(row["on_card"]), f"**{FITS[row['status']]}**", f"{row['largest_batch']:,}",
-            f"{row['largest_sequence']:,}", row["largest_model"] or "none", timed.get(technique, "not measured")]
+            f"{row['largest_sequence']:,}", row["largest_model"] or "none", *speed]
 
 
 def title(lines: list[dict], card: str) -> str:
@@ -115,17 +116,17 @@ def card_blocks(lines: list[dict], card: str, timed: dict) -> list:
     said = (f"The baseline takes {human_bytes(baseline['on_card'])} of {human_bytes(baseline['limit'])}. {len(fit)} of "
             f"{len(rows)} rows fit.")
     return [Heading(2, title(lines, card)), Text(said),
-            Table("", ["technique", "taken", "fits", "batch", "tokens", "model", "speed"], [cells(*one, timed) for one in rows],
-                  ("fits", "model"))]
+            Table("", ["technique", "taken", "fits", "largest batch", "longest sequence", "largest model", *(["speed"] if timed else [])],
+                  [cells(*one, timed) for one in rows], ("fits", "largest model"))]
 
 
 def page(lines: list[dict]) -> str:
     timed, sources = speeds()
     refused = [f"`{line['technique']}`: {line['message']}" for line in lines if line["status"] == "refused"]
     versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
-    measured = f"Speeds: {'; '.join(sources)}." if sources else "Speeds are not measured."
+    measured = f"Speeds: {'; '.join(sources)}." if sources else "Speeds are not measured yet, so the tables have no column for them."
     return to_markdown([
-        Heading(1, "Every technique on every card"), Text(INTRO), Fold("What the columns mean", [Text(WORDS)]),
+        Heading(1, "Every technique on every card"), Text(INTRO), Fold("What the columns mean", [Text(WORDS + (SPEED if timed else ""))]),
         Items([f"[{name}](#{slug(name)})" for name in (title(lines, card) for card in CARDS)]),
         *(block for card in CARDS for block in card_blocks(lines, card, timed)),
         *([Heading(2, "Not on one card alone"), Items(refused)] if refused else []),

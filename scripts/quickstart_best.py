@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the quick start measured as best within its budget: the fastest case of its records that fits, and what to set.
 
-Only cases that are on the front of speed and memory can be the answer: nothing measured is both smaller and faster.
+Only cases of two rounds or more can be the answer: one round does not show how rounds differ.
 
 example: quickstart_best.py runs/quickstart-tradeoff/records.jsonl --budget-gib 4
 """

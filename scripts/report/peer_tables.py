@@ -89,15 +89,15 @@ def step_pair(record, peak, pair=None):
 def step_notes(record):
     """What else there is to say of a step: each precision alone, who is left out, our fp32 product."""
     notes = [step_pair(record, "peak after warm-up")]
-    notes += [f"In {precision} alone: {step_pair(record, 'peak after warm-up', pair)}"
-              for precision, pair in record["by_precision"].items()]
+    of_each = {precision: step_pair(record, "peak after warm-up", pair) for precision, pair in record["by_precision"].items()}
+    notes += [f"In {precision} only: {text}" for precision, text in of_each.items() if text not in notes]
     notes.append("The fastest opponents of the first round went on to the others. compile: how much longer warm-up "
                  "took than as many later steps, with an empty cache. The peak after warm-up leaves out what compiling "
                  "took.")
     if record["skipped"]:
         notes.append("Left out:\n" + "\n".join(f"- {side}: {why}" for side, why in record["skipped"].items()))
     products = product_ratios(record["products"])
-    notes.append(f"r, the rate of our fp32 product over that of LibTorch at the experts' shapes: {spread(products)}.")
+    notes.append(f"At the experts' shapes our fp32 matrix product runs at {spread(products)} the rate of LibTorch's.")
     return notes
 
 
@@ -192,7 +192,7 @@ def step_profiles(records):
 
 
 ABOUT = ("moelab beside other people's code on the same weights, tokens and machine, in turns; what all sides compute is compared before "
-         "anything is timed. Ratios above 1 × mean faster, for times slower.")
+         "anything is timed. A ratio of tokens/s above 1 × means that moelab is faster; a ratio of times above 1 ×, that it is slower.")
 
 
 def part(title, tables):

@@ -145,7 +145,7 @@ def test_a_claim_is_right_where_all_cases_have_all_of_its_figures(tmp_path):
     assert row.evidence[-1] == ("`half` on moe-micro: saves 75 % of activation memory, 0 % of state, 50 % of the whole peak; "
                                 "added step time 25 %")
     row = swept(tmp_path, rows, stated, "half", "other")
-    assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: right in 1, understated in 1")
+    assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: right in 1 case, understated in 1 case")
     row = swept(tmp_path, rows, stated, "other")
     assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: understated")
 

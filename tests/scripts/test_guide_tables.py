@@ -54,8 +54,8 @@ def test_each_column_stands_beside_what_was_found_and_settings_stand_alone():
     assert table.rows[1][3:7] == ["15 % more time", "not measured", "0, 4, 8, 12", "**right in part**"]
     assert table.rows[0][-1] == "by a case [nemo.gradient_checkpointing](a-machine/claims.md#nemo.gradient_checkpointing)"
     (left,) = [block for block in blocks if isinstance(block, document.Items)]
-    assert left.texts == ["second: slowdown 15 %: one round alone; `build/dev/bin/bench_tradeoff --only x --out mine/records.jsonl "
-                          "data.path=FOLDER` would, in as many rounds as it needs"]
+    assert left.texts == ["second: slowdown 15 %: one round alone; to measure it: `build/dev/bin/bench_tradeoff --only x --out "
+                          "mine/records.jsonl data.path=FOLDER`"]
 
 
 def test_of_several_machines_the_one_that_knows_most_of_a_claim():

@@ -81,7 +81,7 @@ def test_only_missing_dry_runs_are_made_and_an_interrupted_line_is_made_again(tm
     matrix_page.make(program, store)
     assert store.path.read_text() == text and (tmp_path / "calls").read_text().count("fits ") == 4
     page = matrix_page.page(lines)
-    assert "| `bf16` | 9.00 GiB | **too large** | 5 | 64 | none | not measured |" in page
+    assert "| `bf16` | 9.00 GiB | **too large** | 5 | 64 | none |\n" in page and "Speeds are not measured yet" in page
     assert "`host_reference`: moelab: no reference" in page and "0 of 2 rows fit" in page
 
 
@@ -92,4 +92,6 @@ def test_speeds_are_of_miniatures_in_two_rounds(tmp_path, monkeypatch):
     rows += [made.record("bf16", number, milliseconds=500, model="moe-nano") for number in (1, 2)]
     made.write(tmp_path / "results/here/miniatures.jsonl", [*rows, made.record("lion", 1, milliseconds=500, model="moe-nano")])
     found, sources = matrix_page.speeds()
+    page = matrix_page.page(LINES)
+    assert "| 2.00 × |" in page and "| not measured |" in page
     assert found == {"bf16": "2.00 ×"} and sources == ["a CPU, 2 cores, commit `abc123`"]

@@ -74,10 +74,10 @@ def command(claim: str, techniques: list[Technique]) -> str:
 
 
 def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
-    """A line on what is not measured of a row, and what would."""
+    """A line on what is not measured of a row, and the command that measures it."""
     call = "" if found.row.untested[:1] and found.row.untested[0] in REASONS.values() else command(found.row.id, techniques)
-    would = f"; `{call}` would, in as many rounds as it needs" if call else ""
-    return [f"{label}: {'; '.join(found.row.untested)}{would}"] if found.row.untested else []
+    how = f"; to measure it: `{call}`" if call else ""
+    return [f"{label}: {'; '.join(found.row.untested)}{how}"] if found.row.untested else []
 
 
 def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], techniques: list[Technique]) -> list:

@@ -144,7 +144,7 @@ class Verdicts:
 
     @property
     def tally(self) -> str:
-        """"memory: right in 1, overstated in 2; time: right": "" where one word says it of all."""
+        """"memory: overstated in 2 cases, right in 1 case; time: right": "" where one word says it of all."""
         counts = self.by_figure
         if len(set().union(*counts.values())) < 2:
             return ""
@@ -164,4 +164,4 @@ class Verdicts:
 def tally(counts: collections.Counter) -> str:
     if len(counts) == 1:
         return next(iter(counts))
-    return ", ".join(f"{word} in {count}" for word, count in counts.most_common())
+    return ", ".join(f"{word} in {count} case{'s' if count > 1 else ''}" for word, count in counts.most_common())
