@@ -81,7 +81,6 @@ target_link_libraries(moelab_torch_cpu INTERFACE ${MOELAB_TORCH_FOUND}/lib/libgo
   -Wl,--push-state,--no-as-needed ${MOELAB_LIB_cudart} ${MOELAB_LIB_cupti} -Wl,--pop-state)
 target_link_libraries(moelab_torch INTERFACE moelab_torch_cpu)
 if(MOELAB_WITH_CUDA)
-  target_compile_definitions(moelab_torch_cpu INTERFACE MOELAB_WITH_CUDA=1)
   target_include_directories(moelab_torch_cpu SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
   # Nothing here refers to torch_cuda by symbol: it registers its kernels when it is loaded.
   target_link_libraries(moelab_torch INTERFACE -Wl,--push-state,--no-as-needed
