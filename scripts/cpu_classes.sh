@@ -6,8 +6,8 @@ readonly CPU_CLASSES=(avx2 avx512 avx512_bf16 amx)  # from the least to the best
 # Names in tables.
 declare -rA TITLE=([avx2]=AVX2 [avx512]=AVX-512 [avx512_bf16]=AVX512-BF16 [amx]=AMX)
 
-# -march of a class's build.
-declare -rA MARCH=([avx2]=x86-64-v3 [avx512]=x86-64-v4 [avx512_bf16]=cooperlake [amx]=sapphirerapids)
+# MOELAB_MARCH of a class's build. avx512_bf16: AMD's CPUs, which GCC 12 has no name for; Intel's multiply bf16 in fp32.
+declare -rA MARCH=([avx2]=x86-64-v3 [avx512]=x86-64-v4 [avx512_bf16]="x86-64-v4;-mavx512bf16" [amx]=sapphirerapids)
 
 # Flags in /proc/cpuinfo of a CPU that can run that build.
 readonly AVX2_FLAGS="avx2 fma f16c bmi1 bmi2 movbe abm"

@@ -13,8 +13,8 @@
 // columns). Widths are multiples of kTile.
 namespace moelab {
 
-// The type in which elements of T are multiplied: float for bf16 on a CPU without bf16 products, and for fp16
-// everywhere. Elements are converted when an operand is packed, and the result is rounded once.
+// The type in which elements of T are multiplied: float for bf16 on a CPU without fast bf16 products, and for
+// fp16 everywhere. Elements are converted when an operand is packed, and the result is rounded once.
 #ifdef MOELAB_NATIVE_BF16
 template <class T>
 using Term = std::conditional_t<std::is_same_v<T, at::BFloat16>, at::BFloat16, float>;

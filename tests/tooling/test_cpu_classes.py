@@ -87,7 +87,7 @@ def test_a_skipped_class_names_what_the_cpu_lacks(run):
 @pytest.mark.parametrize("name, march, libraries", [
     ("avx2", "x86-64-v3", "avx2,AVX2,AVX2,AVX2,STRICT"),
     ("avx512", "x86-64-v4", "avx512,AVX512_CORE,AVX512,"),
-    ("avx512_bf16", "cooperlake", "avx512,AVX512_CORE_BF16,AVX512_E3,"),
+    ("avx512_bf16", "x86-64-v4;-mavx512bf16", "avx512,AVX512_CORE_BF16,AVX512_E3,"),
     ("amx", "sapphirerapids", ",,,"),
 ])
 def test_compiler_and_libraries_are_kept_to_the_class(run, monkeypatch, name, march, libraries):

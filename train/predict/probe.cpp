@@ -223,8 +223,8 @@ std::string slow_products(ComputePrecision compute, const GemmRates& rates) {
   const double times = rates.fp32 / (fp16 ? rates.fp16 : rates.bf16);
   if (times < kNoticed) return "";
   return fmt::format(
-      "precision.compute={} is slow here: this CPU, or this build, has no {} products, and they take {:.1f} "
-      "times as long as fp32's; set precision.compute=fp32{}",
+      "precision.compute={} is slow here: this CPU, or this build, has no fast {} products, and they take "
+      "{:.1f} times as long as fp32's; set precision.compute=fp32{}",
       value_text(compute), fp16 ? "fp16" : "bf16", times,
       fp16 && rates.bf16 > rates.fp32 ? ", or bf16, which is faster" : "");
 }
