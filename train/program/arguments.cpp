@@ -129,9 +129,9 @@ class Parser {
   void add(const CommandText& text) {
     CLI::App& sub = *app_.add_subcommand(text.name, text.about);
     sub.set_version_flag("--version", version());
-    if (text.settings.empty()) sub.set_help_flag("-h,--help", "these lines");
-    sub.footer([&text] {
-      const std::string overview = settings_overview(text.settings);
+    if (text.settings.empty()) sub.set_help_flag("-h,--help", "show this help");
+    sub.footer([&text, &sub] {
+      const std::string overview = settings_overview(text.settings, sub.get_option_no_throw("--preset"));
       return std::string(text.note) + "Example: " + text.example +
              (overview.empty() ? "" : "\n\n" + overview);
     });

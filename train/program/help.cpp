@@ -69,13 +69,13 @@ bool uses(UsedSettings used, std::string_view key) {
   return false;
 }
 
-std::string settings_overview(UsedSettings used) {
+std::string settings_overview(UsedSettings used, bool takes_preset) {
   if (used.empty()) return "";
   std::string groups;
   for (const std::string& group : used_groups(used)) groups += (groups.empty() ? "" : ", ") + group;
   std::string text;
   if (uses(used, "model.preset")) text += names("Models:", model_presets());
-  if (uses(used, "run.preset")) text += names("Presets:", run_presets());
+  if (takes_preset) text += names("Presets:", run_presets());
   return text + "Settings, as KEY=VALUE; --help GROUP lists a group of them, --help all everything:\n  " +
          wrapped(groups, kWidth - 2, "  ");
 }

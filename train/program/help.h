@@ -17,7 +17,7 @@ struct HelpRequest {
 std::optional<HelpRequest> help_request(int argc, const char* const* argv);
 
 // What --help says of itself.
-inline constexpr const char* kHelpHelp = "these lines; with the name of a group, or all: its settings";
+inline constexpr const char* kHelpHelp = "show this help; with the name of a group, or all: its settings";
 
 // Settings that a command reads: keys and beginnings of keys ("model.") with blanks between; empty: none.
 using UsedSettings = std::string_view;
@@ -26,8 +26,9 @@ bool uses(UsedSettings used, std::string_view key);
 // The groups that these are in, in order: "model", "train", …
 std::vector<std::string> used_groups(UsedSettings used);
 
-// The end of a command's first screen: named models and presets, and the groups of the settings used.
-std::string settings_overview(UsedSettings used);
+// The end of a command's first screen: named models, presets where the command takes one, and the groups of
+// the settings used.
+std::string settings_overview(UsedSettings used, bool takes_preset);
 
 // The settings of the group `topic`, or of all groups, as far as they are used, with the table of models or
 // presets beside the setting that takes them. Throws UserError for another topic.

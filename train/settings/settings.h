@@ -165,8 +165,7 @@ struct MemorySettings {
             range(1, 1e12));
     v.field("dynamic_batch.smooth", self.dynamic_batch.smooth, "grow one doubling at a time");
     v.field("empty_cache_every", self.empty_cache_every,
-            "steps between two times that the allocator gives unused memory back; 0: only when needed",
-            at_least(0));
+            "every so many steps the allocator gives unused memory back; 0: only when needed", at_least(0));
     v.field("expandable_segments", self.expandable_segments,
             "with cuda: the caching allocator's segments grow in place, against fragmentation; false: as "
             "PYTORCH_CUDA_ALLOC_CONF says");
@@ -192,8 +191,8 @@ struct SampleSettings {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor& v) {
-    v.field("every", self.every,
-            "steps between two times that each prompt is continued by 64 tokens; 0: never", at_least(0));
+    v.field("every", self.every, "every so many steps each prompt is continued by 64 tokens; 0: never",
+            at_least(0));
     v.field("share", self.share,
             "share of memory.limit that writing texts may take in all: the weights that it reads, a pass's "
             "activations, and keys and values",

@@ -67,7 +67,7 @@ void print_formulas(const Settings& settings, const DryRun& run) {
   std::cout << "\nclosed formulas beside the dry run, activations at the peak of its forward\n";
   for (const KnownFormula& known : known_formulas(settings)) {
     const int64_t dry = dry_bytes(run, known.of);
-    std::cout << fmt::format("  {:<24}{:>12}  {}: {}; the dry run has {}\n", known.name,
+    std::cout << fmt::format("  {:<28}{:>10}  {}: {}; the dry run has {}\n", known.name,
                              human_bytes(static_cast<int64_t>(known.bytes)), name_of(known.of), known.formula,
                              human_bytes(dry));
     if (!known.not_kept.empty())
@@ -199,7 +199,7 @@ void print_state(const Settings& settings, const DryRun& run) {
     return ranks > 1 && zero >= from_stage ? formula + " / N" : formula;
   };
   const auto print = [&](const char* name, int64_t bytes, const std::string& formula) {
-    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
+    std::cout << fmt::format("  {:<28}{:>10}  {}\n", name, human_bytes(bytes), formula);
   };
   const std::string masters =
       !wide && keeps_masters(settings) ? " + " + part("4 P", 1) + " (fp32 masters)" : "";
@@ -225,13 +225,13 @@ void print_stages(const Settings& settings, const DryRun& run) {
   const int64_t waits = p.pipeline - 1, passes = p.chunks * settings.train.accumulation;
   std::cout << fmt::format("\nrank {}, of {} stages of a pipeline\n", run.rank, p.pipeline);
   std::cout << fmt::format(
-      "  {:<24}{:>12}  T D elements{} forward and as much backward, a micro-batch and "
+      "  {:<28}{:>10}  T D elements{} forward and as much backward, a micro-batch and "
       "boundary{}\n",
       "handed to other stages", human_bytes(run.sent_stage_bytes),
       settings.model.dense() ? "" : " and two losses",
       settings.model.tie_embeddings ? "; the ends' gradients of the embedding" : "");
   std::cout << fmt::format(
-      "  {:<24}{:>10.1f} %  of a step, where stages are equally fast: (P - 1) / (v M + P - 1) "
+      "  {:<28}{:>8.1f} %  of a step, where stages are equally fast: (P - 1) / (v M + P - 1) "
       "with P stages of v chunks, M micro-batches\n",
       "waiting for others", 100.0 * static_cast<double>(waits) / static_cast<double>(passes + waits));
 }
@@ -239,7 +239,7 @@ void print_stages(const Settings& settings, const DryRun& run) {
 void print_gpu(const Estimate& estimate) {
   const DryRun& run = estimate.run;
   const auto print = [](const char* name, int64_t bytes, const char* about) {
-    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), about);
+    std::cout << fmt::format("  {:<28}{:>10}  {}\n", name, human_bytes(bytes), about);
   };
   std::cout << fmt::format("\non {}, by constants and a model of its allocator; nothing of it measured\n",
                            text_of(*estimate.gpu));
@@ -257,7 +257,8 @@ void print_verdict(const Settings& settings, const Estimate& estimate) {
   const int64_t limit = settings.memory.limit.count, needed = estimate.needed();
   if (limit == 0) return;
   const std::string share =
-      fmt::format("{}, {:.0f} % of the limit of {}", human_bytes(needed),
+      fmt::format("{}{}, {:.0f} % of the limit of {}", human_bytes(needed),
+                  estimate.gpu ? " reserved by CUDA's caching allocator" : "",
                   100 * static_cast<double>(needed) / static_cast<double>(limit), human_bytes(limit));
   if (estimate.fits(limit))
     std::cout << "fits: needs " << share << "; scratch inside library products comes on top\n";
@@ -271,7 +272,7 @@ void print_verdict(const Settings& settings, const Estimate& estimate) {
 void print_sent(const Settings& settings, const DryRun& run) {
   const ParallelSettings& p = settings.parallel;
   const auto print = [](const char* name, int64_t bytes, const std::string& formula) {
-    std::cout << fmt::format("  {:<24}{:>12}  {}\n", name, human_bytes(bytes), formula);
+    std::cout << fmt::format("  {:<28}{:>10}  {}\n", name, human_bytes(bytes), formula);
   };
   if (p.data > 1) {
     std::cout << fmt::format("\none of {} data-parallel ranks\n", p.data);
@@ -286,7 +287,7 @@ void print_sent(const Settings& settings, const DryRun& run) {
   }
   if (!run.owned_elements.empty()) {
     const auto [least, most] = std::minmax_element(run.owned_elements.begin(), run.owned_elements.end());
-    std::cout << fmt::format("  {:<24}{:>12}  at least, and {} at most: whole rows, blocks or matrices\n",
+    std::cout << fmt::format("  {:<28}{:>10}  at least, and {} at most: whole rows, blocks or matrices\n",
                              "parameters stepped", human_count(*least), human_count(*most));
   }
   if (p.tensor == 1) return;
@@ -315,14 +316,14 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
       "predicted peak of the tensors {}{} on {}, from a dry run of the training step\n\nby phase\n",
       human_bytes(run.peak), of_rank, estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
   for (size_t i = 0; i < kPhases; ++i) {
-    std::cout << fmt::format("  {:<24}{:>12}\n", phase_name(static_cast<Phase>(i)),
+    std::cout << fmt::format("  {:<28}{:>10}\n", phase_name(static_cast<Phase>(i)),
                              human_bytes(run.phase_peak[i]));
   }
   std::cout << "\nby kind, at the peak\n";
   for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak)) {
-    if (bytes > 0) std::cout << fmt::format("  {:<24}{:>12}\n", name, human_bytes(bytes));
+    if (bytes > 0) std::cout << fmt::format("  {:<28}{:>10}\n", name, human_bytes(bytes));
   }
-  std::cout << fmt::format("\noutside of the device\n  {:<24}{:>12}\n  {:<24}{:>12}\n", "host",
+  std::cout << fmt::format("\noutside of the device\n  {:<28}{:>10}\n  {:<28}{:>10}\n", "host",
                            human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
   print_sent(settings, run);
   if (settings.parallel.pipeline > 1) print_stages(settings, run);
