@@ -22,8 +22,9 @@ def draw_loss(axes, runs: list[Run]) -> None:
         line = draw_curve(axes, run, run.series("loss"))
         if points := run.held_out():
             axes.plot(*zip(*points), color=line.get_color(), **held_out)
-    keys = [Line2D([], [], color="grey", linewidth=1), Line2D([], [], color="grey", **held_out)]
-    axes.legend(keys, ["training batches", "held-out text"], fontsize=8)
+    if any(run.held_out() for run in runs):
+        keys = [Line2D([], [], color="grey", linewidth=1), Line2D([], [], color="grey", **held_out)]
+        axes.legend(keys, ["training batches", "held-out text"], fontsize=8)
     axes.set(title="Loss", ylabel="nats a token")
 
 
@@ -31,7 +32,7 @@ def draw_speed(axes, runs: list[Run]) -> None:
     for run in runs:
         draw_curve(axes, run, run.series("tokens_per_second"))
     axes.set(title="Speed", ylabel="tokens a second")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.dataLim.y1)
     axes.yaxis.set_major_formatter("{x:,.0f}")
 
 
@@ -132,6 +133,7 @@ def draw(runs: list[Run]) -> plt.Figure:
         draw_memory_of_runs(memory, runs)
     for axes in by_step:
         axes.set_xlabel("step")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.margins(x=0.01)
     for axes in (loss, speed, load, memory, *wide):
         axes.grid(alpha=0.3, axis="both" if axes in by_step else "y" if axes in wide else "x")
