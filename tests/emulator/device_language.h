@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "tests/emulator/fibers.h"
+#include "tests/emulator/ptx.h"
 
 #define __launch_bounds__(...)
 #define threadIdx (moelab::emulator::here.thread)
@@ -38,6 +39,10 @@ T __shfl_xor_sync(unsigned lanes, T value, int other) {
 template <class T>
 T atomicAdd(T* sum, T value) {
   return moelab::emulator::add_atomically(sum, value);
+}
+
+inline size_t __cvta_generic_to_shared(const void* address) {
+  return moelab::emulator::shared_offset(address);
 }
 
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/emulator/capture.h"
+#include "tests/emulator/ptx.h"
 #include "tests/emulator/traffic.h"
 
 namespace moelab::emulator {
@@ -24,7 +25,6 @@ Place here;
 
 namespace {
 
-constexpr unsigned kWarp = 32, kMostThreads = 1024;
 constexpr size_t kStack = 64 << 10, kGuard = 4 << 10, kMostShared = 48 << 10, kSharedAlign = 16;
 
 // Threads that wait for each other; `round` counts how often all have come.
@@ -35,7 +35,7 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  uint64_t bits[2][kWarp];  // of this round and of the one before, which slower lanes may still read
+  Brought brought[2][kWarp];  // of this round and of the one before, which slower lanes may still read
 };
 
 // Switched by setjmp and longjmp, on a stack that makecontext has entered once: without the system calls of
@@ -153,6 +153,7 @@ void prepare_block(unsigned threads, unsigned block) {
   std::memset(machine.shared, 0xFF, kMostShared);
   races::begin_block(block, machine.shared, kMostShared);
   traffic::begin_block({machine.shared, kMostShared});
+  ptx::begin_block();
   machine.block = {threads};
   machine.warps.resize((threads + kWarp - 1) / kWarp);
   for (size_t w = 0; w < machine.warps.size(); ++w)
@@ -221,14 +222,24 @@ void sync_warp() {
   });
 }
 
-uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
-  if (lanes != 0xFFFFFFFFu || machine.block.expected % kWarp != 0) trap();
+unsigned current_thread() { return machine.current; }
+
+const Brought* bring_to_warp(const Brought& mine) {
+  if (machine.block.expected % kWarp != 0) trap();
   const unsigned number = machine.current / kWarp;
   Warp& warp = machine.warps[number];
-  const unsigned lane = machine.current % kWarp, side = warp.barrier.round % 2;
-  warp.bits[side][lane] = bits;
+  Brought* const brought = warp.brought[warp.barrier.round % 2];
+  brought[machine.current % kWarp] = mine;
   wait_at(warp.barrier, [number] { traffic::at_warp_barrier(number); });
-  return warp.bits[side][lane ^ static_cast<unsigned>(other)];
+  return brought;
+}
+
+uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
+  if (lanes != 0xFFFFFFFFu) trap();
+  const Brought* const brought =
+      bring_to_warp({static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32)});
+  const auto& [low, high, a, b, c, d] = brought[(machine.current % kWarp) ^ static_cast<unsigned>(other)];
+  return low | uint64_t{high} << 32;
 }
 
 void trap() {
@@ -238,6 +249,17 @@ void trap() {
 
 void* dynamic_shared() {
   return machine.shared + (kMostShared - machine.dynamic_bytes) / kSharedAlign * kSharedAlign;
+}
+
+uint32_t shared_offset(const void* address) {
+  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - machine.shared);
+  if (offset >= kMostShared) trap();
+  return static_cast<uint32_t>(offset);
+}
+
+void* shared_at(uint32_t offset, size_t bytes) {
+  if (offset % bytes != 0 || offset + bytes > kMostShared) trap();
+  return machine.shared + offset;
 }
 
 void* static_shared(SharedPlace& place, size_t bytes) {

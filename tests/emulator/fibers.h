@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,12 +16,15 @@
 // (races.h). What cannot show here: too many registers.
 namespace moelab::emulator {
 
+constexpr unsigned kWarp = 32, kMostThreads = 1024;  // of a block
+
 // Where the fiber that runs is.
 struct Place {
   uint3 thread{}, block{};
   dim3 threads, blocks;
 };
 extern Place here;
+unsigned current_thread();  // of its block, in one row
 
 // __syncthreads: all threads of the block.
 void sync_block();
@@ -28,8 +32,12 @@ void sync_block();
 // __syncwarp: all threads of the warp.
 void sync_warp();
 
-// __shfl_xor_sync: what the lane `lane ^ other` of the warp has brought. All 32 lanes must be named and come,
-// or the kernel fails.
+// What all 32 lanes of the warp bring when they do something together, a lane each; it stays until the lane
+// brings something again. The kernel fails if not all lanes come.
+using Brought = std::array<uint32_t, 6>;
+const Brought* bring_to_warp(const Brought& mine);
+
+// __shfl_xor_sync: what the lane `lane ^ other` of the warp has brought. All 32 lanes must be named.
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other);
 
 // __threadfence.
@@ -50,6 +58,10 @@ template <class T>
 // Shared memory, filled with 0xFF when a block begins. The launch's dynamic part ends, but for what aligns
 // it, at a page that nobody may touch.
 void* dynamic_shared();
+// A place in it as __cvta_generic_to_shared gives it, and that place again, of `bytes` bytes at a multiple of
+// as many. The kernel fails where there is none.
+uint32_t shared_offset(const void* address);
+void* shared_at(uint32_t offset, size_t bytes);
 // A variable in it, which has one place a block.
 struct SharedPlace {
   uint64_t block = 0;

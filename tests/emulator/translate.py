@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Turns a .cu file into C++ for the host's compiler, with tests/emulator/device_language.h in front.
 
-Two things of CUDA are no C++: `kernel<<<grid, block, shared, stream>>>(arguments)`, which becomes a call of
-moelab::emulator::launch, and `__shared__`: `extern __shared__ T name[]` becomes a pointer, and any other such variable a
-reference to a block's memory. Headers (.cuh) are translated like files.
+Three things of CUDA are no C++: `kernel<<<grid, block, shared, stream>>>(arguments)`, which becomes a call of
+moelab::emulator::launch; `__shared__`: `extern __shared__ T name[]` becomes a pointer, and any other such variable a
+reference to a block's memory; and an instruction of PTX in `asm volatile`, which becomes a call of a function of that name
+(ptx.h) with the operands in the order of the instruction. Headers (.cuh) are translated like files.
 
 example: tests/emulator/translate.py kernels/attention/rope.cu rope.cpp
 """
@@ -46,7 +47,23 @@ def shared_variables(declaration):
                     for name, size in re.findall(r"(\w+)\s*((?:\[[^]]*\])*)\s*(?:,|$)", names))
 
 
+def instruction(statement):
+    """The inside of `asm volatile(...)` as a call: `"a.b {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(z)` as ptx::a_b(x, y, z)."""
+    text = re.match(r'(?:\s*"[^"]*")+', statement)
+    operation, operands = "".join(re.findall(r'"([^"]*)"', text[0])).strip().rstrip(";").partition(" ")[::2]
+    rest, values = statement[text.end():], []
+    while (constraint := re.search(r'"[=+]?\w"\(', rest)) is not None:
+        end = end_of_group(rest, constraint.end() - 1)
+        values.append(rest[constraint.end():end - 1])
+        rest = rest[end:]
+    given = re.sub(r"%(\d+)", lambda number: values[int(number[1])], re.sub(r"[\[\]{}]", "", operands))
+    return f"moelab::emulator::ptx::{re.sub(r'[.:]+', '_', operation)}({given})"
+
+
 def translated(text):
+    while (assembly := re.search(r"asm volatile\(", text)) is not None:
+        end = end_of_group(text, assembly.end() - 1)
+        text = text[:assembly.start()] + instruction(text[assembly.end():end - 1]) + text[end:]
     text = re.sub(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\[\];",
                   r"\1* const \2 = static_cast<\1*>(moelab::emulator::dynamic_shared());", text)
     text = re.sub(r"__shared__\s+([\w:]+)\s+([^;]+);", shared_variables, text)
