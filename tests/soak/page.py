@@ -157,7 +157,7 @@ def filled_text(records: list[dict]) -> str:
     return f"""## Filled cards
 
 The training scripts with `--fill`: rows and sequences that fill the card by prediction for CUDA, and their miniatures at 1/64
-trained on the CPU. The loss must stay finite and fall, and the peak be the predicted one within 1 %.
+trained on the CPU. The loss must stay finite and fall, and the peak be the predicted one within 1 %, beside scratch inside LibTorch's products.
 
 {table(["script", "filled by", "of its card", "steps", "loss", "predicted peak", "measured peak", "wrong"], rows)}
 """
