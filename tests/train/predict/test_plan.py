@@ -50,6 +50,22 @@ def test_what_a_gpu_reserves_for_the_winner_fits(tmp_path, words):
     assert estimate.returncode == 0 and estimate.stdout.startswith("fits: needs "), estimate.stdout
 
 
+def test_what_no_combination_fits_on_a_card_is_said_with_the_least_that_would():
+    done = moelab("plan", "--preset", "gpu-8gb", "--model", "dense-405b")
+    assert done.returncode == 3 and done.stdout == "", done
+    assert re.match(r"moelab: nothing fits in 8.0 GiB; the smallest that would do is memory.limit=\d+ \(\d+", done.stderr)
+
+
+def test_host_memory_is_part_of_the_answer():
+    words = ["plan", "--preset", "gpu-8gb", "--model", "moe-pico", "placement.optimizer=host"]
+    row = json.loads(moelab(*words, "--json").stdout)["rows"][0]
+    *settings, data = shlex.split(row["command"])[2:]
+    estimate = json.loads(moelab("estimate", "--json", *settings).stdout)
+    assert data == "data.path=FOLDER" and row["host_bytes"] == estimate["host_bytes"] > 2**20
+    said = re.search(r" of tensors, and ([\d.]+) MiB of host memory; ", moelab(*words).stdout)[1]
+    assert float(said) == round(row["host_bytes"] / 2**20, 1)
+
+
 @pytest.mark.parametrize("pinned, chosen", [(["parallel.tensor=1", "parallel.pipeline=1", "parallel.expert=1"], r"^  zero: [13]$"),
                                             (["parallel.zero=0", "parallel.pipeline=1", "parallel.expert=1"], r"^  tensor: 2$")])
 def test_the_winner_trains_on_its_ranks(tmp_path, make_shards, pinned, chosen):

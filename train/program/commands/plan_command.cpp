@@ -74,14 +74,21 @@ std::string_view basis_of(const PlanDevice& on) {
                           : "a guess from the datasheet";
 }
 
+// What a run holds in host memory and in files beside the device; empty: nothing to speak of.
+std::string away_text(const DryRun& run) {
+  constexpr int64_t kNoted = int64_t{1} << 20;
+  return (run.host_peak < kNoted ? "" : ", and " + human_bytes(run.host_peak) + " of host memory") +
+         (run.nvme_peak < kNoted ? "" : ", and " + human_bytes(run.nvme_peak) + " in a file");
+}
+
 // The peak of tensors, by which plans are compared, and what `moelab estimate` says of the same run.
 std::string need_text(const Plan& winner, const Gpu& gpu, int64_t limit) {
   const Estimate needs = estimate(with_few_passes(winner.settings), gpu);
   const std::string share = fmt::format(
       "{:.0f} % of the memory", 100 * static_cast<double>(needs.needed()) / static_cast<double>(limit));
-  if (!needs.gpu) return fmt::format("{}, {}", human_bytes(winner.peak), share);
-  return fmt::format("{}, {}, for {} of tensors", human_bytes(needs.needed()), share,
-                     human_bytes(winner.peak));
+  if (!needs.gpu) return fmt::format("{}, {}{}", human_bytes(winner.peak), share, away_text(needs.run));
+  return fmt::format("{}, {}, for {} of tensors{}", human_bytes(needs.needed()), share,
+                     human_bytes(winner.peak), away_text(needs.run));
 }
 
 // What starts the plan's run.
@@ -105,8 +112,11 @@ void print_answer(const Settings& base, const PlanCall& call, const PlanResult& 
 nlohmann::ordered_json row_json(const PlanCall& call, const Plan& plan, const Gpu& gpu) {
   nlohmann::ordered_json techniques = nlohmann::ordered_json::array();
   for (const Plan::Part& part : plan.parts) techniques.push_back(part.name);
+  const Estimate needs = estimate(with_few_passes(plan.settings), gpu);
   return {{"tensor_bytes", plan.peak},
-          {"needed_bytes", estimate(with_few_passes(plan.settings), gpu).needed()},
+          {"needed_bytes", needs.needed()},
+          {"host_bytes", needs.run.host_peak},
+          {"nvme_bytes", needs.run.nvme_peak},
           {"tokens_per_second", step_tokens(plan.settings) / plan.time.total()},
           {"techniques", techniques},
           {"added", added_settings(call.given, plan.settings)},
@@ -293,8 +303,8 @@ int64_t limit_for(const Plan& plan, const Gpu& gpu, double share) {
   Settings settings = with_few_passes(plan.settings);
   int64_t& limit = settings.memory.limit.count;
   limit = static_cast<int64_t>(static_cast<double>(dry_run(settings, gpu).held()) / share) + 1;
-  for (Estimate needs = estimate(settings, gpu); !needs.fits(limit); needs = estimate(settings, gpu))
-    limit = needs.reserved;
+  for (Estimate needs = estimate(settings, gpu); needs.needed() > limit; needs = estimate(settings, gpu))
+    limit = needs.needed();
   return limit;
 }
 
