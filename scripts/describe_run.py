@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Says in plain words what a run trained, what it reached and what it took.
 
-RUN_DIR holds a summary.json of `moelab train`. --unit names what one token id stands for.
+RUN_DIR is the folder of a `moelab train` that has ended.
+
+example: scripts/describe_run.py runs/moe-nano
 """
 import argparse
 import json
@@ -30,6 +32,15 @@ def trained(summary: dict) -> str:
     return (f"Trained {model['preset']} for {summary['steps']} steps on {where or summary['device']}: "
             f"{millions(model['parameters'])} parameters, of which each token uses "
             f"{millions(model['active_parameters'])}.")
+
+
+def unit_of(summary: dict) -> str:
+    """What a token id stands for, by the data that the run was trained on."""
+    try:
+        meta = json.loads(pathlib.Path(summary["settings"]["data"]["path"], "meta.json").read_text())
+        return "byte" if meta["tokenizer"] == "bytes" else "token"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "token"
 
 
 def reached(summary: dict, unit: str) -> str:
@@ -61,14 +72,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN_DIR", type=pathlib.Path)
-    parser.add_argument("--unit", choices=("byte", "token"), default="token")
+    parser.add_argument("--unit", choices=("byte", "token"), help="what a token id stands for (default: as the run's data say)")
     arguments = parser.parse_args()
     file = arguments.run / "summary.json"
     try:
         summary = json.loads(file.read_text())
+    except FileNotFoundError:
+        sys.exit(f"describe_run: {arguments.run}: no summary.json: no folder of a run, or of one that has not ended")
     except (OSError, json.JSONDecodeError) as error:
         sys.exit(f"describe_run: {file}: {error}")
-    print(describe(summary | {"steps": steps_of(arguments.run, summary)}, arguments.unit))
+    print(describe(summary | {"steps": steps_of(arguments.run, summary)}, arguments.unit or unit_of(summary)))
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ say "What they cost"
 .venv/bin/python scripts/quickstart_best.py "$TRADEOFF/records.jsonl" --budget-gib "$BUDGET_GIB"
 
 say "Done"
-.venv/bin/python scripts/describe_run.py "$RUN" --unit byte
+.venv/bin/python scripts/describe_run.py "$RUN"
 cat <<TEXT
 
 The run:        $RUN/ (summary.json, metrics.jsonl, memory.json, checkpoints/)

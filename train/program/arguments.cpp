@@ -6,6 +6,7 @@
 #include <CLI/Validators.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -63,7 +64,7 @@ class Parser {
   // False when help or version was printed instead.
   bool parse(int argc, const char* const* argv) {
     if (const std::optional<HelpRequest> request = help_request(argc, argv)) {
-      std::cout << help(command_in(argc, argv), request->topic);
+      std::cout << help(command_named(request->command), request->topic);
       return false;
     }
     result_.plan.program = argv[0];
@@ -97,21 +98,32 @@ class Parser {
       take_model();
     } else {
       if (fill_) fill();
+      if (result_.command == Command::eval) take_trained();
       result_.settings = load_settings(sources_, model_folder_settings);
     }
     return result_;
   }
 
  private:
-  // The command that the command line names first; null: none.
-  static const CommandText* command_in(int argc, const char* const* argv) {
-    if (argc < 2 || argv[1][0] == '-') return nullptr;
+  // eval of a run's or a checkpoint's folder: their config.yaml has all settings of the training.
+  void take_trained() {
+    namespace fs = std::filesystem;
+    const fs::path folder = sources_.config.empty() ? result_.checkpoint : sources_.config;
+    if (folder.empty() || !fs::exists(folder / "config.yaml")) return;
+    const bool is_checkpoint = fs::exists(folder / "manifest.json");
+    if (result_.checkpoint.empty() && is_checkpoint) result_.checkpoint = folder.string();
+    sources_.config = (folder / "config.yaml").string();
+  }
+
+  // Null: of the empty name.
+  static const CommandText* command_named(const std::string& name) {
+    if (name.empty()) return nullptr;
     for (const CommandText& text : command_texts())
-      if (std::string_view(argv[1]) == text.name) return &text;
+      if (name == text.name) return &text;
     std::vector<std::string> names;
     for (const CommandText& text : command_texts()) names.emplace_back(text.name);
-    throw UserError("command line: unknown command " + describe({Value::Kind::argument, argv[1], {}, 0}) +
-                    did_you_mean(argv[1], names) + " (see moelab --help)");
+    throw UserError("command line: unknown command " + describe({Value::Kind::argument, name, {}, 0}) +
+                    did_you_mean(name, names) + " (see moelab --help)");
   }
 
   std::string help(const CommandText* command, const std::string& topic) {
@@ -177,8 +189,9 @@ class Parser {
                      "also run what each of N ranks would hold and send under ZeRO stages 0 to 3")
           ->check(CLI::Range(1, 1 << 20));
     if (text.command == Command::eval)
-      sub.add_option("--checkpoint", result_.checkpoint,
-                     "checkpoint to evaluate; default: the newest in checkpoint.dir")
+      sub.add_option(
+             "--checkpoint", result_.checkpoint,
+             "checkpoint to evaluate, or a folder that holds some; default: the newest in checkpoint.dir")
           ->type_name("PATH");
     sub.add_option(
            "settings", sources_.overrides,

@@ -49,7 +49,7 @@ void add_command(Branches& all, const CLI::App& command, UsedSettings used) {
   Words options = {"--help"};
   const std::string& name = command.get_name();
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_name() == "--help") continue;
+    if (option->get_name() == "--help" || option->get_group().empty()) continue;
     if (option->get_positional()) {  // the first word behind the command
       const Words words = names_for(*option);
       if (!words.empty()) all.names += branch(name + " " + name, words);

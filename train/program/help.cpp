@@ -1,5 +1,8 @@
 #include "train/program/help.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <sstream>
@@ -38,6 +41,10 @@ std::string names(const std::string& heading, const std::vector<Preset>& presets
   return wrapped(text, kWidth - 2, "  ") + "\n";
 }
 
+std::string listed(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
 }  // namespace
 
 std::vector<std::string> used_groups(UsedSettings used) {
@@ -50,13 +57,15 @@ std::vector<std::string> used_groups(UsedSettings used) {
 }
 
 std::optional<HelpRequest> help_request(int argc, const char* const* argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "help") return HelpRequest{.command = argc > 2 ? argv[2] : ""};
+  const std::string command = argc > 1 && argv[1][0] != '-' ? argv[1] : "";
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    if (word.starts_with("--help=")) return HelpRequest{std::string(word.substr(7))};
+    if (word.starts_with("--help=")) return HelpRequest{command, std::string(word.substr(7))};
     if (word != "--help" && word != "-h") continue;
     const bool topic =
         i + 1 < argc && std::string_view(argv[i + 1]).find_first_of("-=") == std::string_view::npos;
-    return HelpRequest{topic ? argv[i + 1] : ""};
+    return HelpRequest{command, topic ? argv[i + 1] : ""};
   }
   return std::nullopt;
 }
@@ -71,13 +80,11 @@ bool uses(UsedSettings used, std::string_view key) {
 
 std::string settings_overview(UsedSettings used, bool takes_preset) {
   if (used.empty()) return "";
-  std::string groups;
-  for (const std::string& group : used_groups(used)) groups += (groups.empty() ? "" : ", ") + group;
   std::string text;
   if (uses(used, "model.preset")) text += names("Models:", model_presets());
   if (takes_preset) text += names("Presets:", run_presets());
   return text + "Settings, as KEY=VALUE; --help GROUP lists a group of them, --help all everything:\n  " +
-         wrapped(groups, kWidth - 2, "  ");
+         wrapped(listed(used_groups(used)), kWidth - 2, "  ");
 }
 
 std::string settings_topic(UsedSettings used, const std::string& topic) {
@@ -88,7 +95,7 @@ std::string settings_topic(UsedSettings used, const std::string& topic) {
   if (topics.size() == 1) throw UserError("--help " + topic + ": this command takes no settings");
   if (!known)
     throw UserError("--help " + topic + ": no group of settings that this command reads" +
-                    did_you_mean(topic, topics));
+                    did_you_mean(topic, topics) + "; there are " + listed(topics));
   const bool all = topic == "all";
   std::string text = settings_help(
       [&](const std::string& key) { return uses(used, key) && (all || key.starts_with(topic + ".")); });

@@ -8,9 +8,10 @@
 // Help in layers: a command's own options in one screen, one group of settings, or everything.
 namespace moelab {
 
-// `moelab [COMMAND] --help [TOPIC]`, or -h.
+// `moelab [COMMAND] --help [TOPIC]`, or -h, or `moelab help [COMMAND]`.
 struct HelpRequest {
-  std::string topic;  // a group of settings ("model"), "all", or empty: the command's own options
+  std::string command = {};  // empty: of the program
+  std::string topic = {};    // a group of settings ("model"), "all", or empty: the command's own options
 };
 
 // None: the command line does not ask for help.

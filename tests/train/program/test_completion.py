@@ -63,7 +63,7 @@ def test_where_the_equals_sign_is_part_of_a_word_it_stays(script):
 def test_all_settings_and_options_are_there(script):
     settings = (programs.ROOT / "tests/train/settings/options.txt").read_text().splitlines()
     assert complete(script, "moelab train ") == [line.split(" = ")[0] + "=" for line in settings]
-    for command in ("train", "plan", "generate"):
+    for command in ("train", "plan", "generate", "qualify"):
         told = programs.run([programs.moelab(), command, "--help"], check=True).stdout
         first = [line.split()[0] for line in told.splitlines() if line.startswith("  -")]
         listed = [word for words in first for word in words.split(",") if word.startswith("--")]

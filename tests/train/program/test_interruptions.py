@@ -98,12 +98,13 @@ def test_a_signal_leaves_a_checkpoint_and_a_summary(shards, tmp_path, uninterrup
     arguments, reached = PHASES[phase]
     (tmp_path / "prompts").write_text("text\n" * 3000)
     arguments = [argument.replace("PROMPTS", str(tmp_path / "prompts")) for argument in arguments]
-    process = subprocess.Popen(command(shards, tmp_path, *arguments), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(shards, tmp_path, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not reached(process, tmp_path):
         assert process.poll() is None
     process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
+    said, at_once = process.communicate(timeout=60)
     assert process.returncode == 0, said
+    assert ("a second signal ends this at once" in at_once) == (number == signal.SIGINT)
     stopped = int(re.search(rf"{number.name}: stopped after step (\d+); this goes on from there: ", said)[1])
     way_on = shlex.split(re.search("goes on from there: (.*)\n", said)[1])
     assert way_on == [*command(shards, tmp_path, *arguments), "--resume", "latest"]
@@ -161,7 +162,9 @@ def test_a_run_of_no_steps_evaluates_and_saves_and_a_finished_one_says_so(shards
     assert "nan tokens" not in begun.stdout and checkpoints(tmp_path) == [0]
     trained = train(shards, tmp_path, "train.steps=2", "eval.batches=2", "--resume", "latest")
     assert trained.returncode == 0 and "resumed from" in trained.stdout and checkpoints(tmp_path)[-1] == 2, trained
+    records = {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")}
     again = train(shards, tmp_path, "train.steps=2", "eval.batches=2", "--resume", "latest")
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")} == records
     assert again.returncode == 0 and "nan tokens" not in again.stdout and "saved" not in again.stdout
     assert "the checkpoint is after step 2, where train.steps ends; a larger train.steps goes on" in again.stdout
 

@@ -63,6 +63,8 @@ class Program(unittest.TestCase):
             self.assertIn("Example: moelab " + command, own)
             self.assertNotIn("train.sequence=", own)
             self.assertIn(own, self.help(command, "--help", "all"))
+            self.assertEqual(own, self.help("help", command))
+        self.assertEqual(self.help("help"), self.help("--help"))
         own = self.help("train", "-h")
         for text in ["--config", "--print-config", "gpu-8gb", "moe-nano", "model, attention, precision"]:
             self.assertIn(text, own)

@@ -44,6 +44,17 @@ def two_steps(shards, tmp_path_factory) -> pathlib.Path:
     return run
 
 
+def test_a_run_is_evaluated_by_its_folder(two_steps):
+    """With the settings that it was trained with, by its newest checkpoint."""
+    losses = set()
+    for words in (["--config", two_steps], ["--checkpoint", two_steps], ["--config", two_steps / "checkpoints/step-2"],
+                  ["--config", two_steps / "config.yaml", "--checkpoint", two_steps / "checkpoints/step-2"]):
+        done = programs.run([programs.moelab(), "eval", *map(str, words), "eval.batches=2"])
+        assert done.returncode == 0 and "step-2: held-out loss " in done.stdout, done
+        losses.add(done.stdout.split("step-2: ")[1])
+    assert len(losses) == 1
+
+
 @pytest.mark.parametrize("arguments, why", [
     (["run.dir={0}/file"], "run.dir={0}/file: {0}/file is a file; give a folder"),
     (["run.dir={0}/file/below"], "{0}/file is a file"),
@@ -138,6 +149,6 @@ def test_a_folder_where_a_run_is_writing_is_left_alone(shards, used, how):
     before = contents(used)
     lock = os.open(used, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)  # as a run does
-    programs.expect_mistake(train(shards, used, how), f"{used}: another run is writing there")
+    programs.expect_mistake(train(shards, used, how, "train.steps=3"), f"{used}: another run is writing there")
     os.close(lock)
     assert contents(used) == before

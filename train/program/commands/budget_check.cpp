@@ -29,7 +29,8 @@ std::string too_small_limit(const Settings& settings, const DryRun& predicted) {
   const int64_t mib = (predicted.held() + predicted.held() / 50 + (int64_t{1} << 20) - 1) >> 20;
   return "moelab: memory.limit=" + value_text(settings.memory.limit) +
          " cannot hold what the run begins with, " + human_bytes(start) +
-         " of weights and state; with these settings the smallest that would do is memory.limit=" +
+         " of weights and state; with these settings and micro-batches the smallest that would do is "
+         "memory.limit=" +
          std::to_string(mib) + "MiB\n";
 }
 

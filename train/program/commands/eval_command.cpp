@@ -33,7 +33,7 @@ int evaluate_checkpoint(const Settings& given, const std::string& checkpoint) {
     throw UserError("eval.batches is 0: nothing to evaluate; give a number of batches");
   const Dataset data = open_data(settings);
   const LoadedCheckpoint loaded =
-      checkpoint.empty() ? load_latest(settings.checkpoint.dir) : load_checkpoint(checkpoint);
+      checkpoint.empty() ? load_latest(settings.checkpoint.dir) : load_checkpoint_in(checkpoint);
   Transformer model(settings.model, settings.attention, compute_options(settings.precision, device));
   restore(loaded.model, model_state(model));
   round_masters(model, settings.precision);

@@ -208,19 +208,21 @@ nlohmann::ordered_json row_json(const FitRow& row, const std::string& model) {
           {"on_card", row.needs.on_card}};
 }
 
-void print_text(const std::vector<FitRow>& rows, const std::string& model) {
-  std::cout << fmt::format(
-      "What fits, by dry run for each card; layers, rows, tokens of a row and peak are {}'s\n", model);
+void print_text(const std::vector<FitRow>& rows, const std::string& model, bool layers) {
+  const std::string_view counted = layers ? "layers, rows" : "rows";
+  std::cout << fmt::format("What fits, by dry run for each card; {}, tokens of a row and peak are {}'s\n",
+                           counted, model);
   std::cout
       << "taken: reserved by CUDA's caching allocator, which may give some back where a card has less, and "
-         "CUDA's context\n\n";
+         "CUDA's context; green: tensors stay within memory.target, amber: within memory.critical\n\n";
   std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>9}{:>12}{:>12}  {}\n", "", "card", "",
-                           "largest model", "layers", "rows", "tokens", "peak", "taken", "status");
+                           "largest model", layers ? "layers" : "", "rows", "tokens", "peak", "taken",
+                           "status");
   for (const FitRow& row : rows) {
     std::cout << fmt::format("{:<6}{:<12}{:<15}{:<14}{:>7}{:>7}{:>9}{:>12}{:>12}  {}\n", size_of(row.card),
                              row.card.name, row.stack, row.largest_model.empty() ? "none" : row.largest_model,
-                             row.largest_layers > 0 ? std::to_string(row.largest_layers) : "-",
-                             row.largest_batch, row.largest_sequence, human_bytes(row.needs.peak),
+                             layers ? std::to_string(row.largest_layers) : "", row.largest_batch,
+                             row.largest_sequence, human_bytes(row.needs.peak),
                              human_bytes(row.needs.on_card), row.status);
   }
 }
@@ -249,7 +251,7 @@ int fits_command(const ModelCall& given) {
     }
   }
   if (!call.json) {
-    print_text(rows, model);
+    print_text(rows, model, of_stacks);
     return 0;
   }
   nlohmann::ordered_json list = nlohmann::ordered_json::array();

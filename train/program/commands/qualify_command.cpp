@@ -37,7 +37,7 @@ void print_text(const std::string& gpu, const KernelRecord& record) {
 
 int qualify_command(const Settings& given, const QualifyCall& call) {
   if (given.run.device == DeviceChoice::cpu)
-    throw UserError("run.device=cpu: on a CPU there are no kernels to choose from; leave it out");
+    throw UserError("run.device=cpu: a CPU has no kernels to choose from, so there is nothing to qualify");
   const ChosenDevice chosen = choose_device(DeviceChoice::cuda);
   if (!call.worker.empty()) {
     run_worker(call.worker);

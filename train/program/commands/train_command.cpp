@@ -149,11 +149,16 @@ class TrainRun : LoopObserver {
       failure_.note(error);
       if (!failure_.out_of_memory()) throw;
     }
+    if (has_ended()) return;
     open_folder();
     open_record();
   }
 
   int run() {
+    if (!record_) {
+      say_ended();
+      return 0;
+    }
     try {
       if (loop_.state_consistent()) train();
     } catch (const std::exception& error) {
@@ -242,10 +247,19 @@ class TrainRun : LoopObserver {
     model_.drop_samples_after(loop_.first_step());
   }
 
+  // Whether the run in run.dir has done all that it was asked to. Its records stay as they are.
+  bool has_ended() {
+    const bool ended = goes_on_ && loop_.first_step() >= settings_.train.steps && ranks_.world().rank == 0 &&
+                       ended_after(settings_, loop_.first_step());
+    return !of_first_rank(*ranks_.data().control, ended ? "ended" : "").empty();
+  }
+  void say_ended() const {
+    std::cout << "the checkpoint is after step " << loop_.first_step()
+              << ", where train.steps ends; a larger train.steps goes on\n";
+  }
+
   void train() {
-    if (loop_.first_step() > 0 && loop_.first_step() >= settings_.train.steps)
-      std::cout << "the checkpoint is after step " << loop_.first_step()
-                << ", where train.steps ends; a larger train.steps goes on\n";
+    if (loop_.first_step() > 0 && loop_.first_step() >= settings_.train.steps) say_ended();
     loop_.run();
     if (stop_) {
       std::cout << stop_reason() << ": stopped after step " << loop_.steps()

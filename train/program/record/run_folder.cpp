@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
@@ -102,6 +104,14 @@ std::string run_in_the_way(const Settings& settings, const std::string& resume) 
   const int64_t steps = std::max(recorded.value_or(0), saved.empty() ? 0 : saved.back());
   return (own ? settings.run.dir : settings.checkpoint.dir) + " holds a run of " + std::to_string(steps) +
          (steps == 1 ? " step; " : " steps; ") + ways_on(settings, resume, !saved.empty());
+}
+
+bool ended_after(const Settings& settings, int64_t step) {
+  const fs::path folder = settings.run.dir;
+  std::ifstream file(folder / "summary.json");
+  const nlohmann::json summary = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() && summary.value("status", "") == "ok" &&
+         summary.value("reason", nlohmann::json()).is_null() && last_step(folder / "metrics.jsonl") == step;
 }
 
 RunFolder::RunFolder(const Settings& settings, bool first_rank)

@@ -19,6 +19,9 @@ std::string no_folder(const Settings& settings);
 // not exist. Empty: it may have; checkpoints are not read here.
 std::string nothing_to_resume(const Settings& settings, const std::string& resume);
 
+// Whether the run that is in run.dir ended well after that step.
+bool ended_after(const Settings& settings, int64_t step);
+
 // Why run.dir and checkpoint.dir are not free for a run that does not go on there, one line: they hold a run,
 // which has taken a step or saved a checkpoint. Empty: they are free.
 std::string run_in_the_way(const Settings& settings, const std::string& resume);
