@@ -109,7 +109,7 @@ def draw_memory_of_runs(axes, runs: list[Run]) -> None:
             bars = axes.barh(names, heights, left=below, color=colour, label=kind, height=0.6)
             below = [a + b for a, b in zip(below, heights)]
     axes.bar_label(bars, [human_bytes(count * size) for count in below], padding=3, fontsize=8)
-    axes.margins(x=0.15)
+    axes.set_xlim(0, 1.2 * max(below))
     axes.invert_yaxis()  # the first run on top
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     axes.set(title="Memory at the highest peak, by kind", xlabel=unit)
