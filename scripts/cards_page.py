@@ -26,10 +26,11 @@ INTRO = """# How full the scripts make their cards
 
 The scripts keep to the batches of the guides that they come from. With `--fill` they take a larger micro-batch, and a
 longer sequence where that alone does not fill the card. All figures are predictions for CUDA
-([decisions/meta-dry-run.md](decisions/meta-dry-run.md)); nothing has run on a GPU yet. taken: what CUDA's caching
-allocator needs, beside CUDA's context; tensors: of that, what the tensors take at the peak.
+([decisions/meta-dry-run.md](decisions/meta-dry-run.md)); nothing has run on a GPU yet. reserved: by CUDA's caching
+allocator, without CUDA's context; tensors: of that, what the tensors take at the peak. What the filled miniatures did when
+they were trained: [results/xeon-2-cores/reliability.md](../results/xeon-2-cores/reliability.md#filled-cards).
 
-| script | model | limit | rows x micro-batches x tokens | tensors | taken | with `--fill` | tensors | taken |
+| script | model | limit | rows x micro-batches x tokens | tensors | reserved | with `--fill` | tensors | reserved |
 | --- | --- | --: | --: | --: | --: | --- | --: | --: |
 """
 

@@ -17,7 +17,7 @@ INTRO = """# Memory techniques
 <!-- Written by scripts/techniques_page.py; a test compares it with the program. -->
 
 A technique is a named set of settings. `moelab techniques` lists them with what published guides claim of each,
-`bench_tradeoff` measures them ([measuring.md](measuring.md)), and `moelab plan` searches their combinations.
+`bench_tradeoff` measures them ([what was measured](measuring.md#recorded-results)), and `moelab plan` searches their combinations.
 Settings that save memory but are no technique of this table: [training.md](training.md#other-settings-that-save-memory).
 
 {about}
