@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "kernels/memory/device_memory.h"
@@ -58,10 +56,6 @@ void TrainLoop::resume(const LoadedCheckpoint& checkpoint) {
   first_step_ = steps_ = checkpoint.state.step;
   tokens_ = checkpoint.state.tokens;
   evaluation_due_ = checkpoint.state.evaluation_due;
-  std::error_code error;
-  const bool own =
-      std::filesystem::equivalent(checkpoint.path.parent_path(), settings_.checkpoint.dir, error);
-  if (own) saved_step_ = steps_;
   recovery_.has_checkpoint(checkpoint.path);
   say("resumed from " + checkpoint.path.string() + " after step " + std::to_string(first_step_));
 }
