@@ -62,17 +62,23 @@ nlohmann::ordered_json formulas_json(const Settings& settings, const DryRun& run
   return rows;
 }
 
+// A row of two columns, and what is to be said of it.
+void print_row(std::string_view name, const std::string& value, const std::string& about = {}) {
+  std::cout << fmt::format("  {:<28}{:>10}{}{}\n", name, value, about.empty() ? "" : "  ", about);
+}
+void print_row(std::string_view name, int64_t bytes, const std::string& about = {}) {
+  print_row(name, human_bytes(bytes), about);
+}
+
 void print_formulas(const Settings& settings, const DryRun& run) {
   if (known_formulas(settings).empty()) return;
   std::cout << "\nclosed formulas beside the dry run, activations at the peak of its forward\n";
   for (const KnownFormula& known : known_formulas(settings)) {
     const int64_t dry = dry_bytes(run, known.of);
-    std::cout << fmt::format("  {:<28}{:>10}  {}: {}; the dry run has {}\n", known.name,
-                             human_bytes(static_cast<int64_t>(known.bytes)), name_of(known.of), known.formula,
-                             human_bytes(dry));
-    if (!known.not_kept.empty())
-      std::cout << fmt::format("  {:<38}counts what this run does not keep: {}\n", "", known.not_kept);
-    if (!known.leaves_out.empty()) std::cout << fmt::format("  {:<38}leaves out {}\n", "", known.leaves_out);
+    print_row(known.name, static_cast<int64_t>(known.bytes),
+              fmt::format("{}: {}; the dry run has {}", name_of(known.of), known.formula, human_bytes(dry)));
+    if (!known.not_kept.empty()) print_row("", "", "counts what this run does not keep: " + known.not_kept);
+    if (!known.leaves_out.empty()) print_row("", "", "leaves out " + known.leaves_out);
   }
 }
 
@@ -198,9 +204,6 @@ void print_state(const Settings& settings, const DryRun& run) {
   const auto part = [&](const std::string& formula, int64_t from_stage) {
     return ranks > 1 && zero >= from_stage ? formula + " / N" : formula;
   };
-  const auto print = [&](const char* name, int64_t bytes, const std::string& formula) {
-    std::cout << fmt::format("  {:<28}{:>10}  {}\n", name, human_bytes(bytes), formula);
-  };
   const std::string masters =
       !wide && keeps_masters(settings) ? " + " + part("4 P", 1) + " (fp32 masters)" : "";
   const bool whole = settings.parallel.reduce == Reduction::step && settings.train.accumulation > 1;
@@ -210,46 +213,41 @@ void print_state(const Settings& settings, const DryRun& run) {
             << (settings.parallel.tensor > 1 ? "; P counts this rank's slices of matrices" : "")
             << (settings.parallel.expert > 1 ? "; P that is not divided counts this rank's experts alone\n"
                                              : "\n");
-  print("weights", run.state.parameters,
-        wide ? part("4 P", 3) : part("2 P", 3) + " (" + stored + coded + ")" + masters);
-  print("gradients", run.state.gradients,
-        settings.optim.in_backward ? "the largest, consumed in backward"
-        : !wide && one_micro_batch ? "2 P"
-        : whole                    ? "4 P"
-                                   : part("4 P", 1));
-  print("optimizer", run.state.optimizer, part(update_rule_facts(settings.optim).formula(), 1));
+  print_row("weights", run.state.parameters,
+            wide ? part("4 P", 3) : part("2 P", 3) + " (" + stored + coded + ")" + masters);
+  print_row("gradients", run.state.gradients,
+            settings.optim.in_backward ? "the largest, consumed in backward"
+            : !wide && one_micro_batch ? "2 P"
+            : whole                    ? "4 P"
+                                       : part("4 P", 1));
+  print_row("optimizer", run.state.optimizer, part(update_rule_facts(settings.optim).formula(), 1));
 }
 
 void print_stages(const Settings& settings, const DryRun& run) {
   const ParallelSettings& p = settings.parallel;
   const int64_t waits = p.pipeline - 1, passes = p.chunks * settings.train.accumulation;
   std::cout << fmt::format("\nrank {}, of {} stages of a pipeline\n", run.rank, p.pipeline);
-  std::cout << fmt::format(
-      "  {:<28}{:>10}  T D elements{} forward and as much backward, a micro-batch and "
-      "boundary{}\n",
-      "handed to other stages", human_bytes(run.sent_stage_bytes),
-      settings.model.dense() ? "" : " and two losses",
-      settings.model.tie_embeddings ? "; the ends' gradients of the embedding" : "");
-  std::cout << fmt::format(
-      "  {:<28}{:>8.1f} %  of a step, where stages are equally fast: (P - 1) / (v M + P - 1) "
-      "with P stages of v chunks, M micro-batches\n",
-      "waiting for others", 100.0 * static_cast<double>(waits) / static_cast<double>(passes + waits));
+  print_row("handed to other stages", run.sent_stage_bytes,
+            fmt::format("T D elements{} forward and as much backward, a micro-batch and boundary{}",
+                        settings.model.dense() ? "" : " and two losses",
+                        settings.model.tie_embeddings ? "; the ends' gradients of the embedding" : ""));
+  print_row("waiting for others",
+            fmt::format("{:.1f} %", 100.0 * static_cast<double>(waits) / static_cast<double>(passes + waits)),
+            "of a step, where stages are equally fast: (P - 1) / (v M + P - 1) with P stages of v chunks, M "
+            "micro-batches");
 }
 
 void print_gpu(const Estimate& estimate) {
   const DryRun& run = estimate.run;
-  const auto print = [](const char* name, int64_t bytes, const char* about) {
-    std::cout << fmt::format("  {:<28}{:>10}  {}\n", name, human_bytes(bytes), about);
-  };
   std::cout << fmt::format("\non {}, by constants and a model of its allocator; nothing of it measured\n",
                            text_of(*estimate.gpu));
-  print("cuBLAS workspaces", run.workspaces, "beside the tensors");
-  print("reserved", estimate.reserved,
-        fmt::format("by CUDA's caching allocator, {:.1f} % of it idle at the peak",
-                    100 - 100 * static_cast<double>(run.held()) / static_cast<double>(estimate.reserved))
-            .c_str());
-  print("CUDA context", kContextBytes, "outside of the allocator");
-  print("taken of the card", estimate.on_card(), "");
+  print_row("cuBLAS workspaces", run.workspaces, "beside the tensors");
+  print_row(
+      "reserved", estimate.reserved,
+      fmt::format("by CUDA's caching allocator, {:.1f} % of it idle at the peak",
+                  100 - 100 * static_cast<double>(run.held()) / static_cast<double>(estimate.reserved)));
+  print_row("CUDA context", kContextBytes, "outside of the allocator");
+  print_row("taken of the card", estimate.on_card());
 }
 
 // Whether the run fits memory.limit, and on a GPU the card, in the first line.
@@ -271,29 +269,27 @@ void print_verdict(const Settings& settings, const Estimate& estimate) {
 // What a rank sends in a step, by what it is.
 void print_sent(const Settings& settings, const DryRun& run) {
   const ParallelSettings& p = settings.parallel;
-  const auto print = [](const char* name, int64_t bytes, const std::string& formula) {
-    std::cout << fmt::format("  {:<28}{:>10}  {}\n", name, human_bytes(bytes), formula);
-  };
   if (p.data > 1) {
     std::cout << fmt::format("\none of {} data-parallel ranks\n", p.data);
-    print("sent in a step", run.sent_bytes - run.sent_rows_bytes - run.sent_stage_bytes - run.sent_sums_bytes,
-          sent_formula(settings));
+    print_row("sent in a step",
+              run.sent_bytes - run.sent_rows_bytes - run.sent_stage_bytes - run.sent_sums_bytes,
+              sent_formula(settings));
   }
   if (p.expert > 1) {
-    print(
+    print_row(
         "rows of experts", run.sent_rows_bytes,
         fmt::format("(M - 1) / M of 4 R D and 2 R weights, a layer and micro-batch: R rows of width D, M={}",
                     p.expert));
   }
   if (!run.owned_elements.empty()) {
     const auto [least, most] = std::minmax_element(run.owned_elements.begin(), run.owned_elements.end());
-    std::cout << fmt::format("  {:<28}{:>10}  at least, and {} at most: whole rows, blocks or matrices\n",
-                             "parameters stepped", human_count(*least), human_count(*most));
+    print_row("parameters stepped", human_count(*least),
+              fmt::format("at least, and {} at most: whole rows, blocks or matrices", human_count(*most)));
   }
   if (p.tensor == 1) return;
   std::cout << fmt::format("\none of {} tensor-parallel ranks, which have a slice of each matrix\n",
                            p.tensor);
-  print(
+  print_row(
       "sums sent in a step", run.sent_sums_bytes,
       fmt::format("2 (N - 1) / N of: 4 T D a layer, 2 T D for embedding and head, a micro-batch: T tokens of "
                   "width D, N={}; of recomputed blocks' forward once more",
@@ -315,16 +311,14 @@ void print_text(const Settings& settings, const Estimate& estimate, const Gpu& g
   std::cout << fmt::format(
       "predicted peak of the tensors {}{} on {}, from a dry run of the training step\n\nby phase\n",
       human_bytes(run.peak), of_rank, estimate.gpu ? text_of(*estimate.gpu) : "the CPU");
-  for (size_t i = 0; i < kPhases; ++i) {
-    std::cout << fmt::format("  {:<28}{:>10}\n", phase_name(static_cast<Phase>(i)),
-                             human_bytes(run.phase_peak[i]));
-  }
+  for (size_t i = 0; i < kPhases; ++i) print_row(phase_name(static_cast<Phase>(i)), run.phase_peak[i]);
   std::cout << "\nby kind, at the peak\n";
   for (const auto& [name, bytes] : kind_report(run.by_kind_at_peak)) {
-    if (bytes > 0) std::cout << fmt::format("  {:<28}{:>10}\n", name, human_bytes(bytes));
+    if (bytes > 0) print_row(name, bytes);
   }
-  std::cout << fmt::format("\noutside of the device\n  {:<28}{:>10}\n  {:<28}{:>10}\n", "host",
-                           human_bytes(run.host_peak), "nvme", human_bytes(run.nvme_peak));
+  std::cout << "\noutside of the device\n";
+  print_row("host", run.host_peak);
+  print_row("nvme", run.nvme_peak);
   print_sent(settings, run);
   if (settings.parallel.pipeline > 1) print_stages(settings, run);
   if (estimate.gpu) print_gpu(estimate);
