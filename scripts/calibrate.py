@@ -60,8 +60,7 @@ def read_cases(records: list[Record], program: pathlib.Path) -> list[Case]:
             groups.setdefault((record.model, record.settings_hash), []).append(record)
     cases = list(groups.values())
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process
-        counted = pool.map(lambda runs: step_work(runs[0], program), cases)
-        works = [next(counted) for _ in each("calibrate: dry run", cases)]
+        works = list(each("calibrate: dry run", pool.map(lambda runs: step_work(runs[0], program), cases), len(cases)))
     return [Case(name_of(runs[0]), 1e6 * statistics.median(float(np.median(run.timed_ms)) for run in runs), work)
             for runs, work in zip(cases, works)]
 

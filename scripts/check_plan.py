@@ -177,9 +177,9 @@ def main() -> None:
             cases = {CHOICE: choice.command, **budget.samples(techniques, choice.rows)}
             if len(cases) < 2:
                 sys.exit(f"check_plan: --budgets {limit}: none of {DRAWS} drawn combinations fits")
-            records, made = [], records_of(budget, choice, cases)
-            for _ in each(f"check_plan: {limit}, training", range(arguments.rounds * len(cases))):
-                records.append(record := next(made))
+            records = []
+            for record in each(f"check_plan: {limit}, training", records_of(budget, choice, cases), arguments.rounds * len(cases)):
+                records.append(record)
                 out.write(json.dumps(record) + "\n")
                 out.flush()
             found = check([parse_run(record) for record in records])

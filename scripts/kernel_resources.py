@@ -107,8 +107,8 @@ def main() -> None:
     if not sources:
         parser.error(f"--build {arguments.build}: built without CUDA")
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = pool.map(compile_one, sources)
-        kernels = [kernel for _ in each("kernel_resources: compiling file", sources) for kernel in next(found)]
+        found = each("kernel_resources: compiling file", pool.map(compile_one, sources), len(sources))
+        kernels = [kernel for of_file in found for kernel in of_file]
     text = table(kernels)
     print(text, end="")
     if arguments.out:

@@ -147,7 +147,7 @@ def main() -> None:
     tasks = [(entry, architecture) for entry in entries for architecture in arguments.architecture or ARCHITECTURES]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = pool.map(lambda task: disassembled(arguments.nvdisasm, *task), tasks)
-        kernels = [kernel for _ in each("kernel_sass: compiling file", tasks) for kernel in next(found)]
+        kernels = [kernel for of_file in each("kernel_sass: compiling file", found, len(tasks)) for kernel in of_file]
     words = [f"--{option} {value}" for option in ("only", "architecture") for value in getattr(arguments, option) or []]
     text = page(kernels, " ".join(["scripts/kernel_sass.py", *words, *([f"--out {arguments.out}"] if arguments.out else [])]))
     print(text, end="")

@@ -1,7 +1,7 @@
 """How far long work is, for somebody who waits."""
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,9 +19,10 @@ def working(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def each(what: str, items: Sequence[T]) -> Iterator[T]:
-    """The items, each announced before the work on it: "what 3 of 12"."""
-    for number, item in enumerate(items, 1):
-        working(f"{what} {number} of {len(items)}")
-        yield item
+def each(what: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """The items, each announced before it is made and worked on: "what 3 of 12". total: how many, where items have no length."""
+    total, made = len(items) if total is None else total, iter(items)
+    for number in range(1, total + 1):
+        working(f"{what} {number} of {total}")
+        yield next(made)
     working("")
