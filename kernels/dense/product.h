@@ -3,8 +3,8 @@
 
 // Matrix products for CPUs without fast 16-bit products (the build's -march decides; for fp16 all CPUs),
 // where LibTorch's take twice as long as its fp32 products, or are scalar loops, two hundred times slower.
-// Operands stay 16-bit in memory: blocks are converted as they are packed and multiplied in fp32, and the
-// result is rounded once. Elsewhere these functions call LibTorch. Axes: M rows, K terms, N columns.
+// The products here take 16-bit operands block by block, convert each block to fp32, multiply in fp32 and
+// round the result once. Elsewhere these functions call LibTorch. Axes: M rows, K terms, N columns.
 namespace moelab {
 
 // Whether products of x's type run in fp32 on x's device: 16-bit types on a CPU without such products, or on

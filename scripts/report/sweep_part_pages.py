@@ -277,9 +277,10 @@ def check_blocks(checks: list[Check]) -> list:
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
     drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
     is_predicted = not all(math.isnan(check.choice.predicted) for check in checks)
-    caption = (f"At each budget `moelab plan` chooses a combination, and others that fit it are drawn at random ({drawn} a budget). All of "
-               f"them train in turns. {'predicted: the tokens/s of the plan, where recorded. ' if is_predicted else ''}ratio: speed of the "
-               "choice to that of the fastest drawn, with its 95 % interval; the choice "
+    caption = ("`moelab plan` chose a combination for each budget. Beside it, others that fit were drawn at random "
+               f"({drawn} for a budget), and all were trained in turns. "
+               f"{'predicted: the tokens/s of the plan, where recorded. ' if is_predicted else ''}ratio: speed of the choice to "
+               "that of the fastest drawn, with its 95 % interval; the choice "
                f"holds if the ratio is at least {ALLOWED} or its interval reaches 1. Measured by `scripts/check_plan.py` at "
                f"commit {commits}.")
     headings = ["budget", "choice", "peak", "tokens/s", *(["predicted"] if is_predicted else []), "fastest drawn", "its tokens/s",

@@ -26,7 +26,8 @@ void ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& d0, uint32_t& d1, uint32
 void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& d0, uint32_t& d1, uint32_t& d2, uint32_t& d3,
                                                     uint32_t row);
 
-// d is a 16 x 8 matrix, c + a b, of which each lane has four elements; a's fragment, then b's, then c's.
+// This lane's four elements of the 16 x 8 matrix c + a b. `fragments`: the lane's four registers of a, then
+// its two of b. `c`: its four elements of c.
 using Sums = std::array<float, 4>;
 using Factors = std::array<uint32_t, 6>;
 Sums multiplied(const Factors& fragments, const Sums& c, float (*to_float)(uint16_t));

@@ -6,8 +6,9 @@
 namespace moelab::emulator::samples {
 namespace {
 
-// Where a lane's elements lie, as CUTLASS has it (MMA_Traits<SM80_16x8x16_F32BF16BF16F32_TN>): offsets in a
-// matrix whose columns are contiguous, 16 x 16 (a), 8 x 16 (b, transposed), 16 x 8 (sums).
+// The offset of a lane's element v in a column-major matrix, as CUTLASS states it
+// (MMA_Traits<SM80_16x8x16_F32BF16BF16F32_TN>). a is 16 x 16, the transpose of b is 8 x 16, the sums are 16
+// x 8.
 __device__ int place_in_a(int lane, int v) {
   return lane % 4 * 32 + lane / 4 + v % 2 * 16 + v / 2 % 2 * 8 + v / 4 * 128;
 }

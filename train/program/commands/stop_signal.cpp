@@ -13,7 +13,7 @@ std::atomic<int> received_signal = 0;  // written by a signal's handler, read by
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void note(int signal) {
-  constexpr char kText[] = "\nstopping and saving; a second signal ends this at once, without a checkpoint\n";
+  constexpr char kText[] = "\nstopping; a second signal ends this at once, without a checkpoint\n";
   received_signal = signal;
   std::signal(signal, SIG_DFL);
   if (signal != SIGINT) return;  // nobody waits at the keyboard

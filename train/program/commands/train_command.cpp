@@ -247,7 +247,7 @@ class TrainRun : LoopObserver {
     model_.drop_samples_after(loop_.first_step());
   }
 
-  // Whether the run in run.dir has done all that it was asked to. Its records stay as they are.
+  // Whether the run in run.dir has already ended where train.steps does. Then nothing is trained or recorded.
   bool has_ended() {
     const bool ended = goes_on_ && loop_.first_step() >= settings_.train.steps && ranks_.world().rank == 0 &&
                        ended_after(settings_, loop_.first_step());
