@@ -4,17 +4,19 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <array>
+
 #include "kernels/dense/fp8.h"
 #include "kernels/device/element_of.h"
 #include "kernels/moe/expert_block_plan.h"
 #include "kernels/moe/expert_variants.h"
-#include "kernels/moe/grouped_products.h"
+#include "kernels/moe/gathered_products.h"
+#include "kernels/operator/gpu.h"
 
 // The CUDA side of the operators of kernels/moe/expert_block.h. If all experts have equally many rows (by
 // capacity, unless that is T and R = E T, which ragged groups can have too), the host does not wait for the
-// device. Otherwise, in bf16 on Hopper with D and F multiples of 8 and fewer than 1024 experts, products over
-// experts are LibTorch's grouped ones, which do not wait either. In all other cases, and in fp8, there is one
-// product per expert, and the host waits once, for the offsets.
+// device. Otherwise products over experts are the chosen ones (kernels/moe/grouped_products.h), of which only
+// one per expert, as in fp8, make the host wait: once, for the offsets.
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
 namespace {
@@ -23,16 +25,13 @@ using at::Tensor;
 using namespace expert_block_detail;
 
 struct CudaSteps : PlannedCall {
-  bool even;  // all experts have equally many rows
   c10::cuda::CUDAGuard guard;
   cudaStream_t stream;
   cuda::Element element;
   std::optional<Tensor> host_offsets;  // if there is one product per expert
 
   explicit CudaSteps(const ExpertCall& call)
-      : PlannedCall(call),
-        // by capacity; ragged groups may also have T rows, and R = E * T if every token goes to every expert
-        even(E * call.widest == R && (call.widest < T || K < E)),
+      : PlannedCall(call, compute_capability(call.x_TD.device())),
         guard(x.device()),
         stream(c10::cuda::getCurrentCUDAStream()),
         element(cuda::element_of(x)) {
@@ -46,13 +45,12 @@ struct CudaSteps : PlannedCall {
     cuda::invert_routes(row_TK.const_data_ptr<int32_t>(), row_TK.numel(), route_R.mutable_data_ptr<int32_t>(),
                         R, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
-    if (!even && !grouped()) host_offsets = offsets.cpu();
+    if (!even && products == ExpertProducts::each) host_offsets = offsets.cpu();
   }
 
-  bool grouped() const { return !fp8 && R > 0 && has_grouped_products(x.device(), x.scalar_type(), E, D, F); }
   const int32_t* route() const { return route_R.const_data_ptr<int32_t>(); }
 
-  Tensor gather(const Tensor& from_TD) const {
+  Tensor copied_rows(const Tensor& from_TD) const {
     Tensor rows = at::empty({R, D}, x.options());
     cuda::gather_rows(from_TD.const_data_ptr(), route(), R, K, D * static_cast<int64_t>(x.element_size()),
                       rows.mutable_data_ptr(), stream);
@@ -94,29 +92,56 @@ struct CudaSteps : PlannedCall {
   }
   Tensor by_expert(const Tensor& rows_RI) const { return rows_RI.view({E, R / E, rows_RI.size(1)}); }
 
-  Tensor rows_by_expert(const Tensor& rows_RI, Fp8Format format, const Tensor& matrix_EIO, Kind) const {
-    if (even && !fp8) return at::bmm(by_expert(rows_RI), matrix_EIO).view({R, matrix_EIO.size(2)});
-    if (grouped()) return at::_grouped_mm(rows_RI, matrix_EIO, offsets.narrow(0, 1, E));
+  Tensor rows_by_expert(const Rows& rows, Fp8Format format, const Tensor& matrix_EIO, Kind) const {
+    if (even && !fp8) return at::bmm(by_expert(rows.data), matrix_EIO).view({R, matrix_EIO.size(2)});
+    if (products == ExpertProducts::grouped)
+      return at::_grouped_mm(rows.data, matrix_EIO, offsets.narrow(0, 1, E));
     Tensor out = at::empty({R, matrix_EIO.size(2)}, x.options());
+    if (products == ExpertProducts::gathered) {
+      const bool transposed = matrix_EIO.stride(1) == 1;
+      const Tensor matrices = transposed ? matrix_EIO.transpose(1, 2) : matrix_EIO;
+      cuda::multiply_rows(element, grouped(rows), words_of(matrices), transposed,
+                          offsets.const_data_ptr<int32_t>(), E, R, out.size(1), out.mutable_data_ptr(),
+                          stream);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      return out;
+    }
     for_experts([&](int64_t e, int64_t first, int64_t n) {
       Tensor part = out.narrow(0, first, n);
-      multiply(part, rows_RI.narrow(0, first, n), format, matrix_EIO[e]);
+      multiply(part, rows.data.narrow(0, first, n), format, matrix_EIO[e]);
     });
     return out;
   }
 
-  Tensor columns_by_expert(const Tensor& a_RA, const Tensor& b_RB) const {
-    if (even && !fp8) return at::bmm(by_expert(a_RA).transpose(1, 2), by_expert(b_RB));
-    if (grouped()) return at::_grouped_mm(a_RA.t(), b_RB, offsets.narrow(0, 1, E));
-    Tensor out = at::zeros({E, a_RA.size(1), b_RB.size(1)}, x.options());
+  Tensor columns_by_expert(const Rows& a, const Rows& b) const {
+    if (even && !fp8) return at::bmm(by_expert(a.data).transpose(1, 2), by_expert(b.data));
+    if (products == ExpertProducts::grouped)
+      return at::_grouped_mm(a.data.t(), b.data, offsets.narrow(0, 1, E));
+    const std::array sizes{E, a.data.size(1), b.data.size(1)};
+    if (products == ExpertProducts::gathered) {
+      Tensor out = at::empty(sizes, x.options());
+      cuda::multiply_columns(element, grouped(a), grouped(b), offsets.const_data_ptr<int32_t>(), E,
+                             out.mutable_data_ptr(), stream);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      return out;
+    }
+    Tensor out = at::zeros(sizes, x.options());
     for_experts([&](int64_t e, int64_t first, int64_t n) {
       Tensor part = out[e];
-      multiply(part, a_RA.narrow(0, first, n).t(), Fp8Format::e5m2, b_RB.narrow(0, first, n));
+      multiply(part, a.data.narrow(0, first, n).t(), Fp8Format::e5m2, b.data.narrow(0, first, n));
     });
     return out;
   }
 
  private:
+  static const void* words_of(const Tensor& t) {
+    TORCH_CHECK(reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 && t.is_contiguous(),
+                "expert block: memory at multiples of 16 bytes");
+    return t.const_data_ptr();
+  }
+  cuda::GroupedRows grouped(const Rows& rows) const {
+    return {words_of(rows.data), rows.data.size(1), rows.by_token ? route() : nullptr, K};
+  }
   void multiply(Tensor& to, const Tensor& a, Fp8Format format, const Tensor& b) const {
     if (fp8) {
       to.copy_(fp8_mm(a, format, b));

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/meta/simulated_device.h"
 #include "kernels/moe/expert_block_plan.h"
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
@@ -13,29 +14,30 @@ using namespace expert_block_detail;
 
 // Products over experts allocate only their results.
 struct MetaSteps : PlannedCall {
-  using PlannedCall::PlannedCall;
+  explicit MetaSteps(const ExpertCall& call) : PlannedCall(call, meta_capability()) {}
 
-  Tensor gather(const Tensor&) const { return allocate({R, D}, x.options(), Kind::capacity_buffers); }
+  Tensor copied_rows(const Tensor&) const { return allocate({R, D}, x.options(), Kind::capacity_buffers); }
   Tensor combine(const Tensor& /*rows_RD*/, bool) const { return at::empty_like(x); }
   void swiglu(const Tensor&, const Tensor&) const {}
   void swiglu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&) const {}
 
-  Tensor rows_by_expert(const Tensor& rows_RI, Fp8Format format, const Tensor& matrix_EIO, Kind kind) const {
+  Tensor rows_by_expert(const Rows& rows, Fp8Format format, const Tensor& matrix_EIO, Kind kind) const {
     const Tensor out = allocate({R, matrix_EIO.size(2)}, x.options(), kind);
-    multiply(of_one(rows_RI), format, matrix_EIO[0]);
+    if (fp8 && R > 0) multiply(of_one(rows.data), format, matrix_EIO[0]);
     return out;
   }
-  Tensor columns_by_expert(const Tensor& a_RA, const Tensor& b_RB) const {
-    const Tensor out = allocate({E, a_RA.size(1), b_RB.size(1)}, x.options(), Kind::gradients);
-    multiply(of_one(a_RA).t(), Fp8Format::e5m2, of_one(b_RB));
+  Tensor columns_by_expert(const Rows& a, const Rows& b) const {
+    const Tensor out = allocate({E, a.data.size(1), b.data.size(1)}, x.options(), Kind::gradients);
+    if (fp8 && R > 0) multiply(of_one(a.data).t(), Fp8Format::e5m2, of_one(b.data));
     return out;
   }
 
  private:
+  // In fp8 all rows have been copied.
   Tensor of_one(const Tensor& rows_RI) const { return rows_RI.narrow(0, 0, (R + E - 1) / E); }
   void multiply(const Tensor& a, Fp8Format format, const Tensor& b) const {
     const KindScope scope(Kind::activation_experts);
-    if (fp8 && R > 0) fp8_mm(a, format, b);
+    fp8_mm(a, format, b);
   }
 };
 

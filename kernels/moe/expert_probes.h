@@ -18,7 +18,7 @@ struct ExpertSizes {
   int64_t expert_width = 0;
   at::ScalarType type = at::kFloat;
   bool fp8 = false;       // products in fp8
-  bool captured = false;  // in a CUDA graph, where the host may not wait: grouped products need only be right
+  bool captured = false;  // in a CUDA graph, where the host may not wait: products need only be right
 };
 
 // Probes of the operators with variants that such a layer uses on the GPU: some small layers with one row,

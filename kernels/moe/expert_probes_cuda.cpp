@@ -14,6 +14,7 @@
 #include "kernels/moe/expert_variants.h"
 #include "kernels/moe/grouped_products.h"
 #include "kernels/moe/router_gpu_products.h"
+#include "kernels/operator/gpu.h"
 
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
@@ -156,7 +157,9 @@ Trial swiglu_backward_trial(const Inputs& in) {
   return {restore, call, reference, kApproximate * in.F};
 }
 
-// Forward and backward of the whole block. The plain variant is LibTorch's product, an expert at a time.
+// Forward and backward of the whole block. The plain variant is LibTorch's product, an expert at a time. The
+// gradient of the router's weights, in fp32, is compared in the layer's type, to which the terms of its sums
+// have been rounded: another order of the products' sums can round them to a neighbour.
 Trial products_trial(const Inputs& in) {
   const Tensor x = in.normal({in.T, in.D}), dy = in.normal({in.T, in.D}),
                w13 = in.normal({in.E, 2 * in.F, in.D}, 1 / std::sqrt(static_cast<double>(in.D))),
@@ -167,7 +170,7 @@ Trial products_trial(const Inputs& in) {
         w2, in.routes.rows, in.routes.widest, /*fp8=*/false};
     const auto [y, h] = expert_block_detail::expert_block_forward(block, /*keep=*/true);
     const auto [dx, dweights, dw13, dw2] = expert_block_detail::expert_block_backward(block, dy, h);
-    return {y, dx, dweights, dw13, dw2};
+    return {y, dx, dweights.to(in.type), dw13, dw2};
   };
   return {[] {}, call, {}, in.D + in.F + in.T};
 }
@@ -230,6 +233,7 @@ std::vector<Layer> layers(const ExpertSizes& run) {
 
 std::vector<OperatorProbe> expert_probes(const ExpertSizes& run, c10::Device gpu) {
   std::vector<OperatorProbe> probes;
+  const int capability = compute_capability(gpu);
   for (const Layer& layer : layers(run)) {
     const auto add = [&](VariedOperator& op, Trial (*trial)(const Inputs&), bool timed = true) {
       probes.push_back(
@@ -244,9 +248,9 @@ std::vector<OperatorProbe> expert_probes(const ExpertSizes& run, c10::Device gpu
     add(cuda::swiglu, &swiglu_trial);
     add(cuda::swiglu_backward, &swiglu_backward_trial);
     const bool groups = s.experts > 0 && !run.fp8 &&
-                        serves_grouped_products(gpu, run.type, run.experts, run.width, run.expert_width) &&
-                        serves_grouped_products(gpu, s.type, s.experts, s.width, s.expert_width);
-    if (groups) add(has_grouped_products, &products_trial, !run.captured);
+                        serves_gathered_products(capability, run.type, run.width, run.expert_width) &&
+                        serves_gathered_products(capability, s.type, s.width, s.expert_width);
+    if (groups) add(expert_products, &products_trial, !run.captured);
   }
   return probes;
 }

@@ -1,21 +1,28 @@
 #include "kernels/moe/grouped_products.h"
 
-#include "kernels/operator/gpu.h"
-
 namespace moelab {
 namespace {
 
-bool never(c10::Device, at::ScalarType, int64_t, int64_t, int64_t) { return false; }
+ExpertProducts each(int, at::ScalarType, int64_t, int64_t, int64_t) { return ExpertProducts::each; }
+
+ExpertProducts gathered(int capability, at::ScalarType type, int64_t, int64_t D, int64_t F) {
+  return serves_gathered_products(capability, type, D, F) ? ExpertProducts::gathered : ExpertProducts::each;
+}
+
+// Before Hopper, and in other types, each of LibTorch's grouped products reads the offsets on the host. On
+// Blackwell experts without rows got gradients (LibTorch's issue 172439).
+ExpertProducts grouped(int capability, at::ScalarType type, int64_t E, int64_t D, int64_t F) {
+  const bool serves = type == at::kBFloat16 && E < 1024 && D % 8 == 0 && F % 8 == 0 && capability / 10 == 9;
+  return serves ? ExpertProducts::grouped : gathered(capability, type, E, D, F);
+}
 
 }  // namespace
 
-// Before Hopper, and in other types, each grouped product reads the offsets on the host. On Blackwell experts
-// without rows got gradients (LibTorch's issue 172439).
-bool serves_grouped_products(c10::Device gpu, at::ScalarType type, int64_t E, int64_t D, int64_t F) {
-  return type == at::kBFloat16 && E < 1024 && D % 8 == 0 && F % 8 == 0 && compute_capability(gpu) / 10 == 9;
+bool serves_gathered_products(int capability, at::ScalarType type, int64_t D, int64_t F) {
+  return capability >= 80 && (type == at::kBFloat16 || type == at::kHalf) && D % 8 == 0 && F % 8 == 0;
 }
 
-Variants<bool(c10::Device, at::ScalarType, int64_t, int64_t, int64_t)> has_grouped_products(
-    "expert_products", {{"plain", &never}, {"grouped", &serves_grouped_products}});
+Variants<ExpertProducts(int, at::ScalarType, int64_t, int64_t, int64_t)> expert_products(
+    "expert_products", {{"plain", &each}, {"gathered", &gathered}, {"grouped", &grouped}});
 
 }  // namespace moelab

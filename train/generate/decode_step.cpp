@@ -4,6 +4,7 @@
 
 #include "kernels/attention/rope.h"
 #include "kernels/moe/grouped_products.h"
+#include "kernels/operator/gpu.h"
 
 // Axes: B texts, P positions of the cache, V vocabulary.
 namespace moelab {
@@ -11,8 +12,8 @@ namespace moelab {
 bool DecodeStep::fits(const Transformer& model) {
   const ModelSettings& m = model.settings();
   if (!model.device().is_cuda() || m.dense()) return true;
-  return !model.fp8() &&
-         has_grouped_products(model.device(), model.compute(), m.experts, m.d_model, m.d_expert);
+  return !model.fp8() && expert_products(compute_capability(model.device()), model.compute(), m.experts,
+                                         m.d_model, m.d_expert) != ExpertProducts::each;
 }
 
 DecodeStep::DecodeStep(Transformer& model, BlockRunner& runner, KvCache& cache)

@@ -22,8 +22,8 @@ class DecodeStep {
   };
 
   // Whether the pass can be captured on the model's device. Always true except on CUDA with a mixture of
-  // experts, whose products must not wait for the host (kernels/moe/grouped_products.h): bf16 on Hopper, not
-  // fp8, with widths that are multiples of 8.
+  // experts, whose products must not wait for the host (kernels/moe/grouped_products.h): bf16 or fp16, with
+  // widths that are multiples of 8.
   static bool fits(const Transformer& model);
 
   // All arguments are kept by reference and must not move, nor may the model's weights; `cache` has one

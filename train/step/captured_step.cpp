@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "kernels/moe/grouped_products.h"
+#include "kernels/operator/gpu.h"
 #include "kernels/update/capturable_step.h"
 #include "moe/settings/error.h"
 #include "train/step/compute_type.h"
@@ -9,17 +10,18 @@
 namespace moelab {
 namespace {
 
-// A graph's shapes are fixed. Those of dropless experts are where one product takes all experts' rows.
+// A graph's shapes are fixed. Those of dropless experts are, where one product takes all experts' rows.
 void require_fixed_shapes(const Settings& s, c10::Device device) {
   const ModelSettings& m = s.model;
   if (!device.is_cuda() || m.dense() || m.dispatch != Dispatch::dropless) return;
-  if (has_grouped_products(device, compute_type(s.precision), m.experts, m.d_model, m.d_expert)) return;
+  const bool fp8 = s.precision.compute == ComputePrecision::fp8;
+  if (!fp8 && expert_products(compute_capability(device), compute_type(s.precision), m.experts, m.d_model,
+                              m.d_expert) != ExpertProducts::each)
+    return;
   throw UserError(
-      "memory.cuda_graphs=step with model.dispatch=dropless: on this GPU, for experts of this shape or with "
-      "plain "
-      "kernels, each expert has a product of its own, whose size follows from the data; set "
-      "model.dispatch=capacity, or "
-      "memory.cuda_graphs=none");
+      "memory.cuda_graphs=step with model.dispatch=dropless: on this GPU, for experts of this shape, in this "
+      "precision or with plain kernels, each expert has a product of its own, whose size follows from the "
+      "data; set model.dispatch=capacity, or memory.cuda_graphs=none");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "kernels/memory/ledger.h"
 #include "kernels/moe/dispatch_device.h"
 #include "kernels/moe/expert_block.h"
+#include "kernels/moe/grouped_products.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/cases/dispatch.h"
 #include "tests/kernels/cases/expert_block.h"
@@ -134,21 +135,32 @@ BlockResult block_on(c10::Device device, const test::MoeCase& c, at::ScalarType 
   return {y.detach().cpu(), x.grad().cpu(), weights.grad().cpu(), w13.grad().cpu(), w2.grad().cpu()};
 }
 
+void expect_the_cpus_block(const test::MoeCase& c, at::ScalarType type) {
+  const auto want = block_on(at::kCPU, c, type, true).all(), got = block_on(kGpu, c, type, true).all(),
+             again = block_on(kGpu, c, type, false).all();
+  // bf16: the CPU's own error against float64 and ours are both below this
+  const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(close_to(got[i], want[i], tolerance, 100 * tolerance)) << c.name << " " << type << " " << i;
+    EXPECT_TRUE(bitwise_equal(again[i], got[i])) << c.name << ": computed again, " << i;
+  }
+}
+
 TEST(ExpertBlockCuda, IsTheCpus) {
   MOELAB_NEEDS_CUDA();
   for (const test::MoeCase& c : test::cases_for(test::Use::test, test::moe_cases())) {
-    for (const auto type : {at::kFloat, at::kBFloat16}) {
-      const auto want = block_on(at::kCPU, c, type, true).all(), got = block_on(kGpu, c, type, true).all(),
-                 again = block_on(kGpu, c, type, false).all();
-      // bf16: the CPU's own error against float64 and ours are both below this
-      const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
-      for (size_t i = 0; i < want.size(); ++i) {
-        EXPECT_TRUE(close_to(got[i], want[i], tolerance, 100 * tolerance))
-            << c.name << " " << type << " " << i;
-        EXPECT_TRUE(bitwise_equal(again[i], got[i])) << c.name << ": computed again, " << i;
-      }
-    }
+    for (const auto type : {at::kFloat, at::kBFloat16}) expect_the_cpus_block(c, type);
   }
+}
+
+TEST(ExpertBlockCuda, WithProductsThatGatherRowsIsTheCpus) {
+  MOELAB_NEEDS_CUDA();
+  const size_t before = expert_products.chosen();
+  expert_products.choose(expert_products.index_of("gathered"));
+  for (const test::MoeCase& c : test::cases_for(test::Use::test, test::moe_cases())) {
+    if (c.capacity_factor == 0 && c.tokens() * c.D < 10'000) expect_the_cpus_block(c, at::kBFloat16);
+  }
+  expert_products.choose(before);
 }
 
 TEST(ExpertBlockCuda, RunsAreBitwiseTheSame) {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/memory/device_memory.h"
-#include "kernels/moe/grouped_products.h"
+#include "kernels/operator/variants.h"
 #include "moe/settings/error.h"
 #include "tests/cuda_device.h"
 #include "tests/train/settings/overrides.h"
@@ -141,16 +141,19 @@ TEST_P(GraphStep, TakesPackedRows) {
   }
 }
 
-// Dropless experts have fixed shapes where one product takes all experts' rows: on Hopper. Elsewhere the host
-// would have to wait, and the run is refused.
+// Dropless experts have fixed shapes where one product takes all experts' rows. With the plain variant the
+// host would have to wait, and the run is refused.
 TEST_P(GraphStep, TakesDroplessExpertsWhereTheirShapesAreFixed) {
   const Overrides dropless = {"precision.compute=bf16", "model.dispatch=dropless"};
-  if (device().is_cpu() || has_grouped_products(device(), at::kBFloat16, 8, 64, 64))
-    return expect_the_launched_bits(dropless, device());
+  expect_the_launched_bits(dropless, device());
+  if (device().is_cpu()) return;
+  const KernelChoice before = kernels_in_use();
+  use_kernels({});
   const Settings launched = settings_with(dropless, CudaGraphs::none),
                  s = settings_with(dropless, CudaGraphs::step);
   EXPECT_TRUE(std::isfinite(Trainer(launched, device(), test::random_batches(launched)).step(0).loss));
   EXPECT_THROW(Trainer(s, device(), test::random_batches(s)), UserError);
+  use_kernels(before);
 }
 
 // The scale doubles after the step has been captured, and halves if that was too much.
