@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What nvcc made of the CUDA kernels, read in their machine code: widths of loads, calls in loops, local memory.
+"""What nvcc made of the CUDA kernels, read in their machine code: widths of loads, tensor cores, calls in loops, local memory.
 
 Compiles .cu files once more as a build's compile_commands.json says, for each architecture, disassembles them by nvdisasm (PyPI:
 nvidia-cuda-nvdisasm) and writes a page. Exit code 1: a kernel that takes 16 bytes at a time by its template has no 128-bit load,
-calls a function in a loop without a reason here, or keeps something in local memory, which a spill does too.
+one that multiplies has no instructions of tensor cores or too few for its loads of fragments, or one calls a function in a loop
+without a reason here, or keeps something in local memory, which a spill does too.
 
-example: scripts/kernel_sass.py --build build/ci --nvdisasm nvdisasm --only expert_rows.cu --out results/kernel-sass.md
+example: scripts/kernel_sass.py --nvdisasm nvdisasm --only expert_rows.cu --only gathered_products.cu --out results/kernel-sass.md
 """
 import argparse
 import concurrent.futures
@@ -30,6 +31,11 @@ LINE = re.compile(r"\.text\.(?P<kernel>[\w$]+):|(?P<label>[.$][\w$.]+):|"
                   r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(?P<instruction>[A-Z][\w.]*)(?P<rest>[^;]*);")
 TAKES_16_BYTES = re.compile(r"<int4>|, [48]>")  # Word, or the last argument: elements of a Pack
 
+MULTIPLIES = ("rows_kernel<", "columns_kernel<")  # gathered_products.cu
+# The machine code's names of instructions for tensor cores, and what they do.
+TENSOR_CORE = {"HMMA": "products", "LDSM": "loads of fragments", "LDGSTS": "copies to shared memory"}
+LEAST_PRODUCTS = 2.5  # for each load of fragments
+
 # Kernels that call a function in a loop, and which.
 CALLS = {
     "gather_kernel": "a 64-bit division, once a row",
@@ -44,6 +50,7 @@ class Kernel(NamedTuple):
     loads: dict[int, int]  # of global memory: by bits
     calls_in_loops: int
     local: int  # instructions that read or write local memory
+    tensor_core: dict[str, int] = {}  # instructions, by TENSOR_CORE
     file: str = ""
 
 
@@ -71,8 +78,10 @@ def kernel_of(name: str, architecture: str, code: list[re.Match]) -> Kernel:
         if target and labels.get(target[1], i) < i - 1:  # behind the end of a kernel stands a branch to itself
             in_loop.update(range(labels[target[1]], i))
     calls = sum(is_call(own[i]) for i in in_loop)
+    words = [(line["instruction"] or "").partition(".")[0] for line in own]
+    tensor_core = {word: words.count(word) for word in TENSOR_CORE if word in words}
     local = sum((line["instruction"] or "").startswith(("LDL", "STL")) for line in code)
-    return Kernel(name, architecture, loads, calls, local)
+    return Kernel(name, architecture, loads, calls, local, tensor_core)
 
 
 def kernels_in(text: str, architecture: str) -> list[Kernel]:
@@ -99,6 +108,11 @@ def wrong_with(kernel: Kernel, name: str) -> list[str]:
     wrong = []
     if TAKES_16_BYTES.search(name) and 128 not in kernel.loads:
         wrong.append("no 128-bit load")
+    if name.startswith(MULTIPLIES):
+        counts = [kernel.tensor_core.get(word, 0) for word in TENSOR_CORE]
+        wrong += [f"no {word}" for word, count in zip(TENSOR_CORE, counts) if count == 0]
+        if counts[0] < LEAST_PRODUCTS * counts[1]:
+            wrong.append(f"{counts[0]} products for {counts[1]} loads of fragments")
     if kernel.calls_in_loops and not name.startswith(tuple(CALLS)):
         wrong.append(f"{kernel.calls_in_loops} calls in loops")
     if kernel.local:
@@ -109,7 +123,8 @@ def wrong_with(kernel: Kernel, name: str) -> list[str]:
 def cell(kernel: Kernel, name: str) -> str:
     reason = next((f"calls {why}" for start, why in CALLS.items() if kernel.calls_in_loops and name.startswith(start)), None)
     loads = ", ".join(f"{count} × {bits}" for bits, count in sorted(kernel.loads.items(), reverse=True)) or "none"
-    return "; ".join([loads, *([reason] if reason else []), *(f"**{text}**" for text in wrong_with(kernel, name))])
+    used = ", ".join(f"{count} {word}" for word, count in kernel.tensor_core.items())
+    return "; ".join([loads, *([used] if used else []), *([reason] if reason else []), *(f"**{text}**" for text in wrong_with(kernel, name))])
 
 
 def page(kernels: list[Kernel], command: str) -> str:
@@ -117,10 +132,11 @@ def page(kernels: list[Kernel], command: str) -> str:
     architectures = [name for name in ARCHITECTURES if any(kernel.architecture == name for kernel in kernels)]
     by_key = {(kernel.file, names[kernel.name], kernel.architecture): kernel for kernel in kernels}
     wrong = sum(bool(wrong_with(kernel, names[kernel.name])) for kernel in kernels)
-    lines = ["# Loads in the kernels' machine code", "",
+    lines = ["# The kernels' machine code", "",
              "nvcc's machine code, disassembled; nothing was run. Each cell counts loads of global memory by their bits. A kernel whose "
-             "template takes 16 bytes at a time must have loads of 128 bits. None may use local memory, or call a function in a loop "
-             "without a reason given here.", "",
+             "template takes 16 bytes at a time must have loads of 128 bits. One that multiplies on tensor cores must have their "
+             f"instructions, {', '.join(f'{word} ({what})' for word, what in TENSOR_CORE.items())}, with at least {LEAST_PRODUCTS} "
+             "products for each load of fragments. None may use local memory, or call a function in a loop without a reason given here.", "",
              f"Read were {len(kernels)} kernels, each for an architecture; {wrong} do not keep to that. "
              f"Commit {commit_of_sources(ROOT)}; made by", "",
              "```", command, "```", "",

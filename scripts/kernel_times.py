@@ -23,12 +23,18 @@ UNITS = {"bytes": "bytes", "bf16": "operations in bf16"}
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Work of the layer. `planned`: what would be left with the paths that the page names; None: the same."""
+    """Work of the layer. `planned`: what would be left with the paths that the page names; None: the same. `copies`: for products
+    that need rows in the experts' order."""
     name: str
     kind: str  # of UNITS
     work: str  # in the terms of SHAPE, and R = T k rows
     operator: str | None = None  # of the counted traffic
     planned: str | None = None
+    copies: bool = False
+
+    def today(self, gpu: dict) -> str:
+        """The work that a GPU has."""
+        return "0" if self.copies and gpu["products"] == "gathered" else self.work
 
 
 STAGES = [
@@ -39,7 +45,7 @@ STAGES = [
     Stage("router, gradient of logits", "bytes", "8*T*E + 8*T*k", "router_backward"),
     Stage("routes grouped by expert", "bytes", "8*R", "dropless_routes"),
     Stage("routes in the order of rows, twice", "bytes", "2*8*R", "invert_routes"),
-    Stage("rows gathered: x, its gradient's, x again", "bytes", "3*2*(R*d + R*d)", "gather_rows", planned="0"),
+    Stage("rows gathered: x, its gradient's, x again", "bytes", "3*2*(R*d + R*d)", "gather_rows", planned="0", copies=True),
     Stage("up and gate projection", "bf16", "4*R*d*F"),
     Stage("SwiGLU", "bytes", "2*(2*R*F + R*F)", "swiglu", planned="0"),
     Stage("down projection", "bf16", "2*R*d*F"),
@@ -72,7 +78,7 @@ def milliseconds(stage: Stage, formula: str, gpu: dict, counted: dict[str, dict]
 
 def times(gpu: dict, counted: dict[str, dict]) -> list[tuple[float, float]]:
     """Of each stage, in milliseconds: as it is, and as planned."""
-    return [(milliseconds(stage, stage.work, gpu, counted),
+    return [(milliseconds(stage, stage.today(gpu), gpu, counted),
              milliseconds(stage, stage.work if stage.planned is None else stage.planned, gpu, counted)) for stage in STAGES]
 
 
@@ -81,6 +87,10 @@ def page(counted: dict[str, dict]) -> str:
     operations = sum(amount(stage.work) for stage in STAGES if stage.kind == "bf16" and "F" in stage.work)  # the experts'
     commits = ", ".join(sorted({one["commit"] for one in counted.values()}))
     axes = ", ".join(f"{axis} = {value:,}" for axis, value in shape().items())
+
+    def of(products: str) -> str:
+        return " and ".join(name for name, gpu in DATA["gpus"].items() if gpu["products"] == products)
+
     lines = ["# How long an MoE layer should take on a GPU", "",
              f"**Predicted, never measured.** Forward and backward of one layer in bf16, without dropped tokens, at {axes} (T tokens, d "
              "width, F width of an expert, E experts, k experts a token, R rows). A product takes its number of operations, divided by a "
@@ -88,8 +98,10 @@ def page(counted: dict[str, dict]) -> str:
              "that the operator can move, times the ratio that the emulated GPU counted ([kernel-traffic.md](kernel-traffic.md)). "
              "Launches, waits, and instructions that are slower than memory are not in it. Made by "
              f"`scripts/kernel_times.py results/kernel-times.md` from counts of commit {commits}.", "",
-             "Planned, and not written yet: rows gathered by the products that read them, and SwiGLU and its gradient inside the "
-             "products beside them.", "",
+             f"Our own kernel for the experts' products, which takes rows from where they lie, is assumed on {of('gathered')}; on "
+             f"{of('grouped')} LibTorch's grouped product, for which rows are copied in the experts' order. Neither has run on a GPU "
+             "here. Planned, and not written yet: a kernel for Hopper that takes rows from where they lie, and SwiGLU and its gradient "
+             "inside the products beside them.", "",
              "| GPU | today | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, stages in found.items():
         cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]

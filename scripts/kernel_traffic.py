@@ -21,6 +21,8 @@ MOST = 1.05  # times the least: memory traffic, and sectors of requests
 OVER = {
     "invert_routes": "the routes are filled with -1 first, then written in the order of rows",
     "gather_scales": "a scale is read from wherever its row is",
+    "multiply_rows": "a request writes 16 bytes of each of eight rows",
+    "multiply_columns": "a request writes 16 bytes of each of eight rows",
     "dropless_routes": "the ids are read twice: to count, and to place",
     "router_forward": "the balance loss reads the logits again, and its sums are doubles, which are large beside so few tokens",
     "rms_norm_backward": "each block adds to its part of the weight's gradient in memory; here a part has two rows",

@@ -17,6 +17,7 @@
 #include "kernels/loss/linear_cross_entropy_device.h"
 #include "kernels/moe/dispatch_device.h"
 #include "kernels/moe/expert_variants.h"
+#include "kernels/moe/gathered_products.h"
 #include "kernels/moe/router_device.h"
 #include "kernels/update/squared_norm_device.h"
 #include "kernels/update/update_rules.h"
@@ -47,7 +48,7 @@ void tell(const char* name, const char* source, const std::string& shape, Tensor
 }
 
 constexpr int64_t kTokens = 64, kChoices = 8, kRoutes = kTokens * kChoices, kExperts = 16, kWidth = 256;
-const char* const kRows = "expert_rows.cu";
+const char *const kRows = "expert_rows.cu", *const kProducts = "gathered_products.cu";
 
 // A permutation that stands for rows grouped by expert.
 std::vector<int32_t> shuffled_routes() {
@@ -109,6 +110,32 @@ void expert_rows() {
     float* const dweights = t.out<float>(kRoutes);
     tell("gather_scales", kRows, routes, t,
          [&] { cuda::gather_scales(dscale, row, kRoutes, dweights, nullptr); });
+  }
+}
+
+void products() {
+  const std::string shape = "512 rows of 256 bf16 of 64, 16 experts";
+  std::vector<int32_t> begins(kExperts + 1);
+  for (size_t e = 0; e < begins.size(); ++e) begins[e] = static_cast<int32_t>(e * kRoutes / kExperts);
+  {
+    Tensors t;
+    const cuda::GroupedRows rows{t.in<bf16>(kTokens * kWidth), kWidth, t.ids(shuffled_routes()), kChoices};
+    const auto* const matrices = t.in<bf16>(kExperts * kWidth * kWidth);
+    const int32_t* const offsets = t.ids(begins);
+    auto* const out = t.out<bf16>(kRoutes * kWidth);
+    tell("multiply_rows", kProducts, shape, t, [&] {
+      cuda::multiply_rows(Element::bf16, rows, matrices, true, offsets, kExperts, kRoutes, kWidth, out,
+                          nullptr);
+    });
+  }
+  {
+    Tensors t;
+    const cuda::GroupedRows rows{t.in<bf16>(kRoutes * kWidth), kWidth, nullptr, kChoices},
+        tokens{t.in<bf16>(kTokens * kWidth), kWidth, t.ids(shuffled_routes()), kChoices};
+    const int32_t* const offsets = t.ids(begins);
+    auto* const out = t.out<bf16>(kExperts * kWidth * kWidth);
+    tell("multiply_columns", kProducts, shape, t,
+         [&] { cuda::multiply_columns(Element::bf16, rows, tokens, offsets, kExperts, out, nullptr); });
   }
 }
 
@@ -336,6 +363,7 @@ void coded_moments() {
 int main() {
   using namespace moelab::emulator;
   expert_rows();
+  products();
   routing();
   dense();
   loss();

@@ -13,6 +13,8 @@ SAID = """
         /*0010*/                   CALL.REL.NOINC `($__internal_0_$__cuda_sm20_div_s64) ;
 .L_x_1:
         /*0020*/                   LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
+        /*0028*/                   LDSM.16.M88.4 R8, [R5] ;
+        /*002c*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
         /*0030*/              @!P0 LDG.E.U16 R8, desc[UR4][R6.64] ;
         /*0040*/                   LDG.E R9, desc[UR4][R6.64] ;
         /*0048*/               @P0 CALL.REL.NOINC `(.L_x_2) ;
@@ -37,8 +39,8 @@ $__internal_0_$__cuda_sm20_div_s64:
 
 def test_what_nvdisasm_says_is_read():
     good, bad = kernel_sass.kernels_in(SAID, "90a")
-    assert good == ("_Z4goodv", "90a", {128: 1, 16: 1, 32: 1}, 0, 0, "")
-    assert bad == ("_Z3badv", "90a", {64: 1}, 1, 1, "")
+    assert good == ("_Z4goodv", "90a", {128: 1, 16: 1, 32: 1}, 0, 0, {"HMMA": 1, "LDSM": 1}, "")
+    assert bad == ("_Z3badv", "90a", {64: 1}, 1, 1, {}, "")
 
 
 def test_what_is_wrong_is_said():
@@ -47,5 +49,7 @@ def test_what_is_wrong_is_said():
     assert kernel_sass.wrong_with(bad, "swiglu_kernel<__half, 8>") == ["no 128-bit load", "1 calls in loops", "local memory"]
     assert kernel_sass.wrong_with(bad._replace(calls_in_loops=0, local=0), "swiglu_kernel<__half, 1>") == []
     assert kernel_sass.wrong_with(bad._replace(loads={128: 1}, local=0), "gather_kernel<int4>") == []
+    assert kernel_sass.wrong_with(good, "rows_kernel<__half, Lines<__half> >") == ["no LDGSTS", "1 products for 1 loads of fragments"]
+    assert kernel_sass.wrong_with(good._replace(tensor_core={"HMMA": 5, "LDSM": 2, "LDGSTS": 1}), "columns_kernel<__half>") == []
     page = kernel_sass.page([good._replace(file="a.cu")], "made so")
-    assert "| a.cu | `good` | 1 × 128, 1 × 32, 1 × 16 |" in page and "; 0 do not keep to that." in page
+    assert "| a.cu | `good` | 1 × 128, 1 × 32, 1 × 16; 1 HMMA, 1 LDSM |" in page and "; 0 do not keep to that." in page

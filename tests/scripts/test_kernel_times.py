@@ -9,7 +9,7 @@ sys.path.append(str(programs.ROOT / "scripts"))
 import kernel_times  # noqa: E402
 from kernel_times import STAGES, amount, counts, milliseconds, times  # noqa: E402
 
-GPU = {"terabytes_a_second": 2, "share_of_memory": 0.5, "bf16_teraflops": 8, "share_of_products": 0.25}
+GPU = {"terabytes_a_second": 2, "share_of_memory": 0.5, "bf16_teraflops": 8, "share_of_products": 0.25, "products": "grouped"}
 T, D, F, E, K = 32768, 2048, 1024, 64, 8
 
 
@@ -37,6 +37,13 @@ def test_what_is_planned_leaves_the_products_of_experts_and_saves_the_gathers():
     named = dict(zip((stage.name for stage in STAGES), times(GPU, counts())))
     assert named["rows gathered: x, its gradient's, x again"][1] == 0 < named["rows gathered: x, its gradient's, x again"][0]
     assert named["down projection"][0] == named["down projection"][1]
+
+
+def test_products_that_gather_rows_spare_their_copies_and_no_more():
+    copied, gathered = times(GPU, counts()), times(GPU | {"products": "gathered"}, counts())
+    assert [stage.name for stage, one, other in zip(STAGES, copied, gathered) if one[0] != other[0]] == \
+        ["rows gathered: x, its gradient's, x again"]
+    assert [one[1] for one in copied] == [other[1] for other in gathered]
 
 
 def test_the_stored_page_is_made_of_the_stored_counts():
