@@ -139,33 +139,32 @@ struct Silent final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-torch::Library* register_kernels() {
+torch::Library register_kernels() {
   // LibTorch warns of each operator whose kernel is replaced; here that is the purpose.
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
-  library->impl("index_select", index_select);
-  library->impl("bincount", bincount);
-  library->impl("where.self", where);
-  library->impl("abs.out", abs_out);
-  library->impl("logical_and.out", logical_and_out);
-  library->impl("embedding_dense_backward", embedding_dense_backward);
-  library->impl("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
-  library->impl("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
-  library->impl("resize_", resize_);
-  library->impl("add.Tensor", add);
-  library->impl("index_add", index_add);
-  library->impl("scatter.src", scatter);
-  library->impl("scatter_add", scatter_add);
+  torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  library.impl("index_select", index_select);
+  library.impl("bincount", bincount);
+  library.impl("where.self", where);
+  library.impl("abs.out", abs_out);
+  library.impl("logical_and.out", logical_and_out);
+  library.impl("embedding_dense_backward", embedding_dense_backward);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
+  library.impl("resize_", resize_);
+  library.impl("add.Tensor", add);
+  library.impl("index_add", index_add);
+  library.impl("scatter.src", scatter);
+  library.impl("scatter_add", scatter_add);
   return library;
 }
 
 }  // namespace
 
 void install_meta_kernels() {
-  // Never destroyed: the registrations last as long as the program.
-  [[maybe_unused]] static const torch::Library* library = register_kernels();
+  // The registrations last as long as this object does.
+  [[maybe_unused]] static const torch::Library library = register_kernels();
 }
 
 }  // namespace moelab
