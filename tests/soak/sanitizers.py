@@ -19,8 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS = 1800  # of one program
 # File queues and workers, data readers, the checkpoint writer, offloaded tensors and state, ranks as threads.
 WITH_THREADS = ("test_io", "test_data", "test_checkpoint", "test_activations", "test_placement", "test_optim", "test_parallel", "test_moe")
+# Without detect_stack_use_after_return: GCC's fake stack is not aligned to 64 bytes, at which code for AVX-512 stores there crash.
 OPTIONS = {
-    "asan": {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
+    "asan": {"ASAN_OPTIONS": "detect_stack_use_after_return=0:strict_string_checks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
     "tsan": {"TSAN_OPTIONS": f"suppressions={ROOT}/tests/tooling/tsan.supp:ignore_noninstrumented_modules=1:print_suppressions=0"},
 }
 FOUND = re.compile(r"ERROR: \w+Sanitizer: .*|WARNING: ThreadSanitizer: .*|\S+: runtime error: .*")
