@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kills, damages and tires moelab for as long as it is given, and adds up what was tried.
 #
-# usage: scripts/soak.sh --minutes N [--part kills|disks|inputs|memory|readers|long|streams|races|filled]… [--cell TECHNIQUE]… [--store FILE] [--program PROGRAM]
+# usage: scripts/soak.sh --minutes N [--part kills|disks|inputs|memory|readers|long|streams|races|filled]… [--cell CELL]… [--store FILE] [--program PROGRAM]
 #        scripts/soak.sh --help
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -51,13 +51,14 @@ class Soak:
         self.data = text_shards(work)
         self.long_steps = arguments.long_steps
         self.cells = kills.cells(self.program)
-        if arguments.cell:
-            self.cells = {name: self.cells[name] for name in arguments.cell}
+        self.only = arguments.cell
         self.until = time.monotonic() + 60 * arguments.minutes
 
     def least(self, part: str, cells, count: str = "") -> str:
         """The cell that was counted least with this program's commit; without a count, the one that had the fewest pieces."""
-        done = {cell: 0 for cell in cells}
+        done = {cell: 0 for cell in cells if not self.only or cell in self.only}
+        if not done:
+            sys.exit(f"soak: {part} has no cell {' or '.join(self.only)}; there are {', '.join(cells)}")
         for record in store.records(self.store.path):
             if record["part"] == part and record["commit"] == self.commit and record["cell"] in done:
                 done[record["cell"]] += max(record["counts"].get(count, 0), 1)
@@ -155,7 +156,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, required=True, help="how long; the piece that is under way is finished")
     parser.add_argument("--part", action="append", choices=PARTS,
                         help="default: all but long, streams, races and filled; may be given several times")
-    parser.add_argument("--cell", action="append", help="kills: only this row of `moelab techniques`; may be given several times")
+    parser.add_argument("--cell", action="append",
+                        help="only this cell of the part: of kills a row of `moelab techniques`, of filled a script; may be given several times")
     parser.add_argument("--long-steps", type=int, default=LONG_STEPS, help="steps of the part `long`, default: %(default)s")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/ci/bin/moelab", help="default: build/ci/bin/moelab")
     parser.add_argument("--store", type=pathlib.Path, default=ROOT / "build/soak/soak.jsonl",
