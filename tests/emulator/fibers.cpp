@@ -25,7 +25,7 @@ Place here;
 
 namespace {
 
-constexpr size_t kStack = 64 << 10, kGuard = 4 << 10, kMostShared = 48 << 10, kSharedAlign = 16;
+constexpr size_t kStack = 64 << 10, kGuard = 4 << 10, kSharedAlign = 16;
 
 // Threads that wait for each other; `round` counts how often all have come.
 struct Barrier {
@@ -63,10 +63,12 @@ struct Machine {
   std::vector<Fiber> fibers;
   char* const stacks = guarded_memory(kMostThreads * kStack, kStack);  // an overflow goes to the beginning
   std::vector<Warp> warps;
+  std::vector<Barrier> warpgroups;
   Barrier block;
   char* const shared = guarded_memory(kMostShared, 0);
   size_t static_bytes = 0, dynamic_bytes = 0;  // of shared memory: at its beginning, at its end
-  uint64_t blocks = 0;                         // since the process began
+  size_t most_dynamic = kShared;
+  uint64_t blocks = 0;  // since the process began
   const std::function<void()>* kernel = nullptr;
   unsigned current = 0;
   bool trapped = false;
@@ -150,11 +152,13 @@ bool run_block(std::vector<unsigned>& order) {
 void prepare_block(unsigned threads, unsigned block) {
   ++machine.blocks;
   machine.static_bytes = 0;
-  std::memset(machine.shared, 0xFF, kMostShared);
+  std::memset(machine.shared, 0xFF, kShared);
+  std::memset(machine.shared + kMostShared - machine.dynamic_bytes, 0xFF, machine.dynamic_bytes);
   races::begin_block(block, machine.shared, kMostShared);
   traffic::begin_block({machine.shared, kMostShared});
   ptx::begin_block();
   machine.block = {threads};
+  machine.warpgroups.assign(threads / kWarpgroup, {kWarpgroup});
   machine.warps.resize((threads + kWarp - 1) / kWarp);
   for (size_t w = 0; w < machine.warps.size(); ++w)
     machine.warps[w].barrier = {std::min<unsigned>(kWarp, threads - static_cast<unsigned>(w) * kWarp)};
@@ -168,7 +172,7 @@ uint3 place_of(unsigned index, dim3 size) {
 
 bool is_valid(dim3 grid, dim3 block, size_t shared_bytes) {
   return volume(block) >= 1 && volume(block) <= kMostThreads && block.z <= 64 &&
-         shared_bytes <= kMostShared && grid.x >= 1 && grid.x <= 0x7FFFFFFF && grid.y >= 1 &&
+         shared_bytes <= machine.most_dynamic && grid.x >= 1 && grid.x <= 0x7FFFFFFF && grid.y >= 1 &&
          grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535;
 }
 
@@ -222,6 +226,12 @@ void sync_warp() {
   });
 }
 
+void sync_warpgroup(const std::function<void()>& f) {
+  const unsigned group = machine.current / kWarpgroup;
+  if (group >= machine.warpgroups.size()) trap();
+  wait_at(machine.warpgroups[group], f);
+}
+
 unsigned current_thread() { return machine.current; }
 
 const Brought* bring_to_warp(const Brought& mine) {
@@ -247,9 +257,11 @@ void trap() {
   _longjmp(machine.scheduler, 1);
 }
 
-void* dynamic_shared() {
-  return machine.shared + (kMostShared - machine.dynamic_bytes) / kSharedAlign * kSharedAlign;
+void* dynamic_shared(size_t align) {
+  return machine.shared + (kMostShared - machine.dynamic_bytes) / align * align;
 }
+
+void allow_dynamic_shared(size_t bytes) { machine.most_dynamic = std::max(machine.most_dynamic, bytes); }
 
 uint32_t shared_offset(const void* address) {
   const auto offset = static_cast<size_t>(static_cast<const char*>(address) - machine.shared);
@@ -266,8 +278,10 @@ void* static_shared(SharedPlace& place, size_t bytes) {
   if (place.block != machine.blocks) {
     place = {machine.blocks, machine.shared + machine.static_bytes};
     machine.static_bytes += (bytes + kSharedAlign - 1) / kSharedAlign * kSharedAlign;
-    if (machine.static_bytes + machine.dynamic_bytes > kMostShared) {
-      std::fprintf(stderr, "emulator: a block takes more than 48 KiB of shared memory\n");
+    if (machine.static_bytes > kShared ||
+        machine.static_bytes + machine.dynamic_bytes > machine.most_dynamic) {
+      std::fprintf(stderr, "emulator: a block takes more than its %zu bytes of shared memory\n",
+                   machine.most_dynamic);
       trap();
     }
   }

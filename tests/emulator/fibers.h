@@ -16,7 +16,9 @@
 // (races.h). What cannot show here: too many registers.
 namespace moelab::emulator {
 
-constexpr unsigned kWarp = 32, kMostThreads = 1024;  // of a block
+constexpr unsigned kWarp = 32, kWarpgroup = 128, kMostThreads = 1024;  // of a block
+// Bytes of a block's shared memory: as a kernel gets them unasked, and on Hopper if it asks.
+constexpr size_t kShared = 48 << 10, kMostShared = 227 << 10;
 
 // Where the fiber that runs is.
 struct Place {
@@ -31,6 +33,10 @@ void sync_block();
 
 // __syncwarp: all threads of the warp.
 void sync_warp();
+
+// All 128 threads of the warpgroup, of which the last to come calls f. The kernel fails if a warpgroup of the
+// block has fewer.
+void sync_warpgroup(const std::function<void()>& f);
 
 // What all 32 lanes of the warp bring when they do something together, a lane each; it stays until the lane
 // brings something again. The kernel fails if not all lanes come.
@@ -55,9 +61,11 @@ template <class T>
 // __trap: ends the kernel with cudaErrorLaunchFailure.
 [[noreturn]] void trap();
 
-// Shared memory, filled with 0xFF when a block begins. The launch's dynamic part ends, but for what aligns
-// it, at a page that nobody may touch.
-void* dynamic_shared();
+// Shared memory, filled with 0xFF when a block begins. The launch's dynamic part, at a multiple of `align`,
+// ends, but for what aligns it, at a page that nobody may touch.
+void* dynamic_shared(size_t align);
+// From now on kernels may have a dynamic part of so many bytes. A GPU asks for each kernel.
+void allow_dynamic_shared(size_t bytes);
 // A place in it as __cvta_generic_to_shared gives it, and that place again, of `bytes` bytes at a multiple of
 // as many. The kernel fails where there is none.
 uint32_t shared_offset(const void* address);

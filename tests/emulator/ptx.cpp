@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tests/emulator/fibers.h"
@@ -12,6 +13,8 @@ namespace moelab::emulator::ptx {
 namespace {
 
 constexpr size_t kRow = 16;  // bytes of a copy, and of a matrix's row
+// Of each such piece of shared memory: whether a copy has written it, and no fence shown it to wgmma.
+std::array<bool, kMostShared / kRow> hidden;
 
 struct Copy {
   void* to;
@@ -20,6 +23,7 @@ struct Copy {
 struct Copies {
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;  // the oldest first
+  std::vector<size_t> hidden;
 };
 std::array<Copies, kMostThreads> copies;  // of each thread
 
@@ -36,6 +40,9 @@ void end(const Copy& copy, const void* where) {
   } else {
     std::memcpy(copy.to, copy.from, kRow);
   }
+  const size_t piece = shared_offset(copy.to) / kRow;
+  hidden[piece] = true;
+  copies[current_thread()].hidden.push_back(piece);
 }
 
 void load(std::array<uint32_t*, 4> to, uint32_t offset, bool transposed, const void* where) {
@@ -60,6 +67,14 @@ void load(std::array<uint32_t*, 4> to, uint32_t offset, bool transposed, const v
 
 void begin_block() {
   for (Copies& one : copies) one = {};
+  hidden.fill(false);
+  begin_block_of_products();
+}
+
+bool is_hidden(uint32_t offset) { return hidden[offset / kRow]; }
+
+void fence_proxy_async_shared_cta() {
+  for (const size_t piece : std::exchange(copies[current_thread()].hidden, {})) hidden[piece] = false;
 }
 
 void cp_async_cg_shared_global(uint32_t to, const void* from, size_t bytes, uint32_t copied) {

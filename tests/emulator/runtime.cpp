@@ -216,7 +216,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* all, int) {
   all->warpSize = 32;
   all->maxThreadsPerBlock = 1024;
   all->totalGlobalMem = kDeviceBytes;
-  all->sharedMemPerBlock = 48 << 10;
+  all->sharedMemPerBlock = kShared;
+  return cudaSuccess;
+}
+// Of the attributes, what our kernels set.
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || size_t(value) > kMostShared)
+    return cudaErrorInvalidValue;
+  allow_dynamic_shared(static_cast<size_t>(value));
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {

@@ -2,7 +2,7 @@
 """Turns a .cu file into C++ for the host's compiler, with tests/emulator/device_language.h in front.
 
 Three things of CUDA are no C++: `kernel<<<grid, block, shared, stream>>>(arguments)`, which becomes a call of
-moelab::emulator::launch; `__shared__`: `extern __shared__ T name[]` becomes a pointer, and any other such variable a
+moelab::emulator::launch; `__shared__`: `extern __shared__ T name[]`, also with `__align__(n)`, becomes a pointer, and any other such variable a
 reference to a block's memory; and an instruction of PTX in `asm volatile`, which becomes a call of a function of that name
 (ptx.h) with the operands in the order of the instruction. Headers (.cuh) are translated like files.
 
@@ -64,8 +64,9 @@ def translated(text):
     while (assembly := re.search(r"asm volatile\(", text)) is not None:
         end = end_of_group(text, assembly.end() - 1)
         text = text[:assembly.start()] + instruction(text[assembly.end():end - 1]) + text[end:]
-    text = re.sub(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\[\];",
-                  r"\1* const \2 = static_cast<\1*>(moelab::emulator::dynamic_shared());", text)
+    text = re.sub(r"extern\s+__shared__\s+(?:__align__\((\d+)\)\s+)?([\w:]+)\s+(\w+)\[\];",
+                  lambda name: f"{name[2]}* const {name[3]} = "
+                               f"static_cast<{name[2]}*>(moelab::emulator::dynamic_shared({name[1] or 16}));", text)
     text = re.sub(r"__shared__\s+([\w:]+)\s+([^;]+);", shared_variables, text)
     while (launch := re.search(r"\s*<<<", text)) is not None:
         begin = begin_of_kernel(text, launch.start())
