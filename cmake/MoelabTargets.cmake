@@ -8,7 +8,8 @@
 # moelab_bench(NAME source DEPS target…): a program that measures, in bin/ of the build.
 #
 # Sources tell by their names which build they belong to, instead of by #ifdef: NAME.cu and NAME_cuda.cpp are compiled
-# when CUDA is built, NAME_no_cuda.cpp when it is not, all others always. A function that every build needs and only CUDA
+# when CUDA is built, NAME_no_cuda.cpp when it is not, all others always. NAME_sm90a.cu is compiled for that architecture
+# alone, whatever the build's are. A function that every build needs and only CUDA
 # has something to do for is defined in both NAME_cuda.cpp and NAME_no_cuda.cpp.
 # All targets that include LibTorch share one precompiled header, built once (it is 700 MB).
 function(moelab_compile_options target)
@@ -23,21 +24,27 @@ function(moelab_compile_options target)
   endif()
 endfunction()
 
-# Sets `sources` to this folder's sources for this build, but for the NAME_cuda.cpp files, which are in `cuda_sources`.
+# Sets `sources` to this folder's sources for this build, but for the NAME_cuda.cpp files, which are in `cuda_sources`, and the
+# NAME_sm90a.cu files, which are in `hopper_sources`.
 function(moelab_sources)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB cuda_sources CONFIGURE_DEPENDS *_cuda.cpp)
   file(GLOB no_cuda_sources CONFIGURE_DEPENDS *_no_cuda.cpp)
   file(GLOB device_sources CONFIGURE_DEPENDS *.cu)
   list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
+  set(hopper_sources ${device_sources})
+  list(FILTER hopper_sources INCLUDE REGEX "_sm90a\\.cu$")
   if(MOELAB_WITH_CUDA)
     list(FILTER cuda_sources EXCLUDE REGEX "_no_cuda\\.cpp$")
+    list(FILTER device_sources EXCLUDE REGEX "_sm90a\\.cu$")
     list(APPEND sources ${device_sources})
   else()
+    set(hopper_sources)
     set(cuda_sources)
     list(APPEND sources ${no_cuda_sources})
   endif()
   set(sources ${sources} PARENT_SCOPE)
+  set(hopper_sources ${hopper_sources} PARENT_SCOPE)
   set(cuda_sources ${cuda_sources} PARENT_SCOPE)
   set(no_cuda_sources ${no_cuda_sources} PARENT_SCOPE)
 endfunction()
@@ -47,6 +54,12 @@ function(moelab_library name)
   moelab_sources()
   add_library(${name} STATIC ${sources})
   set(targets ${name})
+  if(hopper_sources)
+    add_library(${name}_hopper OBJECT ${hopper_sources})
+    set_target_properties(${name}_hopper PROPERTIES CUDA_ARCHITECTURES 90a)
+    list(APPEND targets ${name}_hopper)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_hopper>)
+  endif()
   if(cuda_sources)
     # Nothing refers to a source that only registers operators for CUDA, so the linker would leave it in a static
     # library. As an object it goes into each program that links the library, once.

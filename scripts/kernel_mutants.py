@@ -30,7 +30,8 @@ sys.path += [str(ROOT / "bench/peers"), str(ROOT / "tests")]
 from ctest_tests import environment_of, tests_of  # noqa: E402
 from peers import commit_of_sources, write_record  # noqa: E402
 
-KERNEL_STATEMENT = re.compile(r"__syncthreads\(\);|__syncwarp\(\);|__threadfence\(\);|wait_for_copies<[^;()]*>\(\);")
+KERNEL_STATEMENT = re.compile(r"__syncthreads\(\);|__syncwarp\(\);|__threadfence\(\);|wait_for_(?:copies|products)<[^;()]*>\(\);"
+                              r"|(?:show_copies|give_sums|close_copies|close_products)\(\);")
 # Calls that order copies and other work, or keep memory for them, and the CUDA calls that these are made of.
 COPY_STATEMENT = re.compile(
     r"(?<![\w:~])(?:[\w.>()-]+(?:\.|->))?(?:follow|wait|join|keep|synchronize|finish|arrive|let_go|hold|order|block|recordStream)\([^;{}]*\);"

@@ -3,10 +3,13 @@
 
 Compiles .cu files once more as a build's compile_commands.json says, for each architecture, disassembles them by nvdisasm (PyPI:
 nvidia-cuda-nvdisasm) and writes a page. Exit code 1: a kernel that takes 16 bytes at a time by its template has no 128-bit load,
-one that multiplies has no instructions of tensor cores or too few for its loads of fragments, or one calls a function in a loop
+one that multiplies has no instructions of tensor cores or too few for its loads of fragments or for its waits, or one calls a function in a loop
 without a reason here, or keeps something in local memory, which a spill does too.
 
-example: scripts/kernel_sass.py --nvdisasm nvdisasm --only expert_rows.cu --only gathered_products.cu --out results/kernel-sass.md
+Files that end in _sm90a.cu are compiled for that architecture alone.
+
+example: scripts/kernel_sass.py --nvdisasm nvdisasm --only expert_rows.cu --only gathered_products.cu \\
+             --only gathered_products_sm90a.cu --out results/kernel-sass.md
 """
 import argparse
 import concurrent.futures
@@ -31,10 +34,14 @@ LINE = re.compile(r"\.text\.(?P<kernel>[\w$]+):|(?P<label>[.$][\w$.]+):|"
                   r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(?P<instruction>[A-Z][\w.]*)(?P<rest>[^;]*);")
 TAKES_16_BYTES = re.compile(r"<int4>|, [48]>")  # Word, or the last argument: elements of a Pack
 
-MULTIPLIES = ("rows_kernel<", "columns_kernel<")  # gathered_products.cu
+HOPPER_ALONE = "_sm90a.cu"  # ends a file's name
+MULTIPLIES = ("rows_kernel<", "columns_kernel<")  # gathered_products.cu and gathered_products_sm90a.cu
 # The machine code's names of instructions for tensor cores, and what they do.
-TENSOR_CORE = {"HMMA": "products", "LDSM": "loads of fragments", "LDGSTS": "copies to shared memory"}
+TENSOR_CORE = {"HMMA": "products", "LDSM": "loads of fragments", "LDGSTS": "copies to shared memory",
+               "HGMMA": "products of a warpgroup", "WARPGROUP": "fences and waits for them"}
+NEEDED, NEEDED_ON_HOPPER = ("HMMA", "LDSM", "LDGSTS"), ("HGMMA", "WARPGROUP", "LDGSTS")
 LEAST_PRODUCTS = 2.5  # for each load of fragments
+LEAST_IN_FLIGHT = 1.5  # products for each fence or wait; where ptxas lets one wait for another, there is one at most
 
 # Kernels that call a function in a loop, and which.
 CALLS = {
@@ -109,10 +116,13 @@ def wrong_with(kernel: Kernel, name: str) -> list[str]:
     if TAKES_16_BYTES.search(name) and 128 not in kernel.loads:
         wrong.append("no 128-bit load")
     if name.startswith(MULTIPLIES):
-        counts = [kernel.tensor_core.get(word, 0) for word in TENSOR_CORE]
-        wrong += [f"no {word}" for word, count in zip(TENSOR_CORE, counts) if count == 0]
-        if counts[0] < LEAST_PRODUCTS * counts[1]:
-            wrong.append(f"{counts[0]} products for {counts[1]} loads of fragments")
+        on_hopper = kernel.file.endswith(HOPPER_ALONE)
+        needed, least, what = (NEEDED_ON_HOPPER, LEAST_IN_FLIGHT, "fences and waits") if on_hopper else \
+                              (NEEDED, LEAST_PRODUCTS, "loads of fragments")
+        counts = [kernel.tensor_core.get(word, 0) for word in needed]
+        wrong += [f"no {word}" for word, count in zip(needed, counts) if count == 0]
+        if counts[0] < least * counts[1]:
+            wrong.append(f"{counts[0]} products for {counts[1]} {what}")
     if kernel.calls_in_loops and not name.startswith(tuple(CALLS)):
         wrong.append(f"{kernel.calls_in_loops} calls in loops")
     if kernel.local:
@@ -135,8 +145,9 @@ def page(kernels: list[Kernel], command: str) -> str:
     lines = ["# The kernels' machine code", "",
              "nvcc's machine code, disassembled; nothing was run. Each cell counts loads of global memory by their bits. A kernel whose "
              "template takes 16 bytes at a time must have loads of 128 bits. One that multiplies on tensor cores must have their "
-             f"instructions, {', '.join(f'{word} ({what})' for word, what in TENSOR_CORE.items())}, with at least {LEAST_PRODUCTS} "
-             "products for each load of fragments. None may use local memory, or call a function in a loop without a reason given here.", "",
+             f"instructions ({', '.join(f'{word}: {what}' for word, what in TENSOR_CORE.items())}): {', '.join(NEEDED)}, with at least "
+             f"{LEAST_PRODUCTS} products for each load of fragments, or in a file for Hopper alone {', '.join(NEEDED_ON_HOPPER)}, with "
+             f"at least {LEAST_IN_FLIGHT} products for each fence or wait. None may use local memory, or call a function in a loop without a reason given here.", "",
              f"Read were {len(kernels)} kernels, each for an architecture; {wrong} do not keep to that. "
              f"Commit {commit_of_sources(ROOT)}; made by", "",
              "```", command, "```", "",
@@ -160,7 +171,8 @@ def main() -> None:
                and (not arguments.only or pathlib.Path(entry["file"]).name in arguments.only)]
     if not entries:
         parser.error(f"--build {arguments.build}: no such .cu file in its compile_commands.json")
-    tasks = [(entry, architecture) for entry in entries for architecture in arguments.architecture or ARCHITECTURES]
+    tasks = [(entry, architecture) for entry in entries for architecture in arguments.architecture or ARCHITECTURES
+             if architecture == "90a" or not entry["file"].endswith(HOPPER_ALONE)]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = pool.map(lambda task: disassembled(arguments.nvdisasm, *task), tasks)
         kernels = [kernel for of_file in each("kernel_sass: compiling file", found, len(tasks)) for kernel in of_file]

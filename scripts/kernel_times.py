@@ -34,7 +34,7 @@ class Stage:
 
     def today(self, gpu: dict) -> str:
         """The work that a GPU has."""
-        return "0" if self.copies and gpu["products"] == "gathered" else self.work
+        return "0" if self.copies and gpu["products"] != "grouped" else self.work
 
 
 STAGES = [
@@ -98,10 +98,10 @@ def page(counted: dict[str, dict]) -> str:
              "that the operator can move, times the ratio that the emulated GPU counted ([kernel-traffic.md](kernel-traffic.md)). "
              "Launches, waits, and instructions that are slower than memory are not in it. Made by "
              f"`scripts/kernel_times.py results/kernel-times.md` from counts of commit {commits}.", "",
-             f"Our own kernel for the experts' products, which takes rows from where they lie, is assumed on {of('gathered')}; on "
-             f"{of('grouped')} LibTorch's grouped product, for which rows are copied in the experts' order. Neither has run on a GPU "
-             "here. Planned, and not written yet: a kernel for Hopper that takes rows from where they lie, and SwiGLU and its gradient "
-             "inside the products beside them.", "",
+             f"The experts' products are taken to be our own kernels, which take rows from where they lie: `gathered` on {of('gathered')}, "
+             f"`hopper` on {of('hopper')}. No GPU has run them here. A GPU uses them only if it finds them right and fastest; otherwise "
+             "it copies rows in the experts' order for LibTorch's products. Planned, and not written yet: SwiGLU and its gradient inside "
+             "the products beside them.", "",
              "| GPU | today | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, stages in found.items():
         cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]

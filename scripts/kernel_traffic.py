@@ -23,6 +23,8 @@ OVER = {
     "gather_scales": "a scale is read from wherever its row is",
     "multiply_rows": "a request writes 16 bytes of each of eight rows",
     "multiply_columns": "a request writes 16 bytes of each of eight rows",
+    "multiply_rows_on_hopper": "a request writes 16 bytes of each of eight rows",
+    "multiply_columns_on_hopper": "a request writes 16 bytes of each of eight rows",
     "dropless_routes": "the ids are read twice: to count, and to place",
     "router_forward": "the balance loss reads the logits again, and its sums are doubles, which are large beside so few tokens",
     "rms_norm_backward": "each block adds to its part of the weight's gradient in memory; here a part has two rows",

@@ -97,12 +97,12 @@ struct CudaSteps : PlannedCall {
     if (products == ExpertProducts::grouped)
       return at::_grouped_mm(rows.data, matrix_EIO, offsets.narrow(0, 1, E));
     Tensor out = at::empty({R, matrix_EIO.size(2)}, x.options());
-    if (products == ExpertProducts::gathered) {
+    if (takes_rows_where_they_lie(products)) {
       const bool transposed = matrix_EIO.stride(1) == 1;
       const Tensor matrices = transposed ? matrix_EIO.transpose(1, 2) : matrix_EIO;
-      cuda::multiply_rows(element, grouped(rows), words_of(matrices), transposed,
-                          offsets.const_data_ptr<int32_t>(), E, R, out.size(1), out.mutable_data_ptr(),
-                          stream);
+      own_products().multiply_rows(element, grouped(rows), words_of(matrices), transposed,
+                                   offsets.const_data_ptr<int32_t>(), E, R, out.size(1),
+                                   out.mutable_data_ptr(), stream);
       C10_CUDA_KERNEL_LAUNCH_CHECK();
       return out;
     }
@@ -118,10 +118,10 @@ struct CudaSteps : PlannedCall {
     if (products == ExpertProducts::grouped)
       return at::_grouped_mm(a.data.t(), b.data, offsets.narrow(0, 1, E));
     const std::array sizes{E, a.data.size(1), b.data.size(1)};
-    if (products == ExpertProducts::gathered) {
+    if (takes_rows_where_they_lie(products)) {
       Tensor out = at::empty(sizes, x.options());
-      cuda::multiply_columns(element, grouped(a), grouped(b), offsets.const_data_ptr<int32_t>(), E,
-                             out.mutable_data_ptr(), stream);
+      own_products().multiply_columns(element, grouped(a), grouped(b), offsets.const_data_ptr<int32_t>(), E,
+                                      out.mutable_data_ptr(), stream);
       C10_CUDA_KERNEL_LAUNCH_CHECK();
       return out;
     }
@@ -134,6 +134,9 @@ struct CudaSteps : PlannedCall {
   }
 
  private:
+  const cuda::GatheredProducts& own_products() const {
+    return products == ExpertProducts::hopper ? cuda::hopper_products : cuda::warp_products;
+  }
   static const void* words_of(const Tensor& t) {
     TORCH_CHECK(reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 && t.is_contiguous(),
                 "expert block: memory at multiples of 16 bytes");

@@ -66,7 +66,7 @@ struct PlannedCall {
 //   combine(rows_RD, weighted): the sum of each token's rows, (T, D)
 template <class Steps>
 Rows gather(const Steps& s, const at::Tensor& from_TD) {
-  if (s.products == ExpertProducts::gathered) return {from_TD, true};
+  if (takes_rows_where_they_lie(s.products)) return {from_TD, true};
   return {s.copied_rows(from_TD)};
 }
 

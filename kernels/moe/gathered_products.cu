@@ -1,8 +1,5 @@
-#include "kernels/device/element.cuh"
-#include "kernels/device/launch.h"
-#include "kernels/device/reduce.cuh"
-#include "kernels/device/tensor_core.cuh"
 #include "kernels/moe/gathered_products.h"
+#include "kernels/moe/grouped_tiles.cuh"
 
 // A block computes a tile of 128 x 128 results, and each of its four warps 64 x 64 of them. Of both factors
 // it copies 32 terms at a time to shared memory, a stage; while one stage is multiplied, two more are under
@@ -11,108 +8,24 @@
 namespace moelab::cuda {
 namespace {
 
-constexpr int kTile = 128, kWarpTile = 64, kTerms = 32, kStages = 3, kProductThreads = 128;
-constexpr int kChunk = 8;                           // elements
-constexpr int kChunks = kTile * kTerms / kChunk;    // of a factor in a stage
-constexpr int kCopies = kChunks / kProductThreads;  // of a thread
-constexpr int kTermChunks = kTerms / kChunk, kTileChunks = kTile / kChunk;
+constexpr int kWarpTile = 64, kStages = 3, kProductThreads = 128;
 
-struct Range {
-  int64_t first, end;
+struct Stage {
+  static constexpr int kTile = 128, kTerms = 32, kThreads = kProductThreads;
+
+  __device__ static int of_tile(int line, int chunk) {
+    constexpr int chunks = kTerms / kChunk;
+    return line * chunks + (chunk ^ line / 2 % chunks);
+  }
+  __device__ static int of_terms(int line, int chunk) { return line * (kTile / kChunk) + (chunk ^ line % 8); }
 };
-
-// Lines of a matrix in global memory: line i, or that of its route's token.
 template <class T>
-struct Lines {
-  const T* data;
-  int64_t columns;
-  const int32_t* route;  // or null
-  unsigned K;
-
-  // What line i is found by: its route, or i. -1: a row without a route, zeros.
-  __device__ int key(int64_t i) const { return route == nullptr ? static_cast<int>(i) : route[i]; }
-  // Null for -1.
-  __device__ const T* line(int key) const {
-    if (key < 0) return nullptr;
-    return data + (route == nullptr ? static_cast<unsigned>(key) : static_cast<unsigned>(key) / K) * columns;
-  }
-};
-
-// A factor whose lines are the tile's rows or columns, with their terms side by side.
+using OfTile = LinesOfTile<T, Stage>;
 template <class T>
-struct LinesOfTile {
-  static constexpr bool transposed = false;
+using OfTerms = LinesOfTerms<T, Stage>;
 
-  __device__ LinesOfTile(const Lines<T>& lines, Range of_tile, Range of_terms)
-      : lines_(lines.data), terms_(of_terms.end) {
-    for (int i = 0; i < kCopies; ++i) {
-      const int64_t line = of_tile.first + line_of(i);
-      line_[i] = line < of_tile.end ? lines.line(lines.key(line)) : nullptr;
-    }
-  }
-  // `terms`: which stage, counted from 0.
-  __device__ void copy(uint4* stage, int terms) const {
-    const int chunk = static_cast<int>(threadIdx.x) % kTermChunks;
-    const int64_t term = int64_t(terms) * kTerms + chunk * kChunk;
-    for (int i = 0; i < kCopies; ++i) {
-      const bool there = line_[i] != nullptr && term < terms_;
-      copy_async(stage + place(line_of(i), chunk), there ? line_[i] + term : lines_, there);
-    }
-  }
-  __device__ static int place(int line, int chunk) {
-    return line * kTermChunks + (chunk ^ line / 2 % kTermChunks);
-  }
-
- private:
-  __device__ static int line_of(int i) {
-    return static_cast<int>(threadIdx.x) / kTermChunks + i * (kTile / kCopies);
-  }
-  const T* lines_;
-  const T* line_[kCopies];  // null: zeros
-  int64_t terms_;
-};
-
-// A factor whose lines are the terms, with the tile's rows or columns side by side. What a stage's lines are
-// found by is read while the stage before it is multiplied.
-template <class T>
-struct LinesOfTerms {
-  static constexpr bool transposed = true;
-
-  __device__ LinesOfTerms(const Lines<T>& lines, Range of_tile, Range of_terms)
-      : lines_(lines),
-        column_(of_tile.first + chunk() * kChunk),
-        terms_(of_terms),
-        inside_(column_ < of_tile.end) {
-    read_keys(0);
-  }
-  // `terms`: the stages in order.
-  __device__ void copy(uint4* stage, int terms) {
-    for (int i = 0; i < kCopies; ++i) {
-      const T* const line = lines_.line(key_[i]);
-      const bool there = line != nullptr;
-      copy_async(stage + place(place_of_term(i), chunk()), there ? line + column_ : lines_.data, there);
-    }
-    read_keys(terms + 1);
-  }
-  __device__ static int place(int line, int chunk) { return line * kTileChunks + (chunk ^ line % 8); }
-
- private:
-  __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kTileChunks; }
-  __device__ static int place_of_term(int i) {
-    return static_cast<int>(threadIdx.x) / kTileChunks + i * (kTerms / kCopies);
-  }
-  __device__ void read_keys(int terms) {
-    for (int i = 0; i < kCopies; ++i) {
-      const int64_t term = terms_.first + int64_t(terms) * kTerms + place_of_term(i);
-      key_[i] = inside_ && term < terms_.end ? lines_.key(term) : -1;
-    }
-  }
-  Lines<T> lines_;
-  int64_t column_;
-  Range terms_;
-  bool inside_;
-  int key_[kCopies];  // of the next stage; -1: zeros
-};
+constexpr int kTile = Stage::kTile, kTerms = Stage::kTerms;
+constexpr int kChunks = kTile * kTerms / kChunk;  // of a factor in a stage
 
 // 16 rows or columns of the tile by 16 terms of a stage, as multiply_add takes a; of b two fragments, whose
 // registers are 0 and 2, and 1 and 3.
@@ -199,31 +112,16 @@ __device__ void multiply_tile(const Lines<T>& a_lines, const Lines<T>& b_lines, 
   if (has_results) write_tile(sums, to, rows, columns, width);
 }
 
-// The expert and the rows of tile `tile` of all, of which expert e has those from offsets[e] / kTile + e on:
-// they are enough for its rows, and the next expert's begin there. No rows: not all of them are needed.
-struct ExpertRows {
-  int expert;
-  Range rows;
-};
-__device__ ExpertRows rows_of_tile(const int32_t* offsets, int experts, int tile) {
-  const auto first_tile = [&](int e) { return offsets[e] / kTile + e; };
-  int begun = 0;
-  for (int e = static_cast<int>(threadIdx.x) % kWarpThreads; e < experts; e += kWarpThreads)
-    begun += first_tile(e) <= tile;
-  const int e = reduce_warp(begun, Sum()) - 1;
-  return {e, {offsets[e] + int64_t(tile - first_tile(e)) * kTile, offsets[e + 1]}};
-}
-
 // Of each expert's matrix B has the lines.
 template <class T, class B>
 __global__ void __launch_bounds__(kProductThreads, 2)
     rows_kernel(Lines<T> a, const T* matrices, const int32_t* offsets, int experts, int64_t columns, T* out) {
   const auto tiles = static_cast<unsigned>(ceil_div(columns, kTile));
-  const auto [e, rows] = rows_of_tile(offsets, experts, static_cast<int>(blockIdx.x / tiles));
+  const auto [e, rows] = rows_of_tile<kTile>(offsets, experts, static_cast<int>(blockIdx.x / tiles));
   if (rows.first >= rows.end) return;
   const Lines<T> matrix{matrices + e * columns * a.columns, B::transposed ? columns : a.columns, nullptr, 1};
-  multiply_tile<T, LinesOfTile<T>, B>(a, matrix, rows, {int64_t(blockIdx.x % tiles) * kTile, columns},
-                                      {0, a.columns}, out, columns);
+  multiply_tile<T, OfTile<T>, B>(a, matrix, rows, {int64_t(blockIdx.x % tiles) * kTile, columns},
+                                 {0, a.columns}, out, columns);
 }
 
 template <class T>
@@ -232,22 +130,10 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   const auto across = static_cast<unsigned>(ceil_div(b.columns, kTile)),
              tiles = across * static_cast<unsigned>(ceil_div(a.columns, kTile));
   const unsigned e = blockIdx.x / tiles, tile = blockIdx.x % tiles;
-  multiply_tile<T, LinesOfTerms<T>, LinesOfTerms<T>>(
+  multiply_tile<T, OfTerms<T>, OfTerms<T>>(
       a, b, {int64_t(tile / across) * kTile, a.columns}, {int64_t(tile % across) * kTile, b.columns},
       {offsets[e], offsets[e + 1]}, out + e * a.columns * b.columns, b.columns);
 }
-
-template <class T>
-Lines<T> lines_of(const GroupedRows& rows) {
-  return {static_cast<const T*>(rows.data), rows.columns, rows.route_R, static_cast<unsigned>(rows.K)};
-}
-
-template <class F>
-void with_half(Element element, const F& f) {
-  element == Element::f16 ? f(__half{}) : f(__nv_bfloat16{});
-}
-
-}  // namespace
 
 void multiply_rows(Element element, const GroupedRows& a, const void* matrices, bool transposed,
                    const int32_t* offsets_E1, int64_t experts, int64_t rows, int64_t columns, void* out,
@@ -255,7 +141,7 @@ void multiply_rows(Element element, const GroupedRows& a, const void* matrices, 
   const unsigned blocks = blocks_of((rows / kTile + experts) * ceil_div(columns, kTile));
   with_half(element, [&](auto zero) {
     using T = decltype(zero);
-    const auto kernel = transposed ? rows_kernel<T, LinesOfTile<T>> : rows_kernel<T, LinesOfTerms<T>>;
+    const auto kernel = transposed ? rows_kernel<T, OfTile<T>> : rows_kernel<T, OfTerms<T>>;
     kernel<<<blocks, kProductThreads, 0, stream>>>(lines_of<T>(a), static_cast<const T*>(matrices),
                                                    offsets_E1, static_cast<int>(experts), columns,
                                                    static_cast<T*>(out));
@@ -271,5 +157,9 @@ void multiply_columns(Element element, const GroupedRows& a, const GroupedRows& 
                                                               static_cast<T*>(out));
   });
 }
+
+}  // namespace
+
+const GatheredProducts warp_products{multiply_rows, multiply_columns};
 
 }  // namespace moelab::cuda

@@ -7,9 +7,8 @@
 
 // Products over experts on tensor cores, on device pointers: bf16 or fp16, sums in fp32, each in one order.
 // They read on the device where each expert's rows begin, so the host does not wait, and they take rows from
-// where they lie, so that no copy in the experts' order is needed. From compute capability 8.0 on. All
-// numbers of columns are multiples of 8, all addresses multiples of 16 bytes. Axes: T tokens, K routes a
-// token, E experts, R rows grouped by expert.
+// where they lie, so that no copy in the experts' order is needed. All numbers of columns are multiples of 8,
+// all addresses multiples of 16 bytes. Axes: T tokens, K routes a token, E experts, R rows grouped by expert.
 namespace moelab::cuda {
 
 // Rows grouped by expert: row r is line r of `data`, or with `route_R` the line of its route's token, line
@@ -21,16 +20,23 @@ struct GroupedRows {
   int64_t K;
 };
 
-// out (R, columns): row r is row r of `a` times its expert's matrix in `matrices`, (E, a.columns, columns),
-// or with `transposed` (E, columns, a.columns) and its transpose. Rows of no expert are not written. `rows`:
-// R.
-void multiply_rows(Element element, const GroupedRows& a, const void* matrices, bool transposed,
-                   const int32_t* offsets_E1, int64_t experts, int64_t rows, int64_t columns, void* out,
-                   cudaStream_t stream);
+struct GatheredProducts {
+  // out (R, columns): row r is row r of `a` times its expert's matrix in `matrices`, (E, a.columns, columns),
+  // or with `transposed` (E, columns, a.columns) and its transpose. Rows of no expert are not written.
+  // `rows`: R.
+  void (*multiply_rows)(Element element, const GroupedRows& a, const void* matrices, bool transposed,
+                        const int32_t* offsets_E1, int64_t experts, int64_t rows, int64_t columns, void* out,
+                        cudaStream_t stream);
 
-// out (E, a.columns, b.columns): the sum over an expert's rows r of the products of all columns of a's row r
-// with all of b's. Zeros for experts without rows.
-void multiply_columns(Element element, const GroupedRows& a, const GroupedRows& b, const int32_t* offsets_E1,
-                      int64_t experts, void* out, cudaStream_t stream);
+  // out (E, a.columns, b.columns): the sum over an expert's rows r of the products of all columns of a's row
+  // r with all of b's. Zeros for experts without rows.
+  void (*multiply_columns)(Element element, const GroupedRows& a, const GroupedRows& b,
+                           const int32_t* offsets_E1, int64_t experts, void* out, cudaStream_t stream);
+};
+
+// By mma.sync, for compute capability 8.0 and later.
+extern const GatheredProducts warp_products;
+// By wgmma, for compute capability 9.0 alone.
+extern const GatheredProducts hopper_products;
 
 }  // namespace moelab::cuda

@@ -33,14 +33,14 @@ namespace {
 using cuda::Element;
 using bf16 = __nv_bfloat16;
 
-void tell(const char* name, const char* source, const std::string& shape, Tensors& tensors,
+void tell(const std::string& name, const char* source, const std::string& shape, Tensors& tensors,
           const std::function<void()>& work) {
   const traffic::Counts c = traffic::count(tensors.ranges(), work);
   std::printf(R"({"operator": "%s", "source": "%s", "shape": "%s", "least_bytes": %lld, "l2_bytes": %lld, )"
               R"("memory_bytes": %lld, "requests": %lld, "sectors": %lld, "least_sectors": %lld, )"
               R"("shared_requests": %lld, "shared_passes": %lld})"
               "\n",
-              name, source, shape.c_str(), static_cast<long long>(tensors.least()),
+              name.c_str(), source, shape.c_str(), static_cast<long long>(tensors.least()),
               32 * static_cast<long long>(c.of_blocks), 32 * static_cast<long long>(c.of_launches),
               static_cast<long long>(c.requests), static_cast<long long>(c.sectors),
               static_cast<long long>(c.least_sectors), static_cast<long long>(c.shared_requests),
@@ -48,7 +48,7 @@ void tell(const char* name, const char* source, const std::string& shape, Tensor
 }
 
 constexpr int64_t kTokens = 64, kChoices = 8, kRoutes = kTokens * kChoices, kExperts = 16, kWidth = 256;
-const char *const kRows = "expert_rows.cu", *const kProducts = "gathered_products.cu";
+const char* const kRows = "expert_rows.cu";
 
 // A permutation that stands for rows grouped by expert.
 std::vector<int32_t> shuffled_routes() {
@@ -113,7 +113,7 @@ void expert_rows() {
   }
 }
 
-void products() {
+void products_by(const std::string& suffix, const char* source, const cuda::GatheredProducts& by) {
   const std::string shape = "512 rows of 256 bf16 of 64, 16 experts";
   std::vector<int32_t> begins(kExperts + 1);
   for (size_t e = 0; e < begins.size(); ++e) begins[e] = static_cast<int32_t>(e * kRoutes / kExperts);
@@ -123,9 +123,8 @@ void products() {
     const auto* const matrices = t.in<bf16>(kExperts * kWidth * kWidth);
     const int32_t* const offsets = t.ids(begins);
     auto* const out = t.out<bf16>(kRoutes * kWidth);
-    tell("multiply_rows", kProducts, shape, t, [&] {
-      cuda::multiply_rows(Element::bf16, rows, matrices, true, offsets, kExperts, kRoutes, kWidth, out,
-                          nullptr);
+    tell("multiply_rows" + suffix, source, shape, t, [&] {
+      by.multiply_rows(Element::bf16, rows, matrices, true, offsets, kExperts, kRoutes, kWidth, out, nullptr);
     });
   }
   {
@@ -134,9 +133,14 @@ void products() {
         tokens{t.in<bf16>(kTokens * kWidth), kWidth, t.ids(shuffled_routes()), kChoices};
     const int32_t* const offsets = t.ids(begins);
     auto* const out = t.out<bf16>(kExperts * kWidth * kWidth);
-    tell("multiply_columns", kProducts, shape, t,
-         [&] { cuda::multiply_columns(Element::bf16, rows, tokens, offsets, kExperts, out, nullptr); });
+    tell("multiply_columns" + suffix, source, shape, t,
+         [&] { by.multiply_columns(Element::bf16, rows, tokens, offsets, kExperts, out, nullptr); });
   }
+}
+
+void products() {
+  products_by("", "gathered_products.cu", cuda::warp_products);
+  products_by("_on_hopper", "gathered_products_sm90a.cu", cuda::hopper_products);
 }
 
 void routing() {

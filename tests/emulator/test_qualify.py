@@ -15,7 +15,7 @@ TINY = ["--config", "moe-pico", "model.layers=1", "model.d_model=32", "model.hea
         "train.sequence=16", "train.micro_batch=1", "precision.compute=bf16", "model.dispatch=dropless"]  # fmt: skip
 FAST = {"combine_rows": "packed", "expert_products": "grouped", "router_gradients": "split", "router_logits": "split",
         "swiglu": "packed", "swiglu_backward": "packed"}  # fmt: skip
-VARIANTS = [(op, variant) for op in FAST for variant in ("plain", FAST[op])] + [("expert_products", "gathered")]
+VARIANTS = [(op, variant) for op in FAST for variant in ("plain", FAST[op])] + [("expert_products", "gathered"), ("expert_products", "hopper")]
 PLAIN = dict.fromkeys(FAST, "plain")
 
 

@@ -51,5 +51,9 @@ def test_what_is_wrong_is_said():
     assert kernel_sass.wrong_with(bad._replace(loads={128: 1}, local=0), "gather_kernel<int4>") == []
     assert kernel_sass.wrong_with(good, "rows_kernel<__half, Lines<__half> >") == ["no LDGSTS", "1 products for 1 loads of fragments"]
     assert kernel_sass.wrong_with(good._replace(tensor_core={"HMMA": 5, "LDSM": 2, "LDGSTS": 1}), "columns_kernel<__half>") == []
+    hopper = good._replace(file="products_sm90a.cu", tensor_core={"HGMMA": 8, "WARPGROUP": 5, "LDGSTS": 1})
+    assert kernel_sass.wrong_with(hopper, "columns_kernel<__half>") == []
+    serial = hopper._replace(tensor_core={"HGMMA": 8, "WARPGROUP": 16})
+    assert kernel_sass.wrong_with(serial, "columns_kernel<__half>") == ["no LDGSTS", "8 products for 16 fences and waits"]
     page = kernel_sass.page([good._replace(file="a.cu")], "made so")
     assert "| a.cu | `good` | 1 × 128, 1 × 32, 1 × 16; 1 HMMA, 1 LDSM |" in page and "; 0 do not keep to that." in page

@@ -88,9 +88,11 @@ TEST(SimulatedCuda, ExpertBlockHoldsRowsOfAllExperts) {
     {
       const SimulatedDevice gpu(c10::kCUDA);
       EXPECT_EQ(expert_block_peak(kMetaDevice, c), std::max(forward, backward(wide)));
-      const ProductsScope gathered("gathered");
       const bool gathers = c.capacity_factor == 0;
-      EXPECT_EQ(expert_block_peak(kMetaDevice, c), std::max(forward, backward(gathers ? 0 : wide)));
+      for (const char* const variant : {"gathered", "hopper"}) {
+        const ProductsScope chosen(variant);
+        EXPECT_EQ(expert_block_peak(kMetaDevice, c), std::max(forward, backward(gathers ? 0 : wide)));
+      }
     }
     EXPECT_EQ(expert_block_peak(kMetaDevice, c), as_cpu);
     EXPECT_FALSE(meta_is_cuda());

@@ -6,6 +6,7 @@
 #include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_rows.h"
 #include "kernels/moe/gathered_products.h"
+#include "kernels/operator/gpu.h"
 #include "tests/cuda_device.h"
 #include "tests/kernels/reference.h"
 
@@ -26,13 +27,14 @@ struct Case {
   int64_t A, B;                                       // widths
 };
 
-// Tiles have 128 rows and columns, stages 32 terms.
+// Tiles have 128 rows and 128 or 256 columns, stages 32 or 64 terms.
 const Case kCases[] = {{"one row", 1, 1, 3, Case::spread, 8, 16},
                        {"experts without rows", 3, 2, 40, Case::spread, 40, 24},
                        {"all rows at one expert", 140, 1, 3, Case::one_expert, 32, 136},
                        {"tails of tiles and stages", 150, 2, 3, Case::spread, 72, 200},
                        {"ids of -1", 90, 2, 4, Case::holes, 136, 40},
-                       {"rows that no route fills", 50, 2, 2, Case::capacity, 24, 40}};
+                       {"rows that no route fills", 50, 2, 2, Case::capacity, 24, 40},
+                       {"more stages than there is room for", 300, 1, 2, Case::one_expert, 344, 264}};
 
 struct Grouped {
   Routes routes;
@@ -72,15 +74,24 @@ cuda::GroupedRows rows_of(const Grouped& g, const Case& c, const Tensor& data, b
   return {data.const_data_ptr(), data.size(1), by_token ? g.route_R.const_data_ptr<int32_t>() : nullptr, c.K};
 }
 
-void check_rows(const Case& c, at::ScalarType type, bool by_token, bool transposed) {
+struct Kernel {
+  const char* name;
+  const cuda::GatheredProducts& products;
+  bool is_for_hopper;
+
+  bool runs_here() const { return !is_for_hopper || compute_capability(kGpu) == 90; }
+};
+const Kernel kKernels[] = {{"by warps", cuda::warp_products, false}, {"hopper", cuda::hopper_products, true}};
+
+void check_rows(const Kernel& k, const Case& c, at::ScalarType type, bool by_token, bool transposed) {
   const Grouped g(c);
   const int64_t R = g.routes.rows;
   const Tensor a = normal({by_token ? c.T : R, c.A}, type),
                w = normal({c.E, transposed ? c.B : c.A, transposed ? c.A : c.B}, type);
   const Tensor out = at::full({R, c.B}, 77, w.options());
-  cuda::multiply_rows(cuda::element_of(a), rows_of(g, c, a, by_token), w.const_data_ptr(), transposed,
-                      g.device_offsets(), c.E, R, c.B, out.mutable_data_ptr(),
-                      c10::cuda::getCurrentCUDAStream());
+  k.products.multiply_rows(cuda::element_of(a), rows_of(g, c, a, by_token), w.const_data_ptr(), transposed,
+                           g.device_offsets(), c.E, R, c.B, out.mutable_data_ptr(),
+                           c10::cuda::getCurrentCUDAStream());
   const Tensor wide_w = w.cpu().to(at::kDouble), rows = wide_rows(g, c, a, by_token);
   Tensor want = at::full({R, c.B}, 77, at::kDouble);
   for (int64_t e = 0; e < c.E; ++e) {
@@ -89,42 +100,54 @@ void check_rows(const Case& c, at::ScalarType type, bool by_token, bool transpos
   }
   const Tensor got = out.cpu();
   EXPECT_TRUE(close_to(got.narrow(0, 0, g.used()), want.narrow(0, 0, g.used()), test::tolerance(type, c.A)))
-      << c.name << " " << type << by_token << transposed;
-  EXPECT_TRUE(bitwise_equal(got.slice(0, g.used()), want.slice(0, g.used()).to(type))) << c.name;
+      << k.name << ": " << c.name << " " << type << by_token << transposed;
+  EXPECT_TRUE(bitwise_equal(got.slice(0, g.used()), want.slice(0, g.used()).to(type)))
+      << k.name << ": " << c.name;
 }
 
-void check_columns(const Case& c, at::ScalarType type, bool a_by_token, bool b_by_token) {
+void check_columns(const Kernel& k, const Case& c, at::ScalarType type, bool a_by_token, bool b_by_token) {
   const Grouped g(c);
   const auto rows = [&](bool by_token) { return by_token ? c.T : g.routes.rows; };
   const Tensor a = normal({rows(a_by_token), c.A}, type), b = normal({rows(b_by_token), c.B}, type);
   const Tensor out = at::full({c.E, c.A, c.B}, 77, a.options());
-  cuda::multiply_columns(cuda::element_of(a), rows_of(g, c, a, a_by_token), rows_of(g, c, b, b_by_token),
-                         g.device_offsets(), c.E, out.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
+  k.products.multiply_columns(cuda::element_of(a), rows_of(g, c, a, a_by_token), rows_of(g, c, b, b_by_token),
+                              g.device_offsets(), c.E, out.mutable_data_ptr(),
+                              c10::cuda::getCurrentCUDAStream());
   const Tensor wide_a = wide_rows(g, c, a, a_by_token), wide_b = wide_rows(g, c, b, b_by_token),
                got = out.cpu();
   for (int64_t e = 0; e < c.E; ++e) {
     const auto part = [&](const Tensor& wide) { return wide.narrow(0, g.first(e), g.count(e)); };
     EXPECT_TRUE(close_to(got[e], part(wide_a).t().mm(part(wide_b)), test::tolerance(type, g.count(e))))
-        << c.name << " " << type << a_by_token << b_by_token << " expert " << e;
+        << k.name << ": " << c.name << " " << type << a_by_token << b_by_token << " expert " << e;
+  }
+}
+
+// Calls f for each kernel that this GPU runs, and each case.
+template <class F>
+void for_kernels(const F& f) {
+  for (const Kernel& k : kKernels) {
+    for (const Case& c : kCases) {
+      if (k.runs_here()) f(k, c);
+    }
   }
 }
 
 TEST(GatheredProductsCuda, RowsTimesTheirExpertsMatrices) {
   MOELAB_NEEDS_CUDA();
-  for (const Case& c : kCases) {
-    check_rows(c, at::kBFloat16, true, true);
-    check_rows(c, at::kBFloat16, true, false);
-    check_rows(c, at::kHalf, false, true);
-    check_rows(c, at::kHalf, false, false);
-  }
+  for_kernels([](const Kernel& k, const Case& c) {
+    check_rows(k, c, at::kBFloat16, true, true);
+    check_rows(k, c, at::kBFloat16, true, false);
+    check_rows(k, c, at::kHalf, false, true);
+    check_rows(k, c, at::kHalf, false, false);
+  });
 }
 
 TEST(GatheredProductsCuda, ColumnsOverAnExpertsRows) {
   MOELAB_NEEDS_CUDA();
-  for (const Case& c : kCases) {
-    check_columns(c, at::kBFloat16, true, false);
-    check_columns(c, at::kHalf, false, true);
-  }
+  for_kernels([](const Kernel& k, const Case& c) {
+    check_columns(k, c, at::kBFloat16, true, false);
+    check_columns(k, c, at::kHalf, false, true);
+  });
 }
 
 }  // namespace

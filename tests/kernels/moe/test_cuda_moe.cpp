@@ -156,9 +156,11 @@ TEST(ExpertBlockCuda, IsTheCpus) {
 TEST(ExpertBlockCuda, WithProductsThatGatherRowsIsTheCpus) {
   MOELAB_NEEDS_CUDA();
   const size_t before = expert_products.chosen();
-  expert_products.choose(expert_products.index_of("gathered"));
-  for (const test::MoeCase& c : test::cases_for(test::Use::test, test::moe_cases())) {
-    if (c.capacity_factor == 0 && c.tokens() * c.D < 10'000) expect_the_cpus_block(c, at::kBFloat16);
+  for (const char* const variant : {"gathered", "hopper"}) {
+    expert_products.choose(expert_products.index_of(variant));
+    for (const test::MoeCase& c : test::cases_for(test::Use::test, test::moe_cases())) {
+      if (c.capacity_factor == 0 && c.tokens() * c.D < 10'000) expect_the_cpus_block(c, at::kBFloat16);
+    }
   }
   expert_products.choose(before);
 }
