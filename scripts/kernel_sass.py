@@ -147,7 +147,8 @@ def page(kernels: list[Kernel], command: str) -> str:
              "template takes 16 bytes at a time must have loads of 128 bits. One that multiplies on tensor cores must have their "
              f"instructions ({', '.join(f'{word}: {what}' for word, what in TENSOR_CORE.items())}): {', '.join(NEEDED)}, with at least "
              f"{LEAST_PRODUCTS} products for each load of fragments, or in a file for Hopper alone {', '.join(NEEDED_ON_HOPPER)}, with "
-             f"at least {LEAST_IN_FLIGHT} products for each fence or wait. None may use local memory, or call a function in a loop without a reason given here.", "",
+             f"at least {LEAST_IN_FLIGHT} products for each fence or wait. None may use local memory, or call a function in a loop without "
+             "a reason given here.", "",
              f"Read were {len(kernels)} kernels, each for an architecture; {wrong} do not keep to that. "
              f"Commit {commit_of_sources(ROOT)}; made by", "",
              "```", command, "```", "",
