@@ -35,7 +35,7 @@ LINE = re.compile(r"\.text\.(?P<kernel>[\w$]+):|(?P<label>[.$][\w$.]+):|"
 TAKES_16_BYTES = re.compile(r"<int4>|, [48]>")  # Word, or the last argument: elements of a Pack
 
 HOPPER_ALONE = "_sm90a.cu"  # ends a file's name
-MULTIPLIES = ("rows_kernel<", "columns_kernel<")  # gathered_products.cu and gathered_products_sm90a.cu
+MULTIPLIES = ("rows_kernel<", "gated_rows_kernel<", "columns_kernel<")  # gathered_products.cu and gathered_products_sm90a.cu
 # The machine code's names of instructions for tensor cores, and what they do.
 TENSOR_CORE = {"HMMA": "products", "LDSM": "loads of fragments", "LDGSTS": "copies to shared memory",
                "HGMMA": "products of a warpgroup", "WARPGROUP": "fences and waits for them"}

@@ -23,18 +23,18 @@ UNITS = {"bytes": "bytes", "bf16": "operations in bf16"}
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Work of the layer. `planned`: what would be left with the paths that the page names; None: the same. `copies`: for products
-    that need rows in the experts' order."""
+    """Work of the layer. `planned`: what would be left with the paths that the page names; None: the same. `spared_by`: variants of
+    the products that do without it, or do it on the way."""
     name: str
     kind: str  # of UNITS
     work: str  # in the terms of SHAPE, and R = T k rows
     operator: str | None = None  # of the counted traffic
     planned: str | None = None
-    copies: bool = False
+    spared_by: tuple[str, ...] = ()
 
     def today(self, gpu: dict) -> str:
         """The work that a GPU has."""
-        return "0" if self.copies and gpu["products"] != "grouped" else self.work
+        return "0" if gpu["products"] in self.spared_by else self.work
 
 
 STAGES = [
@@ -45,9 +45,10 @@ STAGES = [
     Stage("router, gradient of logits", "bytes", "8*T*E + 8*T*k", "router_backward"),
     Stage("routes grouped by expert", "bytes", "8*R", "dropless_routes"),
     Stage("routes in the order of rows, twice", "bytes", "2*8*R", "invert_routes"),
-    Stage("rows gathered: x, its gradient's, x again", "bytes", "3*2*(R*d + R*d)", "gather_rows", planned="0", copies=True),
+    Stage("rows gathered: x, its gradient's, x again", "bytes", "3*2*(R*d + R*d)", "gather_rows", planned="0",
+          spared_by=("gathered", "hopper")),
     Stage("up and gate projection", "bf16", "4*R*d*F"),
-    Stage("SwiGLU", "bytes", "2*(2*R*F + R*F)", "swiglu", planned="0"),
+    Stage("SwiGLU", "bytes", "2*(2*R*F + R*F)", "swiglu", planned="0", spared_by=("hopper",)),
     Stage("down projection", "bf16", "2*R*d*F"),
     Stage("rows combined", "bytes", "2*(R*d + T*d) + 8*R", "combine_rows"),
     Stage("gradient of the activation", "bf16", "2*R*d*F"),
@@ -99,9 +100,10 @@ def page(counted: dict[str, dict]) -> str:
              "Launches, waits, and instructions that are slower than memory are not in it. Made by "
              f"`scripts/kernel_times.py results/kernel-times.md` from counts of commit {commits}.", "",
              f"The experts' products are taken to be our own kernels, which take rows from where they lie: `gathered` on {of('gathered')}, "
-             f"`hopper` on {of('hopper')}. No GPU has run them here. A GPU uses them only if it finds them right and fastest; otherwise "
-             "it copies rows in the experts' order for LibTorch's products. Planned, and not written yet: SwiGLU and its gradient inside "
-             "the products beside them.", "",
+             f"`hopper`, which computes SwiGLU beside the up-projection, on {of('hopper')}. No GPU has run "
+             "them here. A GPU uses them only if it finds them right and fastest; otherwise "
+             "it copies rows in the experts' order for LibTorch's products. Planned, and not written yet: SwiGLU's gradient "
+             "inside the product before it, and both on other GPUs than Hopper.", "",
              "| GPU | today | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, stages in found.items():
         cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]

@@ -23,7 +23,8 @@ constexpr int kLineChunks = 8, kLineElements = 64, kLineBytes = 128, kLinesOfBlo
 
 // A thread's part of a product's 64 x 256 sums. Thread 32 w + 4 q + p has in [4 j] and [4 j + 1] columns 8 j
 // + 2 p and 8 j + 2 p + 1 of row 16 w + q, and in [4 j + 2] and [4 j + 3] those of row 16 w + q + 8.
-using GroupSums = float[kGroupRows * kGroupColumns / kGroupThreads];
+constexpr int kGroupSums = kGroupRows * kGroupColumns / kGroupThreads;
+using GroupSums = float[kGroupSums];
 
 // Describes a factor from `first` on: chunk 0, 2, 4 or 6 of a block's first line. In lines of rows, blocks
 // follow one another. In lines of terms (`transposed`) they do, too, and each 64 rows have 64 lines.

@@ -72,6 +72,13 @@ struct CudaSteps : PlannedCall {
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   }
 
+  void gated_rows(const Tensor& h_R2F, const Tensor& act_RF) const {
+    cuda::multiply_gated_rows(element, grouped({x, true}), words_of(w13), offsets.const_data_ptr<int32_t>(),
+                              E, R, F, h_R2F.defined() ? h_R2F.mutable_data_ptr() : nullptr,
+                              act_RF.mutable_data_ptr(), stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
   void swiglu_backward(const Tensor& h_R2F, const Tensor& act_RF, const Tensor& dscale_R,
                        const Tensor& dweights_TK) const {
     cuda::swiglu_backward(element, h_R2F.mutable_data_ptr(), act_RF.mutable_data_ptr(), route(),

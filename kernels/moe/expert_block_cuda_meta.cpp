@@ -19,6 +19,7 @@ struct MetaSteps : PlannedCall {
   Tensor copied_rows(const Tensor&) const { return allocate({R, D}, x.options(), Kind::capacity_buffers); }
   Tensor combine(const Tensor& /*rows_RD*/, bool) const { return at::empty_like(x); }
   void swiglu(const Tensor&, const Tensor&) const {}
+  void gated_rows(const Tensor&, const Tensor&) const {}
   void swiglu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&) const {}
 
   Tensor rows_by_expert(const Rows& rows, Fp8Format format, const Tensor& matrix_EIO, Kind kind) const {

@@ -61,6 +61,9 @@ struct PlannedCall {
 //   columns_by_expert(rows of A columns, rows of B columns): for each expert the transpose of its rows of a,
 //     which are gradients, times its rows of b, (E, A, B); zeros for an expert without rows
 //   swiglu(h_R2F, act_RF)
+//   gated_rows(h_R2F, act_RF): the up-projection of x with SwiGLU behind it, if products are `hopper`; h may
+//   be
+//     undefined
 //   swiglu_backward(h_R2F, act_RF, dscale_R, dweights_TK): act is dA' and becomes the scaled activation; h
 //     becomes its gradient
 //   combine(rows_RD, weighted): the sum of each token's rows, (T, D)
@@ -77,9 +80,15 @@ at::Tensor pre_activation(const Steps& s) {
 
 template <class Steps>
 Outputs run_forward(const Steps& s, bool keep) {
-  const at::Tensor h = pre_activation(s),
-                   act = s.allocate({s.R, s.F}, s.x.options(), Kind::activation_experts);
-  s.swiglu(h, act);
+  const auto of_experts = [&](int64_t columns) {
+    return s.allocate({s.R, columns}, s.x.options(), Kind::activation_experts);
+  };
+  const bool fused = s.products == ExpertProducts::hopper;
+  const at::Tensor h = !fused ? pre_activation(s)
+                       : keep ? of_experts(2 * s.F)
+                              : at::Tensor(),
+                   act = of_experts(s.F);
+  fused ? s.gated_rows(h, act) : s.swiglu(h, act);
   const at::Tensor y =
       s.combine(s.rows_by_expert({act}, Fp8Format::e4m3, s.w2.transpose(1, 2), Kind::capacity_buffers), true);
   return {y, keep ? h : at::empty({0}, s.x.options())};

@@ -3,6 +3,7 @@
 #include "kernels/device/pack.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/moe/expert_rows.h"
+#include "kernels/moe/swiglu.cuh"
 
 namespace moelab::cuda {
 namespace {
@@ -52,14 +53,6 @@ __global__ void combine_kernel(const T* __restrict__ from, const int32_t* __rest
   }
 }
 
-// 1 / (1 + exp(-x)). For a T of 16 bits it uses the hardware's approximate exponential and quotient: their
-// errors are far smaller than those of rounding to T.
-template <class T>
-__device__ float sigmoid(float x) {
-  if constexpr (sizeof(T) == 2) return __fdividef(1, 1 + __expf(-x));
-  return 1 / (1 + expf(-x));
-}
-
 template <class T, int N>
 __global__ void swiglu_kernel(T* h, const int32_t* route, int64_t rows, int64_t F, T* __restrict__ a) {
   using Elements = Pack<T, N>;
@@ -73,10 +66,7 @@ __global__ void swiglu_kernel(T* h, const int32_t* route, int64_t rows, int64_t 
       }
       const Elements g = Elements::read(gate), u = Elements::read(up);
       Elements activation;
-      for (int i = 0; i < N; ++i) {
-        const float x = to_float(g.of[i]);
-        activation.of[i] = from_float<T>(x * sigmoid<T>(x) * to_float(u.of[i]));
-      }
+      for (int i = 0; i < N; ++i) activation.of[i] = swiglu_of(g.of[i], u.of[i]);
       activation.write(out);
     }
   }

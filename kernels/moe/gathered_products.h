@@ -39,4 +39,11 @@ extern const GatheredProducts warp_products;
 // By wgmma, for compute capability 9.0 alone.
 extern const GatheredProducts hopper_products;
 
+// As hopper_products' multiply_rows by transposed matrices w13 (E, 2 F, D), with SwiGLU behind it: h (R, 2 F)
+// = [gate | up], which is not written if null, and act (R, F) = silu(gate) * up. They have the bits that the
+// product and expert_rows.h's swiglu have. F is a multiple of 8. Rows of no expert are not written.
+void multiply_gated_rows(Element element, const GroupedRows& x, const void* w13_E2FD,
+                         const int32_t* offsets_E1, int64_t experts, int64_t rows, int64_t F, void* h_R2F,
+                         void* act_RF, cudaStream_t stream);
+
 }  // namespace moelab::cuda

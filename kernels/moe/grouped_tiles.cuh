@@ -47,7 +47,9 @@ template <class T, class Stage>
 struct LinesOfTile {
   static constexpr bool transposed = false;
 
-  __device__ LinesOfTile(const Lines<T>& lines, Range of_tile, Range of_terms)
+  // `lines`: a Lines<T>, or what is derived from it with keys of its own.
+  template <class Source>
+  __device__ LinesOfTile(const Source& lines, Range of_tile, Range of_terms)
       : lines_(lines.data), terms_(of_terms.end) {
     for (int i = 0; i < kCopies; ++i) {
       const int64_t line = of_tile.first + line_of(i);

@@ -122,6 +122,34 @@ void check_columns(const Kernel& k, const Case& c, at::ScalarType type, bool a_b
   }
 }
 
+// Of an up-projection, gates and what belongs to them, both of c.B columns.
+void check_gated_rows(const Case& c, at::ScalarType type) {
+  const Grouped g(c);
+  const int64_t R = g.routes.rows;
+  const Tensor x = normal({c.T, c.A}, type), w13 = normal({c.E, 2 * c.B, c.A}, type);
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto filled = [&](int64_t columns) { return at::full({R, columns}, 77, x.options()); };
+  const Tensor product = filled(2 * c.B), h = filled(2 * c.B), act = filled(c.B), alone = filled(c.B);
+  const cuda::GroupedRows rows = rows_of(g, c, x, true);
+  cuda::hopper_products.multiply_rows(cuda::element_of(x), rows, w13.const_data_ptr(), true,
+                                      g.device_offsets(), c.E, R, 2 * c.B, product.mutable_data_ptr(),
+                                      stream);
+  const auto multiply = [&](void* to_h, const Tensor& to) {
+    cuda::multiply_gated_rows(cuda::element_of(x), rows, w13.const_data_ptr(), g.device_offsets(), c.E, R,
+                              c.B, to_h, to.mutable_data_ptr(), stream);
+  };
+  multiply(h.mutable_data_ptr(), act);
+  multiply(nullptr, alone);
+  EXPECT_TRUE(bitwise_equal(h.cpu(), product.cpu())) << c.name << " " << type;
+  EXPECT_TRUE(bitwise_equal(alone.cpu(), act.cpu())) << c.name << " " << type << ": h is not kept";
+  const Tensor wide = product.cpu().to(at::kDouble).narrow(0, 0, g.used());
+  const Tensor want = at::silu(wide.slice(1, 0, c.B)) * wide.slice(1, c.B);
+  EXPECT_TRUE(close_to(act.cpu().narrow(0, 0, g.used()), want, test::tolerance(type, 1)))
+      << c.name << " " << type;
+  const Tensor rest = act.cpu().slice(0, g.used());
+  EXPECT_TRUE(bitwise_equal(rest, at::full_like(rest, 77))) << c.name << " " << type;
+}
+
 // Calls f for each kernel that this GPU runs, and each case.
 template <class F>
 void for_kernels(const F& f) {
@@ -148,6 +176,15 @@ TEST(GatheredProductsCuda, ColumnsOverAnExpertsRows) {
     check_columns(k, c, at::kBFloat16, true, false);
     check_columns(k, c, at::kHalf, false, true);
   });
+}
+
+TEST(GatheredProductsCuda, AnUpProjectionWithItsActivation) {
+  MOELAB_NEEDS_CUDA();
+  if (compute_capability(kGpu) != 90) GTEST_SKIP() << "a kernel for compute capability 9.0";
+  for (const Case& c : kCases) {
+    check_gated_rows(c, at::kBFloat16);
+    check_gated_rows(c, at::kHalf);
+  }
 }
 
 }  // namespace
