@@ -61,9 +61,8 @@ struct PlannedCall {
 //   columns_by_expert(rows of A columns, rows of B columns): for each expert the transpose of its rows of a,
 //     which are gradients, times its rows of b, (E, A, B); zeros for an expert without rows
 //   swiglu(h_R2F, act_RF)
-//   gated_rows(h_R2F, act_RF): the up-projection of x with SwiGLU behind it, if products are `hopper`; h may
-//   be
-//     undefined
+//   gated_rows(h_R2F, act_RF): the up-projection of x and SwiGLU at once, if products are `hopper`; h may
+//     be undefined
 //   swiglu_backward(h_R2F, act_RF, dscale_R, dweights_TK): act is dA' and becomes the scaled activation; h
 //     becomes its gradient
 //   combine(rows_RD, weighted): the sum of each token's rows, (T, D)
