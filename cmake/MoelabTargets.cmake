@@ -8,9 +8,9 @@
 # moelab_bench(NAME source DEPS target…): a program that measures, in bin/ of the build.
 #
 # Sources tell by their names which build they belong to, instead of by #ifdef: NAME.cu and NAME_cuda.cpp are compiled
-# when CUDA is built, NAME_no_cuda.cpp when it is not, all others always. NAME_sm90a.cu is compiled for that architecture
-# alone, whatever the build's are. A function that every build needs and only CUDA
-# has something to do for is defined in both NAME_cuda.cpp and NAME_no_cuda.cpp.
+# when CUDA is built, NAME_no_cuda.cpp when it is not, all others always. NAME_sm90a.cu is compiled for sm_90a alone, whatever
+# the build's architectures are. A function that every build needs and only CUDA has something to do for is defined in both
+# NAME_cuda.cpp and NAME_no_cuda.cpp.
 # All targets that include LibTorch share one precompiled header, built once (it is 700 MB).
 function(moelab_compile_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
@@ -24,8 +24,8 @@ function(moelab_compile_options target)
   endif()
 endfunction()
 
-# Sets `sources` to this folder's sources for this build, but for the NAME_cuda.cpp files, which are in `cuda_sources`, and the
-# NAME_sm90a.cu files, which are in `hopper_sources`.
+# Sets `sources` to this folder's sources for this build. NAME_cuda.cpp files are in `cuda_sources` instead, and NAME_sm90a.cu
+# files in `hopper_sources`.
 function(moelab_sources)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB cuda_sources CONFIGURE_DEPENDS *_cuda.cpp)

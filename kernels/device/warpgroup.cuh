@@ -6,9 +6,9 @@
 
 #include "kernels/device/tensor_core.cuh"
 
-// Hopper's products of a warpgroup, 128 threads whose first is a multiple of 128: machine code for sm_90a
-// alone. Both factors lie in shared memory, and the products run while the threads go on. All 128 threads
-// make each of these calls but show_copies together.
+// Hopper's matrix products, wgmma. A warpgroup computes them: 128 threads, the first a multiple of 128. Only
+// sm_90a has the instructions. Both factors lie in shared memory, and the products run while the threads go
+// on. All 128 threads make each of these calls together, except show_copies.
 //
 // A factor in shared memory is made of lines of 128 bytes, each of eight chunks of 16 bytes. Eight lines are
 // a block of 1024 bytes at a multiple of as many. Chunk c of line l is at place (c ^ l % 8) of its line. As

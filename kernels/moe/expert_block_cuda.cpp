@@ -15,8 +15,8 @@
 
 // The CUDA side of the operators of kernels/moe/expert_block.h. If all experts have equally many rows (by
 // capacity, unless that is T and R = E T, which ragged groups can have too), the host does not wait for the
-// device. Otherwise products over experts are the chosen ones (kernels/moe/grouped_products.h), of which only
-// one per expert, as in fp8, make the host wait: once, for the offsets.
+// device. Otherwise the products are those of the chosen variant (kernels/moe/grouped_products.h). Only one
+// product an expert, as in fp8, makes the host wait: once, for the offsets.
 // Axes: T tokens, D width, K routes a token, E experts, F expert width, R rows grouped by expert.
 namespace moelab {
 namespace {

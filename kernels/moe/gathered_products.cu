@@ -3,8 +3,8 @@
 
 // A block computes a tile of 128 x 128 results, and each of its four warps 64 x 64 of them. Of both factors
 // it copies 32 terms at a time to shared memory, a stage; while one stage is multiplied, two more are under
-// way. Shared memory is in chunks of 16 bytes, whose places make what eight lanes read or write together lie
-// in all banks.
+// way. Shared memory is in chunks of 16 bytes. They are placed so that eight lanes that read or write
+// together use all banks.
 namespace moelab::cuda {
 namespace {
 
@@ -84,7 +84,7 @@ __device__ void write_tile(const WarpSums& sums, T* to, Range rows, Range column
   }
 }
 
-// Writes the block's tile, whose factors are a and b.
+// Multiplies a by b, the tile's factors, and writes the results.
 template <class T, class A, class B>
 __device__ void multiply_tile(const Lines<T>& a_lines, const Lines<T>& b_lines, Range rows, Range columns,
                               Range terms, T* to, int64_t width) {
@@ -105,7 +105,7 @@ __device__ void multiply_tile(const Lines<T>& a_lines, const Lines<T>& b_lines, 
   for (int stage = 0; stage < kStages - 1; ++stage) copy(stage);
   for (int stage = 0; stage < count; ++stage) {
     wait_for_copies<kStages - 2>();
-    __syncthreads();  // the stage is there, and all have read the one before, whose place is free
+    __syncthreads();  // the stage has come, and no thread reads the one before any more
     copy(stage + kStages - 1);
     if (has_results) multiply_stage<T, A, B>(stages[stage % kStages][0], stages[stage % kStages][1], sums);
   }

@@ -7,8 +7,8 @@
 
 // A block computes a tile of 128 x 256 results, and each of its two warpgroups 64 x 256 of them. Of both
 // factors all threads copy 64 terms at a time to shared memory, a stage, in the layouts that warpgroup.cuh
-// describes. There is room for four stages: while one is multiplied, the next two are copied. The fourth is
-// the one before, whose products may still run: both warpgroups have waited for them when its place is taken.
+// describes. There is room for four stages. While one is multiplied, the next two are copied. Products of the
+// one before may still run: its place is taken only when both warpgroups have waited for them.
 namespace moelab::cuda {
 namespace {
 
@@ -117,7 +117,7 @@ __device__ void write_gated_tile(const GroupSums& sums, T* h, T* act, Range rows
   });
 }
 
-// Computes the block's tile, whose factors are a and b, and calls write(its sums).
+// Multiplies a by b, the tile's factors, and calls write(sums).
 template <class T, class A, class B, class LinesB, class Write>
 __device__ void multiply_tile(const Lines<T>& a_lines, const LinesB& b_lines, Range rows, Range columns,
                               Range terms, const Write& write) {
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
       [&, &rows = rows](const GroupSums& sums) { write_tile(sums, out, rows, tile, columns); });
 }
 
-// Lines of a matrix (2 F, D), its gates and then what belongs to them, for tiles that have half of each.
+// Lines of a matrix (2 F, D): F gates, then F that they are multiplied by. A tile has 128 of each.
 template <class T>
 struct GatedLines : Lines<T> {
   int64_t F;

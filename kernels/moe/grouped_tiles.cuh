@@ -7,11 +7,11 @@
 
 // What kernels of products over experts share: which rows a tile has, where they lie, and how a block's
 // threads copy both factors of a tile to shared memory, a stage of terms at a time. Both have chunks of 16
-// bytes. A Stage says of a factor
-//   kTile, kTerms          how many of the tile's rows or columns it has, and how many terms a stage
-//   kThreads               of the block
-//   of_tile(line, chunk)   where a chunk goes, if lines are the tile's rows or columns, with terms side by
-//   side of_terms(line, chunk)  the same if lines are terms
+// bytes. A Stage says of a factor:
+//   kTile, kTerms           how many of the tile's rows or columns it has, and how many terms a stage
+//   kThreads                threads of the block
+//   of_tile(line, chunk)    where a chunk goes if lines are the tile's rows or columns
+//   of_terms(line, chunk)   where a chunk goes if lines are terms
 namespace moelab::cuda {
 
 constexpr int kChunk = 8;  // elements
