@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What the emulated GPU would notice: every barrier and fence of the kernels, and every wait of the copies, is left out once.
+"""What the tests would notice: every barrier and fence of the kernels, and every wait of the copies, is left out once.
 
-Each of these mutants is compiled and linked with the objects of a build, and the build's tests of the emulator
-(tests/emulator) run on it until one fails. A mutant that no test fails on survives; scripts/kernel_mutants.yaml says why it
-may. Exit code 1: one survives that has no reason there, or one with a reason is noticed.
+Each of these mutants is compiled and linked with the objects of a build, and the build's tests of the emulated GPU
+(tests/emulator) run on it until one fails; for copies those of the CPU, too, where ranks are. A mutant that no test fails on
+survives; scripts/kernel_mutants.yaml says why it may. Exit code 1: one survives that has no reason there, or one with a reason is noticed.
 
 examples: scripts/kernel_mutants.py --build build/ci --store results/kernel-mutants.jsonl
           scripts/kernel_mutants.py --build build/ci --only adamw_compact
@@ -179,7 +179,8 @@ def try_copy(build: Build, mutant: Mutant) -> str | None:
     prefix = "test_streams_emulated_"
     tests = [name for name in build.tests if name.startswith(prefix)]
     own = [name for name in tests if name.removeprefix(prefix) in mutant.file]
-    for test in [*own, *(name for name in tests if name not in own)]:
+    on_the_cpu = [name for name in (f"test_{pathlib.Path(mutant.file).parent.name}", "test_step") if name in build.tests]
+    for test in dict.fromkeys([*own, *tests, *on_the_cpu]):
         program = pathlib.Path(build.tests[test]["command"][0]).name
         # with all their seeds only those of the file's own folder: captured steps take minutes
         if (failed := build.run(test, build.link(program, [made]), one_seed=bool(own) and test not in own)) is not None:
@@ -199,15 +200,29 @@ def reasons() -> dict[str, str]:
             for entry in yaml.safe_load((ROOT / "scripts/kernel_mutants.yaml").read_text(encoding="utf-8"))}
 
 
+def all_mutants() -> dict[str, Mutant]:
+    """By file, statement and which of the file's statements of these words it is."""
+    kernels = [mutant for path in sorted([*ROOT.glob("kernels/*/*.cu"), *ROOT.glob("kernels/*/*.cuh")])
+               for mutant in mutants_of(str(path.relative_to(ROOT)), KERNEL_STATEMENT)]
+    copies = [mutant for file in COPY_SOURCES for mutant in mutants_of(file, COPY_STATEMENT)]
+    seen, found = {}, {}
+    for mutant in [*kernels, *copies]:
+        key = f"{mutant.file} {mutant.text}"
+        seen[key] = seen.get(key, 0) + 1
+        found[f"{key} {seen[key]}"] = mutant
+    return found
+
+
 def page(records: list[dict]) -> str:
-    """The last run of the records as a page."""
-    last = {record["mutant"]: record for record in records}.values()
+    """The last run of each mutant that the sources still have, as a page."""
+    there = all_mutants()
+    last = {record["mutant"]: record for record in records if record["mutant"] in there}.values()
     survivors = [record for record in last if record["noticed_by"] is None]
     commands = dict.fromkeys(shlex.join(["scripts/kernel_mutants.py", *record["command"][1:]]) for record in last)
     commits = sorted({record["commit"] for record in last})
     lines = ["# What the emulated GPU notices", "",
              f"Barriers and fences order memory, waits order streams. Each mutant is the code without one of them. Of {len(last)} "
-             f"mutants the tests of the emulated GPU notice {len(last) - len(survivors)}. Commit {', '.join(commits)}; made by", "",
+             f"mutants the tests notice {len(last) - len(survivors)}. Commit {', '.join(commits)}; made by", "",
              "```", *commands, "```", "",
              "| file | what is left out | noticed by |", "| --- | --- | --- |"]
     for record in last:
@@ -226,16 +241,9 @@ def main() -> None:
     if arguments.page:
         write_page(arguments.page)
         return
-    kernels = [mutant for path in sorted([*ROOT.glob("kernels/*/*.cu"), *ROOT.glob("kernels/*/*.cuh")])
-               for mutant in mutants_of(str(path.relative_to(ROOT)), KERNEL_STATEMENT)]
-    copies = [mutant for file in COPY_SOURCES for mutant in mutants_of(file, COPY_STATEMENT)]
-    known, seen, wrong = reasons(), {}, []
-    build, sources, names = Build(arguments.build.resolve()), commit_of_sources(ROOT), []
-    for mutant in [*kernels, *copies]:
-        key = f"{mutant.file} {mutant.text}"
-        seen[key] = seen.get(key, 0) + 1
-        names.append(f"{key} {seen[key]}")
-    tried = [(mutant, name) for mutant, name in zip([*kernels, *copies], names) if arguments.only in mutant.name]
+    known, wrong = reasons(), []
+    build, sources = Build(arguments.build.resolve()), commit_of_sources(ROOT)
+    tried = [(mutant, name) for name, mutant in all_mutants().items() if arguments.only in mutant.name]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         results = pool.map(lambda one: noticed_by(build, one[0]), tried)
         for (mutant, name), noticed in zip(tried, results):

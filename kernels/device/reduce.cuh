@@ -2,7 +2,7 @@
 #include <cstdint>
 
 // Sums and maxima over the threads of a block, in a fixed order; every thread gets the result. All threads of
-// the block must call them; their number is a multiple of 32, at most 1024.
+// the block must call them, as at a barrier; their number is a multiple of 32, at most 1024.
 namespace moelab::cuda {
 
 template <class T, class Combine>

@@ -22,10 +22,6 @@ class CopyStream {
 
   // Later copies start once what is queued on the current stream now is done.
   void follow();
-  // Later copies start once `mark`, of another stream, is reached.
-  struct Event;
-  using Mark = std::shared_ptr<Event>;
-  void follow(const Mark& mark);
   // Host memory has to be pinned (host_memory()); otherwise the calling thread waits.
   void copy(void* to, const void* from, int64_t bytes);
   // As above for tensors, whose types may differ.
@@ -37,6 +33,8 @@ class CopyStream {
   void keep(const at::Tensor& tensor);
 
   // A point in the order of the copies, after all that were started before it. Null except on CUDA.
+  struct Event;
+  using Mark = std::shared_ptr<Event>;
   Mark mark();
   // What is queued on the current stream from now on waits for that point.
   void wait(const Mark& mark);

@@ -33,10 +33,6 @@ void CopyStream::follow() {
   now.block(stream_->copies);
 }
 
-void CopyStream::follow(const Mark& mark) {
-  if (mark) mark->event.block(stream_->copies);
-}
-
 void CopyStream::copy(void* to, const void* from, int64_t bytes) {
   if (device_.is_cpu()) std::memcpy(to, from, static_cast<size_t>(bytes));
   if (!stream_) return;

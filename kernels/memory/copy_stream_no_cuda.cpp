@@ -13,7 +13,6 @@ CopyStream::CopyStream(c10::Device device) : device_(device) {}
 CopyStream::~CopyStream() = default;
 CopyStream::CopyStream(CopyStream&&) noexcept = default;
 void CopyStream::follow() {}
-void CopyStream::follow(const Mark&) {}
 void CopyStream::copy(void* to, const void* from, int64_t bytes) {
   if (device_.is_cpu()) std::memcpy(to, from, static_cast<size_t>(bytes));
 }

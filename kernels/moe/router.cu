@@ -149,13 +149,12 @@ __device__ void sum_chunk(const RouterScores& s, const RouterShape& shape, const
       if (ids[k] >= 0) atomicAdd(&routes[ids[k]], 1);  // integers: the same in any order
     }
   }
-  z = block_sum(z);
+  z = block_sum(z);  // and a barrier: all have counted
   tokens = block_sum(tokens);
   if (threadIdx.x == 0) {
     sums.z[chunk] = z;
     sums.tokens[chunk] = tokens;
   }
-  __syncthreads();  // all have counted
   for (int64_t e = threadIdx.x; e < shape.E; e += kThreads) {
     double scores = 0;
     for (int64_t t = begin; t < end; ++t) {

@@ -65,8 +65,7 @@ class HostTensor : public OffloadedTensor {
     CopyStream& sends = slab_->sends();
     sends.follow();
     copy_bytes(sends, bytes_, dense, slab_->waits());
-    sent_ = sends.mark();
-    slab_->hold(dense, [&sends, sent = sent_] { sends.wait(sent); });
+    slab_->hold(dense, [&sends, sent = sends.mark()] { sends.wait(sent); });
   }
   ~HostTensor() override {
     finish();  // waits for a copy that was fetched but not read
@@ -76,8 +75,8 @@ class HostTensor : public OffloadedTensor {
 
  private:
   void start(const at::Tensor& to) override {
-    slab_->fetches().follow();  // `to` may be memory that was in use until now
-    slab_->fetches().follow(sent_);
+    // behind the last use of `to`, and behind all that was sent: FetchAhead::want has let that go
+    slab_->fetches().follow();
     copy_bytes(slab_->fetches(), to, bytes_, slab_->waits());
     there_ = slab_->fetches().mark();
   }
@@ -85,7 +84,7 @@ class HostTensor : public OffloadedTensor {
 
   std::shared_ptr<HostSlab> slab_;
   at::Tensor bytes_;
-  CopyStream::Mark sent_, there_;
+  CopyStream::Mark there_;
 };
 
 }  // namespace

@@ -40,8 +40,9 @@ class NvmeFile : public FetchAhead {
     const int64_t offset = region_.take(bytes);
     ledger_.charge(static_cast<size_t>(region_.padded(bytes)), kind);
     try {
-      const std::shared_future<void> written =
-          run([this, dense, offset, bytes] { file_->write(offset, dense.const_data_ptr(), bytes); });
+      const std::shared_future<void> written = run([this, from = dense.const_data_ptr(), offset, bytes] {
+        file_->write(offset, from, bytes);  // hold() keeps the memory
+      });
       // a failure is thrown by the next task that is posted
       hold(dense, [this, written] {
         if (!written.valid()) return;

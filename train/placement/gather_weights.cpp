@@ -62,10 +62,7 @@ GatheredWeights::GatheredWeights(const Settings& settings, c10::Device device, C
     offload_pool_ = make_offload_pool(home_, settings.placement, copies_);
 }
 
-GatheredWeights::~GatheredWeights() {
-  for (Block& block : blocks_) block.fetching.reset();  // waits
-  copies_.join();                                       // before the copies' destinations are reused
-}
+GatheredWeights::~GatheredWeights() { release_all(); }
 
 int64_t GatheredWeights::layer_of(OuterWeight weight) const {
   const auto layers = static_cast<int64_t>(blocks_.size()) - 2;

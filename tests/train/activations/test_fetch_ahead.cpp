@@ -197,6 +197,17 @@ TEST(FetchAhead, FourTensorsAreOnTheirWayAndTheLastBlockStays) {
   EXPECT_EQ(held_while_storing(at::kCPU, std::make_unique<HostStore>(at::kCPU, false)), none);
 }
 
+// Nor do tensors stay that nobody reads, as when a step throws before its backward pass.
+TEST(FetchAhead, WhatIsDroppedUnreadLeavesTheDevice) {
+  install_allocators();
+  HostStore store(at::kCPU, true);
+  const int64_t before = cpu_ledger().allocated();
+  std::unique_ptr<StoredTensor> stored = store.store(at::empty({1024}));
+  EXPECT_GT(cpu_ledger().allocated(), before);
+  stored.reset();
+  EXPECT_EQ(cpu_ledger().allocated(), before);
+}
+
 // A tensor that stays has the same bytes, whatever its layout, and is not to be written to either.
 TEST(FetchAhead, WhatStaysIsTheTensorItself) {
   HostStore store(at::kCPU, true);
