@@ -206,6 +206,20 @@ TEST(DeviceHomesCuda, MemoryOfACopyIsNotUsedAgainBeforeIt) {
   EXPECT_TRUE(all(after, 3));
 }
 
+// What reads a copy's destination on the device after join() reads what was copied.
+TEST(DeviceHomesCuda, AJoinedCopyIsThere) {
+  MOELAB_NEEDS_CUDA();
+  const at::TensorOptions options = at::TensorOptions(c10::Device(c10::kCUDA, 0)).dtype(at::kFloat);
+  HostCopy copies(options.device());
+  const Tensor to = at::zeros({1 << 10}, options), host = copies.like(to, at::kFloat);
+  for (int i = 1; i < 10; ++i) {
+    host.fill_(i);
+    copies.start(host, to);
+    copies.join();
+    EXPECT_TRUE(to.cpu().eq(i).all().item<bool>()) << i;
+  }
+}
+
 // Memory that weights are on their way to is used again only behind their copies, when a step that throws
 // lets them go as well as when the run ends.
 TEST(DeviceHomesCuda, WeightsThatAreLetGoOnTheirWayOverwriteNothing) {

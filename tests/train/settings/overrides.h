@@ -23,8 +23,8 @@ inline const Overrides kSmallRun = {"model.vocab=61", "model.d_model=32",  "mode
                                     "model.heads=4",  "model.d_expert=48", "train.sequence=24",
                                     "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
 inline const Overrides kSmallGpuRun = {"model.vocab=64", "model.d_model=64",  "model.layers=3",
-                                       "model.heads=4",  "model.d_expert=64", "train.sequence=32",
-                                       "train.steps=8",  "optim.warmup=1",    "train.micro_batch=4"};
+                                       "model.heads=4",  "model.d_expert=64", "train.sequence=16",
+                                       "train.steps=8",  "optim.warmup=1",    "train.micro_batch=2"};
 
 inline std::string text_of(const Overrides& overrides) {
   std::string text;
