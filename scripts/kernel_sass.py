@@ -167,11 +167,13 @@ def main() -> None:
     parser.add_argument("--architecture", action="append", choices=ARCHITECTURES, help="may be given several times; default: all")
     parser.add_argument("--out", type=pathlib.Path, help="write the page to this file, too")
     arguments = parser.parse_args()
-    entries = [entry for entry in json.loads((arguments.build / "compile_commands.json").read_text()) if entry["file"].endswith(".cu")
-               and "/kernels/" in entry["file"] and "/bench/" not in entry["file"]
-               and (not arguments.only or pathlib.Path(entry["file"]).name in arguments.only)]
+    entries = {pathlib.Path(entry["file"]).name: entry for entry in json.loads((arguments.build / "compile_commands.json").read_text())
+               if entry["file"].endswith(".cu") and "/kernels/" in entry["file"] and "/bench/" not in entry["file"]}
+    if unknown := [name for name in arguments.only or [] if name not in entries]:
+        parser.error(f"--only {unknown[0]}: {arguments.build} compiles no such file; there are {', '.join(sorted(entries))}")
+    entries = [entries[name] for name in arguments.only or entries]
     if not entries:
-        parser.error(f"--build {arguments.build}: no such .cu file in its compile_commands.json")
+        parser.error(f"--build {arguments.build}: no .cu file in its compile_commands.json")
     tasks = [(entry, architecture) for entry in entries for architecture in arguments.architecture or ARCHITECTURES
              if architecture == "90a" or not entry["file"].endswith(HOPPER_ALONE)]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
