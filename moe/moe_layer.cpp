@@ -1,6 +1,7 @@
 #include "moe/moe_layer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <functional>
 

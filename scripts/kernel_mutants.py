@@ -5,8 +5,8 @@ Each of these mutants is compiled and linked with the objects of a build, and th
 (tests/emulator) run on it until one fails; for copies those of the CPU, too, where ranks are. A mutant that no test fails on
 survives; scripts/kernel_mutants.yaml says why it may. Exit code 1: one survives that has no reason there, or one with a reason is noticed.
 
-examples: scripts/kernel_mutants.py --build build/ci --store results/kernel-mutants.jsonl
-          scripts/kernel_mutants.py --build build/ci --only adamw_compact
+examples: scripts/kernel_mutants.py --build build/dev --store results/kernel-mutants.jsonl
+          scripts/kernel_mutants.py --build build/dev --only adamw_compact
           scripts/kernel_mutants.py --page results/kernel-mutants.jsonl
 """
 import argparse
@@ -233,7 +233,8 @@ def page(records: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/ci", help="a build folder with tests; default: build/ci")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/dev",
+                        help="a build folder with tests, its sources compiled one by one; default: build/dev")
     parser.add_argument("--only", default="", help="mutants whose file, line and statement have this in them")
     parser.add_argument("--store", type=pathlib.Path, help="file that records are added to; the .md beside it is made from it")
     parser.add_argument("--page", type=pathlib.Path, help="make the .md beside these records anew, and run nothing")

@@ -7,6 +7,7 @@
 // line of JSON: {"sent_ms": […], "ordered_ms": […], "gloo_ms": […]}, where `sent` is `ordered` up to the
 // addition. Results that differ are an error, not a time.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <chrono>

@@ -126,7 +126,7 @@ def test_all_tests_cover_avx2_as_well_where_the_cpu_has_more(run, flags, argumen
     done = run(flags, *arguments, script="test.sh")
     assert done.calls[0] == "setup"
     assert [call.split()[2] for call in done.calls if "--build" in call] == [f"build/{folder}" for folder in builds]
-    assert done.calls[-1] == " ".join(["ctest --test-dir build/ci --output-on-failure -j 1", *arguments, ""])
+    assert done.calls[-1] == " ".join(["ctest --test-dir build/ci --output-on-failure -j 2", *arguments, ""])
     assert done.returncode == 3  # ctest's
 
 

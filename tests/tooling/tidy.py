@@ -1,6 +1,6 @@
 """Runs clang-tidy on C++ sources, with the flags that a build compiles them with.
 
-usage: tidy.py [--build FOLDER] [--store PAGE.md] [FILE.cpp …]     (FOLDER: build/ci; no files: all that the build compiles)
+usage: tidy.py [--build FOLDER] [--store PAGE.md] [FILE.cpp …]     (FOLDER: build/dev; no files: all that the build compiles)
 
 .clang-tidy says what is checked. Most of a file's ten seconds go into LibTorch's headers, so files with the same flags are
 checked several in one translation unit, and in another those that define a name which one before them does. Files that the
@@ -149,12 +149,12 @@ def page(checked: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/ci")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/dev")
     parser.add_argument("--store", type=pathlib.Path)
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     arguments = parser.parse_args()
     if not (arguments.build / "compile_commands.json").exists():
-        parser.error(f"{arguments.build}/compile_commands.json does not exist: cmake --preset ci makes it")
+        parser.error(f"{arguments.build}/compile_commands.json does not exist: cmake --preset dev makes it")
     if arguments.store and arguments.files:
         parser.error("--store: the page is of all sources; give no files")
     sources = flags_of_sources(arguments.build)

@@ -1,6 +1,7 @@
 #include "train/optim/host_copy.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "kernels/memory/host_memory.h"
 #include "kernels/memory/ledger.h"

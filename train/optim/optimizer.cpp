@@ -1,6 +1,7 @@
 #include "train/optim/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <unordered_map>

@@ -1,6 +1,7 @@
 #include "train/step/reference_model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "kernels/memory/ledger.h"
 #include "train/checkpoint/huggingface/convert.h"

@@ -1,6 +1,7 @@
 #include "train/checkpoint/huggingface/weight_files.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "train/program/commands/run_model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 
