@@ -59,8 +59,12 @@ training that nobody disturbed. The goal is every call that can fail so. Refused
 """
 
 
+def goal_of_inputs(target: str) -> int:
+    return MANY_INPUTS if target in FUZZED_MOST else INPUTS
+
+
 def inputs_text(records: list[dict]) -> str:
-    rows = [[f"`{cell}`", store.sums(own)["inputs"], MANY_INPUTS if cell in FUZZED_MOST else INPUTS,
+    rows = [[f"`{cell}`", store.sums(own)["inputs"], goal_of_inputs(cell),
              sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Inputs
 

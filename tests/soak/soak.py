@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = ("kills", "disks", "inputs", "memory", "readers", "long", "streams", "races", "filled")
 KILLS_IN_A_PIECE = 10
 FAULTS_IN_A_PIECE = 10
-FUZZ_SECONDS = 60
+FUZZ_SECONDS = 300  # after half a minute of building
 FUZZ_TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in (ROOT / "tests/fuzz").glob("fuzz_*.cpp"))
 LONG_STEPS = 30_000
 
@@ -54,15 +54,16 @@ class Soak:
         self.only = arguments.cell
         self.until = time.monotonic() + 60 * arguments.minutes
 
-    def least(self, part: str, cells, count: str = "") -> str:
-        """The cell that was counted least with this program's commit; without a count, the one that had the fewest pieces."""
+    def least(self, part: str, cells, count: str = "", goal=lambda cell: 1) -> str:
+        """The cell that was counted least with this program's commit, as a share of its goal; without a count, the one that had
+        the fewest pieces."""
         done = {cell: 0 for cell in cells if not self.only or cell in self.only}
         if not done:
             sys.exit(f"soak: {part} has no cell {' or '.join(self.only)}; there are {', '.join(cells)}")
         for record in store.records(self.store.path):
             if record["part"] == part and record["commit"] == self.commit and record["cell"] in done:
                 done[record["cell"]] += max(record["counts"].get(count, 0), 1)
-        return min(done, key=done.get)
+        return min(done, key=lambda cell: done[cell] / goal(cell))
 
     def done(self, part: str, cell: str, count: str) -> int:
         """How much of it was counted with this program's commit."""
@@ -98,7 +99,7 @@ class Soak:
         return len(self.undisturbed.numbers(cell)) - self.done("disks", cell, "faults")
 
     def inputs(self) -> None:
-        target = self.least("inputs", FUZZ_TARGETS, "inputs")
+        target = self.least("inputs", FUZZ_TARGETS, "inputs", page.goal_of_inputs)
         seconds = max(1, min(FUZZ_SECONDS, int(self.until - time.monotonic())))
         done = subprocess.run([ROOT / "scripts/fuzz.sh", str(seconds), target], capture_output=True, text=True)
         tried = re.search(r"number_of_executed_units:\s*(\d+)", done.stdout + done.stderr)

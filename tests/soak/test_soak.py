@@ -16,6 +16,7 @@ import programs
 import pytest
 import readers
 import sanitizers
+import soak as program
 import store
 from peers import commit_of
 
@@ -205,6 +206,14 @@ def soak(folder: pathlib.Path, *arguments: str, code: int = 0) -> str:
     done = subprocess.run([*map(str, command), *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout + done.stderr
+
+
+def test_the_fuzzer_goes_on_with_what_is_furthest_from_its_goal(tmp_path):
+    one = program.Soak.__new__(program.Soak)
+    one.only, one.commit, one.store = [], "abc", store.Store(tmp_path / "soak.jsonl", "abc")
+    one.store.add("inputs", "safetensors", {"inputs": 10_000_000}, [])  # of fifty
+    one.store.add("inputs", "metrics", {"inputs": 2_000_000}, [])  # of five
+    assert one.least("inputs", ["metrics", "safetensors"], "inputs", page.goal_of_inputs) == "safetensors"
 
 
 def test_the_cell_that_was_counted_least_comes_first_and_the_page_sums_up(tmp_path):
