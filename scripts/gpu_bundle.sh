@@ -20,10 +20,12 @@ TEXT
 readonly NAME=moelab-gpu MOST=$((60 << 20))  # bytes of an archive
 
 # What scripts/gpu_check.sh runs: of the tests those that are programs, without the tools of Python's tests and without the
-# emulated GPU, which is for machines without one; and no simulation of schedules, nor what times the CPU's products and exchanges.
+# emulated GPU, which is for machines without one, nor those of texts and tables, which know no device; and no simulation of
+# schedules, nor what times the CPU's products and exchanges.
 programs_of() {
   find "$1/bin" "$1/tests" -type f -executable \( -path "$1/bin/*" -o -name 'test_*' \) -not -path '*/CMakeFiles/*' \
     -not -path "$1/tests/emulator/*" -not -name '*.py' \
+    -not -name test_techniques -not -name test_settings -not -name test_tokenizer -not -name test_tradeoff -not -name test_tensorboard \
     -not -name bench_pipeline -not -name bench_products -not -name bench_exchange
 }
 
