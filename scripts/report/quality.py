@@ -21,7 +21,8 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365
 TITLE = "What techniques do to the loss that a run ends at"
 ABOUT = ("change: of the loss on held-out text at the end of a run, in nats a token, beside the run of the same seed without the technique: the "
          "mean over the seeds with the 95 % interval of Student's t. can show: half of that interval; a change smaller than it could be chance, "
-         "and its point is grey. memory and speed: of the same runs, as in the other reports.")
+         "and its point is grey. memory and speed: of the same runs; others may have run beside them, so that the report's speeds are the "
+         "better.")
 
 
 @dataclasses.dataclass(frozen=True)
