@@ -92,15 +92,14 @@ def without_groups(build: pathlib.Path) -> dict[pathlib.Path, list[str]]:
                       *(f"-D{name}={value}" for name, value in cached))
 
 
-def begins_with(source: Unit, header: pathlib.Path, heavy: str | None) -> bool:
-    """Whether nothing precedes the header in the source's unit that would not precede it alone."""
-    first = INCLUDE.search(pathlib.Path(source.name.removesuffix(" alone")).read_text())
-    return first is not None and first[2] == str(header) and source.heavy == heavy and header.read_text().startswith("#pragma once\n")
+def begins_with(source: pathlib.Path, header: pathlib.Path) -> bool:
+    first = INCLUDE.search(source.read_text())
+    return first is not None and first[2] == str(header) and header.read_text().startswith("#pragma once\n")
 
 
-def header_units(commands: dict[pathlib.Path, list[str]], sources: list[Unit]) -> list[Unit]:
-    """Of all headers but those that one of the sources begins with."""
-    by_name = {source.name.removesuffix(".cpp alone"): source for source in sources}
+def header_units(commands: dict[pathlib.Path, list[str]], sources: dict[pathlib.Path, Unit]) -> list[Unit]:
+    """Of all headers but those that one of the sources begins with, in a unit that nothing precedes but what would precede the
+    header's own."""
     by_folder: dict[pathlib.Path, list[str]] = {}
     for source, flags in commands.items():
         if len(flags) > len(by_folder.get(source.parent, [])):  # the target that sees most
@@ -110,20 +109,20 @@ def header_units(commands: dict[pathlib.Path, list[str]], sources: list[Unit]) -
     units = []
     for header in (header for folder in FOLDERS for header in sorted(pathlib.Path(folder).rglob("*.h"))):
         outside = includes(header, set())
+        heavy = heaviest(outside)
         if not with_cuda and any(CUDA.match(name) for name in outside):
             print(f"{header}: needs CUDA, which this build leaves out")
             continue
-        source = by_name.get(str(header.with_suffix("")))
-        if source and begins_with(source, header, heaviest(outside)):
+        source = header.with_suffix(".cpp")
+        if source in sources and sources[source].heavy == heavy and begins_with(source, header):
             continue
         flags = next((by_folder[folder] for folder in header.absolute().parents if folder in by_folder), most)
-        units.append(Unit(f"{header} alone", f'#include "{header}"\n' * 2, flags, heaviest(outside)))
+        units.append(Unit(f"{header} alone", f'#include "{header}"\n' * 2, flags, heavy))
     return units
 
 
 def source_unit(source: pathlib.Path, flags: list[str]) -> Unit:
-    relative = source.relative_to(pathlib.Path.cwd())
-    return Unit(f"{relative} alone", f'#include "{source}"\n', flags, heaviest(includes(relative, set())))
+    return Unit(f"{source} alone", f'#include "{source}"\n', flags, heaviest(includes(source, set())))
 
 
 def groups_of(commands: dict[pathlib.Path, list[str]]) -> dict[tuple[str, ...], tuple[pathlib.Path, list[str]]]:
@@ -160,15 +159,16 @@ def complaints_about(unit: Unit, precompiled: pathlib.Path | None) -> str:
 
 def main() -> int:
     build = pathlib.Path(sys.argv[1]).absolute()
-    commands = commands_of(build)
-    built, units = groups_of(commands), []
-    if built:
-        grouped, commands = commands, without_groups(build)
-        units = [source_unit(*pair) for pair in commands.items() if pair[0] not in grouped and pair[0].is_relative_to(pathlib.Path.cwd())
-                 and not pair[0].is_relative_to(build)]
-    units += header_units(commands, units)
+    built = commands_of(build)
+    groups = groups_of(built)
+    commands = without_groups(build) if groups else built
+    grouped = [file.relative_to(pathlib.Path.cwd()) for file in commands if file not in built and not file.is_relative_to(build)]
+    sources = {source: source_unit(source, commands[source.absolute()]) for source in grouped}
     quick = groups_of(configured(build / "quick", "--preset", "quick", "-DMOELAB_CUDA=OFF"))
-    units += [group_unit(sources, *quick[sources]) for sources in quick if sources not in built]
+    if not quick:
+        sys.exit("the quick preset compiles no source in a group")
+    units = [*sources.values(), *header_units(commands, sources),
+             *(group_unit(group, *quick[group]) for group in quick if group not in groups)]
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         made = {name: pool.submit(precompile, name, max(commands.values(), key=len), pathlib.Path(scratch))
                 for name in {unit.heavy for unit in units} - {None}}
