@@ -1,6 +1,7 @@
 """Kills: a training is killed at random moments, each resumption is the next victim, and what it ends with is compared with
 a training of the same settings that nobody disturbed."""
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -12,6 +13,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+
+from forked import ForkServer
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from programs import ROOT, numbers  # noqa: E402
@@ -20,6 +24,7 @@ STEPS = 24
 # What every cell has: a small model and a checkpoint every other step, so that many kills meet a save.
 SMALL = {"train.steps": STEPS, "train.sequence": 32, "model.vocab": 256, "checkpoint.every": 2, "eval.batches": 2, "eval.every": 6,
          "run.log_every": 1, "run.threads": 1, "parallel.timeout": 20}
+SOON = 0.5  # the share of the undisturbed training's time within which each is killed, so that one meets several kills
 GRACE = 5.0  # seconds that a stop by SIGTERM may take beside a micro-batch
 
 
@@ -55,10 +60,19 @@ def result(folder: pathlib.Path, last: pathlib.Path) -> dict:
     return {"steps": numbers(folder), "tensors": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
 
 
-def alive(group: int) -> list[int]:
-    """Processes of the group that run moelab, not the script that started them."""
-    found = subprocess.run(["pgrep", "-g", str(group), "-x", "moelab"], capture_output=True, text=True).stdout
-    return [int(word) for word in found.split()]
+class Group(subprocess.Popen):
+    """A command with the processes that it starts."""
+
+    def __init__(self, command: list[str]):
+        super().__init__(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+    def victims(self) -> list[int]:
+        """Those that run moelab, not the script that started them."""
+        found = subprocess.run(["pgrep", "-g", str(self.pid), "-x", "moelab"], capture_output=True, text=True).stdout
+        return [int(word) for word in found.split()]
+
+    def kill(self) -> None:
+        os.killpg(self.pid, signal.SIGKILL)
 
 
 def what_it_did(folder: pathlib.Path) -> str:
@@ -70,10 +84,11 @@ def what_it_did(folder: pathlib.Path) -> str:
 
 
 class Chain:
-    """One training that is killed `kills` times."""
+    """One training that is killed again and again. `start()`: its process, a Group or a Forked; `seconds`: that the undisturbed
+    training took."""
 
-    def __init__(self, command: list[str], folder: pathlib.Path, seconds: float, seed: int):
-        self.command, self.folder, self.seconds = command, folder, seconds  # seconds: of the undisturbed training
+    def __init__(self, start: Callable, folder: pathlib.Path, seconds: float, seed: int):
+        self.start, self.folder, self.seconds = start, folder, seconds
         self.random = random.Random(seed)
         self.patience = 60.0  # seconds after which a training that was stopped is killed
         self.counts: dict[str, int] = {}
@@ -82,13 +97,10 @@ class Chain:
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def start(self) -> subprocess.Popen:
-        return subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
     def disturb(self) -> bool:
         """Starts the training and kills or stops it. False: it had ended before."""
         process = self.start()
-        delay = self.random.uniform(0, self.seconds)
+        delay = self.random.uniform(0, SOON * self.seconds)
         with contextlib.suppress(subprocess.TimeoutExpired):
             errors = process.communicate(timeout=delay)[1]
             if process.returncode != 0:
@@ -97,26 +109,25 @@ class Chain:
         self.stop(process) if self.random.random() < 0.1 else self.kill(process)
         return not self.failures
 
-    def kill(self, process: subprocess.Popen) -> None:
+    def kill(self, process) -> None:
         """All at once, or one rank, whose companions then end by themselves."""
-        victims = alive(process.pid)
+        victims = process.victims()
         if len(victims) > 1 and self.random.random() < 0.5:
             os.kill(self.random.choice(victims), signal.SIGKILL)
-            process.communicate(timeout=60)
         else:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.kill()
+        process.communicate(timeout=60)
         self.count("kills")
         self.count(what_it_did(self.folder))
 
-    def stop(self, process: subprocess.Popen) -> None:
+    def stop(self, process) -> None:
         """By SIGTERM: it must save and be out in time."""
         asked = time.monotonic()
         os.kill(process.pid, signal.SIGTERM)
         try:
             errors = process.communicate(timeout=self.patience)[1]
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             self.failures.append(f"SIGTERM: still there after {self.patience:.0f} s")
             return
         took = time.monotonic() - asked
@@ -133,6 +144,16 @@ class Chain:
             self.failures.append(f"exit code {process.returncode} at the end: {errors.strip()}")
 
 
+@contextlib.contextmanager
+def starts(program: str, command: list[str], work: pathlib.Path, ranks: int):
+    """A function that starts the command: several ranks by their script, one in a process that has its libraries already."""
+    if ranks > 1:
+        yield functools.partial(Group, command)
+        return
+    with ForkServer(program, work / "errors") as server:
+        yield functools.partial(server.start, command)
+
+
 def run_chain(program: str, data: pathlib.Path, work: pathlib.Path, cell: dict, kills: int, seed: int) -> tuple[dict, list[str]]:
     """Counts, and what was wrong. `work` is emptied."""
     shutil.rmtree(work, ignore_errors=True)
@@ -141,14 +162,16 @@ def run_chain(program: str, data: pathlib.Path, work: pathlib.Path, cell: dict, 
     whole = subprocess.run(training(program, data, work / "whole", cell), capture_output=True, text=True)
     if whole.returncode != 0:
         return {}, [f"the undisturbed training failed: {whole.stderr.strip()}"]
-    chain = Chain(training(program, data, work / "killed", cell), work / "killed", time.monotonic() - begun, seed)
-    while chain.counts.get("kills", 0) < kills and not chain.failures:
-        if not chain.disturb() and not chain.failures:  # it got to its end: the next victim starts anew
+    seconds = time.monotonic() - begun
+    with starts(program, training(program, data, work / "killed", cell), work, cell["ranks"]) as start:
+        chain = Chain(start, work / "killed", seconds, seed)
+        while chain.counts.get("kills", 0) < kills and not chain.failures:
+            if not chain.disturb() and not chain.failures:  # it got to its end: the next victim starts anew
+                compare(work, chain)
+                shutil.rmtree(work / "killed")
+        chain.finish()
+        if not chain.failures:
             compare(work, chain)
-            shutil.rmtree(work / "killed")
-    chain.finish()
-    if not chain.failures:
-        compare(work, chain)
     return chain.counts, chain.failures
 
 

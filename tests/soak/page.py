@@ -68,7 +68,8 @@ def inputs_text(records: list[dict]) -> str:
              sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Inputs
 
-Readers of files that others may have made, fuzzed by libFuzzer under ASan and UBSan (`scripts/fuzz.sh`).
+Readers of files that others may have made, fuzzed by libFuzzer under ASan and UBSan (`scripts/fuzz.sh`). An input is wrong that
+crashes a reader, takes it a second or fills 2 GiB.
 
 {table(["reader", "inputs", "goal", "wrong"], rows)}
 """

@@ -26,7 +26,7 @@ from peers import commit_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = ("kills", "disks", "inputs", "memory", "readers", "long", "streams", "races", "filled")
-KILLS_IN_A_PIECE = 10
+KILLS_IN_A_PIECE = 25
 FAULTS_IN_A_PIECE = 10
 FUZZ_SECONDS = 300  # after half a minute of building
 FUZZ_TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in (ROOT / "tests/fuzz").glob("fuzz_*.cpp"))
@@ -41,6 +41,16 @@ def text_shards(folder: pathlib.Path) -> pathlib.Path:
         command = [sys.executable, ROOT / "scripts/prepare_data.py", "--bytes", "--out", shards, *texts]
         subprocess.run(command, check=True, capture_output=True)
     return shards
+
+
+def fuzzed(printed: str, code: int) -> tuple[dict, int, list[str]]:
+    """How many inputs libFuzzer tried, whole seconds that the slowest took, and what was wrong."""
+    tried, slowest = (re.search(rf"stat::{name}:\s*(\d+)", printed) for name in ("number_of_executed_units", "slowest_unit_time_sec"))
+    failures = [] if code == 0 else [f"exit code {code}: {printed[-2000:]}"]
+    seconds = int(slowest[1]) if slowest else 0
+    if seconds >= 1:
+        failures.append(f"an input took {seconds} s")
+    return {"inputs": int(tried[1])} if tried else {}, seconds, failures
 
 
 class Soak:
@@ -102,9 +112,8 @@ class Soak:
         target = self.least("inputs", FUZZ_TARGETS, "inputs", page.goal_of_inputs)
         seconds = max(1, min(FUZZ_SECONDS, int(self.until - time.monotonic())))
         done = subprocess.run([ROOT / "scripts/fuzz.sh", str(seconds), target], capture_output=True, text=True)
-        tried = re.search(r"number_of_executed_units:\s*(\d+)", done.stdout + done.stderr)
-        failures = [] if done.returncode == 0 else [f"exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
-        self.report("inputs", target, {"inputs": int(tried[1])} if tried else {}, failures)
+        counts, slowest, failures = fuzzed(done.stdout + done.stderr, done.returncode)
+        self.report("inputs", target, counts, failures, slowest_seconds=slowest)
 
     def memory(self) -> None:
         self.seed += 1

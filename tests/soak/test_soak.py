@@ -1,5 +1,6 @@
 """The soak's own tools: they find what is wrong, count what was done, and go on where they stopped. A short soak of each part
 is among them; the long ones are scripts/soak.sh's."""
+import functools
 import json
 import pathlib
 import subprocess
@@ -53,7 +54,8 @@ def test_a_training_that_fails_is_found(data, cells, tmp_path):
 
 
 def test_a_stop_that_takes_too_long_is_found(tmp_path):
-    chain = kills.Chain(["sh", "-c", f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 0.1; done"], tmp_path, 0.2, seed=0)
+    deaf = ["sh", "-c", f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 0.1; done"]
+    chain = kills.Chain(functools.partial(kills.Group, deaf), tmp_path, 0.2, seed=0)
     chain.patience = 1
     process = chain.start()
     while not (tmp_path / "deaf").exists():
@@ -206,6 +208,14 @@ def soak(folder: pathlib.Path, *arguments: str, code: int = 0) -> str:
     done = subprocess.run([*map(str, command), *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout + done.stderr
+
+
+def test_inputs_that_crash_or_take_a_second_are_found():
+    printed = "stat::number_of_executed_units: 70\nstat::average_exec_per_sec:     7\nstat::slowest_unit_time_sec:    {}\n"
+    assert program.fuzzed(printed.format(0), 0) == ({"inputs": 70}, 0, [])
+    assert program.fuzzed(printed.format(2), 0) == ({"inputs": 70}, 2, ["an input took 2 s"])
+    counts, _, failures = program.fuzzed("ERROR: AddressSanitizer: heap-buffer-overflow", 1)
+    assert counts == {} and failures == ["exit code 1: ERROR: AddressSanitizer: heap-buffer-overflow"]
 
 
 def test_the_fuzzer_goes_on_with_what_is_furthest_from_its_goal(tmp_path):
