@@ -33,12 +33,11 @@ def case_row(case: Case, front: list[Case]) -> list[str]:
 
 
 def case_table(sweep: Sweep) -> Table:
-    """The cases beside the baseline: all single techniques, and the pairs and rungs on the front."""
+    """The cases beside the baseline: all single techniques, and what else is on the front."""
     headings = ["case", "memory", "speed", "tokens/s", "peak", "change", "front", "rounds", "spread", "predicted", "step",
                 "loss"]
     front = on_front(sweep)
-    shown = [case for case in sweep.cases
-             if case.family == "single" or case in front and case.family != "leave_one_out"]
+    shown = [case for case in sweep.cases if case.family == "single" or case in front]
     return Table("Medians over the rounds. peak: bytes held at most; predicted: by a dry run, and how much more was "
                  "measured; step: its time. speed and memory: against the baseline of the same round, with 95 % "
                  "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "

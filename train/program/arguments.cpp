@@ -128,7 +128,9 @@ class Parser {
 
   std::string help(const CommandText* command, const std::string& topic) {
     const UsedSettings used = command ? command->settings : kAllSettings;
-    const std::string own = command ? app_.get_subcommand(command->name)->help("moelab") : app_.help();
+    std::string own = command ? app_.get_subcommand(command->name)->help("moelab") : app_.help();
+    // CLI11 prints an empty line for a group of hidden options.
+    if (const size_t gap = own.find("\n\n\n"); gap != std::string::npos) own.erase(gap, 1);
     if (topic.empty()) return own;
     return (topic == "all" && command ? own + "\n" : "") + settings_topic(used, topic);
   }
