@@ -233,6 +233,7 @@ def test_the_cell_that_was_counted_least_comes_first_and_the_page_sums_up(tmp_pa
     said = soak(tmp_path, "--minutes=0.01", "--part=kills", "--cell=lion", "--cell=sgd", "--seed=3")
     assert said.startswith("kills sgd: ")
     text = (tmp_path / "reliability.md").read_text()
-    assert "**2,020 kills of 10,000 " in text and "| `lion` | 10 | 0 | 0 | 10 | 0 | 1 | 0 |" in text and "1 wrong.**" in text
+    assert f"**{2010 + program.KILLS_IN_A_PIECE:,} kills of 10,000 " in text and "1 wrong.**" in text
+    assert "| `lion` | 10 | 0 | 0 | 10 | 0 | 1 | 0 |" in text
     before.add("kills", "lion", {}, ["what went wrong"])
     soak(tmp_path, "--minutes=0", "--part=kills", code=1)
