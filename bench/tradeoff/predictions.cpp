@@ -14,13 +14,14 @@ namespace fs = std::filesystem;
 
 std::optional<Json> ask(const std::vector<std::string>& command, const Provenance& from,
                         const fs::path& scratch) {
-  constexpr double kPatience = 900;  // seconds
-  const Exit exit = run_process(command, scratch, kPatience);
+  constexpr double kPatience = 900;                      // seconds
+  const fs::path errors = scratch.string() + ".errors";  // where it says how far it is
+  const Exit exit = run_process(command, scratch, kPatience, errors);
   if (exit.why == Exit::Why::stopped) return std::nullopt;
   const Json answer = Json::parse(file_text(scratch), nullptr, false);
   if (exit.why != Exit::Why::exited || exit.code != 0 || !answer.is_object() ||
       answer.value("schema", 0) != 1)
-    throw UserError(shell_line(command) + " failed: " + message_of(exit, scratch));
+    throw UserError(shell_line(command) + " failed: " + message_of(exit, errors));
   Json whole = {
       {"schema", 1}, {"command", shell_line(command)}, {"commit", from.commit}, {"machine", from.machine}};
   whole.update(answer);

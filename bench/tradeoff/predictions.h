@@ -11,7 +11,8 @@ namespace moelab::tradeoff {
 
 // Runs a moelab command that prints a JSON object of schema 1. Returns that object with its provenance in
 // front: schema, command, commit, machine. Nothing if a stop signal came first. `scratch`: a file for the
-// command's output. Needs HeldSignals. Throws UserError with the command's last line when it fails.
+// command's output; a file beside it takes its errors. Needs HeldSignals. Throws UserError with the last of
+// them when it fails.
 std::optional<Json> ask(const std::vector<std::string>& command, const Provenance& from,
                         const std::filesystem::path& scratch);
 

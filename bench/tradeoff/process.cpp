@@ -32,22 +32,27 @@ sigset_t awaited_signals() {
   return set;
 }
 
+int open_to_write(const char* path) { return ::open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666); }
+
 // Runs in the child: output to the log, its own process group, no blocked signals, and killed when this
-// process dies, in whatever way. Returns, with errno, only when it fails.
-void become(char* const* command, const char* log, pid_t parent) {
+// process dies, in whatever way. Returns, with errno, only when it fails. No path of errors: to the log too.
+void become(char* const* command, const char* log, const char* errors, pid_t parent) {
   ::setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) return;
-  const int in = ::open("/dev/null", O_RDONLY), out = ::open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  if (in < 0 || out < 0 || ::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0) return;
+  const int in = ::open("/dev/null", O_RDONLY), out = open_to_write(log);
+  const int error = *errors == '\0' ? out : open_to_write(errors);
+  if (in < 0 || out < 0 || error < 0 || ::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(error, 2) < 0)
+    return;
   ::execvp(command[0], command);
 }
 
 // Forks, because posix_spawn cannot ask for a signal at the parent's death. A pipe that exec closes reports a
 // failure.
-pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log) {
+pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log,
+                    const std::filesystem::path& errors) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -55,7 +60,7 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
   if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError("start", command[0], errno);
   const pid_t parent = ::getpid(), pid = ::fork();
   if (pid == 0) {
-    become(argv.data(), log.c_str(), parent);
+    become(argv.data(), log.c_str(), errors.c_str(), parent);
     const int failure = errno;
     if (::write(ends[1], &failure, sizeof failure) < 0) ::_exit(126);
     ::_exit(127);
@@ -116,10 +121,10 @@ int held_signal() {
 }
 
 Exit run_process(const std::vector<std::string>& command, const std::filesystem::path& log,
-                 double timeout_seconds) {
+                 double timeout_seconds, const std::filesystem::path& errors) {
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  const pid_t pid = start_process(command, log);
+  const pid_t pid = start_process(command, log, errors);
   std::optional<Exit::Why> cut_short;
   std::optional<int> status;
   while (!(status = ended(pid, WNOHANG)) && !cut_short)

@@ -31,10 +31,11 @@ struct Exit {
 // The blocked signal that is pending (SIGINT, …); 0: none.
 int held_signal();
 
-// Runs a program to its end, in its own process group, with its output in `log`. Killing it (timeout, signal)
-// kills its children too; if this process dies, the program is killed as well. Needs HeldSignals. Throws
-// UserError when it cannot be started.
+// Runs a program to its end, in its own process group, with its output in `log` and what it writes to stderr
+// in `errors`, or in `log` as well if that is empty. Killing it (timeout, signal) kills its children too; if
+// this process dies, the program is killed as well. Needs HeldSignals. Throws UserError when it cannot be
+// started.
 Exit run_process(const std::vector<std::string>& command, const std::filesystem::path& log,
-                 double timeout_seconds);
+                 double timeout_seconds, const std::filesystem::path& errors = {});
 
 }  // namespace moelab::tradeoff
