@@ -59,7 +59,8 @@ def parse_run(fields: dict) -> Run:
 
 
 def check(runs: list[Run]) -> Check:
-    """The check of one budget. KeyError without the plan's choice, IndexError with nothing beside it."""
+    """The check of one budget. KeyError without the plan's choice, IndexError with nothing beside it, ValueError with
+    no round of both."""
     cases: dict[str, dict[int, np.ndarray]] = {}
     for run in runs:
         cases.setdefault(run.case, {})[run.round] = run.rates
@@ -67,6 +68,8 @@ def check(runs: list[Run]) -> Check:
     chosen = cases[CHOICE]
     fastest = sorted((name for name in speed if name != CHOICE), key=lambda name: -speed[name])[0]
     both = sorted(chosen.keys() & cases[fastest].keys())
+    if not both:
+        raise ValueError("no round has the plan's choice and the fastest drawn combination")
     ratio = ratio_of_rates([(chosen[number], cases[fastest][number]) for number in both])
     choice = next(run for run in runs if run.case == CHOICE)
     return Check(choice, speed[CHOICE], fastest, speed[fastest], len(cases) - 1, len(both), ratio)

@@ -152,7 +152,7 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
     try:
         return planner_checks.checks(runs)
     except (KeyError, IndexError, ValueError):
-        raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it; "
+        raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it in a round; "
                           "check_plan.py writes both") from None
 
 

@@ -277,6 +277,7 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     ("estimates.jsonl", '{"schema": 1}\n', [":1", "check_estimates.py", "missing"]),
     ("plans.jsonl", '{"schema": 1, "budget": "1MiB"}\n', [":1", "check_plan.py", "missing"]),
     ("plans.jsonl", json.dumps(made.plans()[0]) + "\n", ["without", "nothing drawn", "check_plan.py"]),
+    ("plans.jsonl", "".join(json.dumps(made.plans()[at]) + "\n" for at in (0, 3)), ["in a round", "check_plan.py"]),
     ("estimates.jsonl", '{"sch\n{"schema": 1}\n', [":1", "damaged"]),
 ])
 def test_damaged_companions_are_refused_and_nothing_is_written(tmp_path, name, content, words):
