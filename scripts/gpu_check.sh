@@ -76,6 +76,13 @@ missing=$({ ldd "$build/bin/moelab" 2>/dev/null || true; } | awk '/=> not found/
   "has them: pip install nvidia-cuda-runtime nvidia-cuda-cupti, or name its folder in CUDA_HOME)"
 data=$PWD/data/python-stdlib
 
+# Programs of tests at a time: one for two cores, and for 8 GiB of the GPU's memory.
+at_once=$((($(nproc) + 1) / 2))
+if [[ $device == cuda ]]; then
+  memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)  # MiB
+  [[ ! $memory =~ ^[0-9]+$ ]] || ((at_once <= memory / 8000 + 1)) || at_once=$((memory / 8000 + 1))
+fi
+
 skip() {
   echo "skipped: $*"
   exit 77
@@ -98,31 +105,46 @@ test_programs() {
     -not -path "$build/tests/emulator/*" | sort
 }
 
-# run_tests FILTER: the tests that FILTER names, of the programs that stdin lists.
+# run_program PART PROGRAM FILTER: what the program says but for tests that pass, in one piece. PART: which of its
+# tests, as 2/8. A program that is cut off leaves all that it said in $out.
+run_program() {
+  local code=0 log
+  log=$(mktemp "$out/running-${2##*/}-${1%/*}.XXXX")
+  GTEST_SHARD_INDEX=${1%/*} GTEST_TOTAL_SHARDS=${1#*/} OMP_NUM_THREADS=1 \
+    "$2" "--gtest_filter=$3" </dev/null >"$log" 2>&1 || code=$?
+  grep -q '^\[  PASSED  \] 0 tests' "$log" ||
+    printf '%s --gtest_filter=%s, part %s: exit code %d\n%s\n' "$2" "$3" "$1" "$code" \
+      "$(grep -vE '^(Running main|\[ RUN |\[       OK|\[---|\[===|Note: |$)' "$log")"
+  rm "$log"
+  return "$code"
+}
+
+# run_tests FILTER [PARTS]: the tests that FILTER names, of the programs that stdin lists, several at a time, each
+# program in PARTS processes.
 run_tests() {
-  local program failed=0
+  local program part parts=${2-1}
   while read -r program; do
-    echo "$program $1"
-    OMP_NUM_THREADS=1 "$program" --gtest_brief=1 "--gtest_filter=$1" </dev/null || failed=1
-  done
-  return "$failed"
+    for ((part = 0; part < parts; ++part)); do printf '%s\n' "$part/$parts" "$program" "$1"; done
+  done | xargs -r -d '\n' -n 3 -P "$at_once" \
+    bash -c "$(declare -p out); $(declare -f run_program); run_program \"\$@\"" run_program || return 1
 }
 
 on_gpu() { [[ $device == cuda ]] && echo '*Cuda*:*Gpu*' || echo "$1"; }
 
-# Does each operator agree with its reference? Then the same between sentinels.
+# Does each operator agree with its reference? Then the same between sentinels. CudaLarge takes half a card's memory.
 operators() {
   local failed=0
-  test_programs | grep '/test_kernels$' | run_tests "$(on_gpu '*')" || failed=1
+  test_programs | grep '/test_kernels$' | run_tests "$(on_gpu '*')-CudaLarge*" "$at_once" || failed=1
   if [[ $device == cuda ]]; then
-    test_programs | grep '/test_kernels$' | MOELAB_GUARD_CUDA=1 run_tests '*Cuda*' || failed=1
+    test_programs | grep '/test_kernels$' | MOELAB_GUARD_CUDA=1 run_tests '*Cuda*-CudaLarge*' "$at_once" || failed=1
+    test_programs | grep '/test_kernels$' | run_tests 'CudaLarge*' || failed=1
   fi
   return "$failed"
 }
 
 # Whole training steps beside the CPU's, and whatever else needs a GPU.
 steps() {
-  test_programs | grep -v '/test_kernels$' | run_tests "$(on_gpu 'Trainer*')-NcclGroup*:*NcclRanks*"
+  test_programs | grep -v '/test_kernels$' | run_tests "$(on_gpu 'Trainer*')-NcclGroup*:*NcclRanks*" 3
 }
 
 tests() {
@@ -290,8 +312,8 @@ record() {
 }
 
 # What a step's own shell needs of this one: `timeout` runs programs, no functions.
-SHARED="set -uo pipefail; $(declare -p device out build python data)
-$(declare -f skip test_programs run_tests on_gpu keep_run measured_run "${STEPS[@]}")"
+SHARED="set -uo pipefail; $(declare -p device out build python data at_once)
+$(declare -f skip test_programs run_program run_tests on_gpu keep_run measured_run "${STEPS[@]}")"
 readonly SHARED
 group=""
 trap '[[ -z $group ]] || kill -- "-$group" 2>/dev/null; exit 130' HUP INT TERM

@@ -57,17 +57,21 @@ def slower_under_skew(folder: pathlib.Path) -> float | None:
     return max(shares, default=None)
 
 
+def kernels(folder: pathlib.Path) -> list[dict]:
+    """What bench_kernels has measured; of one that was stopped, as far as it came."""
+    path = folder / "kernels.json"
+    text = path.read_text(encoding="utf-8") if path.is_file() else '{"benchmarks": []}'
+    try:
+        return json.loads(text)["benchmarks"]
+    except json.JSONDecodeError:
+        whole, _, _ = text.rpartition("\n    },")
+        return json.loads(whole + "}]}")["benchmarks"] if whole else []
+
+
 def share_of_copy(folder: pathlib.Path) -> float | None:
     """Of the slowest update rule; none unless all were timed."""
-    path = folder / "kernels.json"
-    if not path.is_file():
-        return None
     shares: dict[str, list[float]] = {}
-    try:
-        runs = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
-    except json.JSONDecodeError:
-        return None  # a benchmark that was stopped
-    for run in runs:
+    for run in kernels(folder):
         rule, case, *_ = (run["name"] + "/").split("/")
         if rule in RULES and case == CASE and "of_copy" in run:
             shares.setdefault(rule, []).append(run["of_copy"])
@@ -76,7 +80,8 @@ def share_of_copy(folder: pathlib.Path) -> float | None:
 
 def tokens_per_second(folder: pathlib.Path) -> float | None:
     """Of olmoe-1b-7b, launched or as a graph, whichever is faster."""
-    summaries = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("olmoe-graphs-*.json"))]
+    paths = [path for path in sorted(folder.glob("olmoe-graphs-*.json")) if not path.stem.endswith("-estimate")]
+    summaries = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     rates = [s["tokens_per_second"]["median"] for s in summaries if s["status"] == "ok"]
     return max(rates, default=None)
 

@@ -18,6 +18,7 @@ from report.byte_units import human_bytes
 
 DEVICES = pathlib.Path(__file__).resolve().parents[1] / "train/predict/devices.json"
 SLOWER, MEMORY_OFF, SHARE_OF_COPY = 1.25, 0.03, 0.5  # what is worth a look
+DECIDING = ("operators", "steps")  # as gpu_check.sh has it
 WHY = {"operators": "an operator disagrees with its reference: nothing that this GPU computes counts before that is mended",
        "steps": "whole training steps go wrong, although operators may agree",
        "sanitizer": "NVIDIA's sanitizer found an access or a race that the tests do not show"}
@@ -93,8 +94,7 @@ def runs_in(folder: pathlib.Path, device: dict | None) -> list[Run]:
 
 def slow_kernels(folder: pathlib.Path) -> list[tuple[float, str]]:
     """(share of the copy rate, name) of what moves bytes at less than half the rate of a copy, slowest first."""
-    runs = (read_json(folder / "kernels.json") or {}).get("benchmarks", [])
-    shares = [(run["of_copy"], run["name"]) for run in runs if "of_copy" in run and "of_gemm" not in run]
+    shares = [(run["of_copy"], re.sub("/(iterations:|manual_time).*", "", run["name"])) for run in gpu_goals.kernels(folder) if "of_copy" in run and "of_gemm" not in run]
     return sorted(share for share in shares if share[0] < SHARE_OF_COPY)
 
 
@@ -143,7 +143,7 @@ def run_row(run: Run) -> list[str]:
 def page(folder: pathlib.Path) -> str:
     machine = read_json(folder / "machine.json")
     steps, device = steps_in(folder), device_named(machine["name"])
-    runs, failed = runs_in(folder, device), any(step.failed for step in steps)
+    runs, failed = runs_in(folder, device), any(step.failed and step.name in DECIDING for step in steps)
     driver = f", driver {machine['driver']}" if machine["driver"] else ""
     source = device["about"] if device else "no device in devices.json has this name: no predicted times"
     way_out = ["", "Until it is mended, `run.device=cpu` trains without the GPU."] if failed else []

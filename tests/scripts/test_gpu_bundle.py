@@ -164,7 +164,7 @@ def test_what_decides_is_noted_beside_the_build(host, tmp_path):
     record = json.loads((host / "build/gpu/gpu_check.json").read_text())
     assert record | {"driver": "", "date": ""} == {
         "schema": 1, "gpu": "NVIDIA None", "driver": "", "build": "commit abc", "passed": True, "failed": "", "date": ""}
-    assert f"{programs.relative_to(host)}/kernels/test_kernels --gtest_brief=1 --gtest_filter=*Cuda*:*Gpu*" in check.stdout
+    assert f"{programs.relative_to(host)}/kernels/test_kernels --gtest_filter=*Cuda*:*Gpu*" in check.stdout
     write_script(programs / "kernels/test_kernels", 'echo "[  FAILED  ] RouterCuda.Agrees (3 ms)"; exit 1')
     check = check_on_gpu(host, tmp_path, "operators", "steps")
     record = json.loads((host / "build/gpu/gpu_check.json").read_text())

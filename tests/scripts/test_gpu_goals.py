@@ -31,6 +31,7 @@ def write(folder: pathlib.Path, layers=(), updates=(), rates=()) -> None:
     (folder / "kernels.json").write_text(json.dumps({"benchmarks": list(updates)}))
     for mode, rate in zip(("none", "step"), rates):
         (folder / f"olmoe-graphs-{mode}.json").write_text(json.dumps(run_of(rate)))
+        (folder / f"olmoe-graphs-{mode}-estimate.json").write_text(json.dumps({"peak_bytes": 1}))
 
 
 def goals(folder: pathlib.Path) -> list[str]:
@@ -67,6 +68,13 @@ def test_an_opponent_that_failed_and_a_benchmark_that_was_stopped(tmp_path):
     write(tmp_path, [layer("even", 18, 27, median={"moelab": 18})])
     (tmp_path / "kernels.json").write_text('{"benchmarks": [')
     assert goals(tmp_path) == ["not measured", "550 TFLOP/s, met", *["not measured"] * 3]
+
+
+def test_a_benchmark_that_was_stopped_counts_as_far_as_it_came(tmp_path):
+    text = json.dumps({"context": {}, "benchmarks": [update(rule, 0.9) for rule in RULES]}, indent=2)
+    write(tmp_path)
+    (tmp_path / "kernels.json").write_text(text[:text.rindex("}\n  ]")] + '},\n    {\n      "name": "emb')
+    assert goals(tmp_path)[3] == "90%, met"
 
 
 def test_no_records_and_no_folder(tmp_path):
