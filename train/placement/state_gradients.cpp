@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/memory/ledger.h"
+#include "kernels/meta/simulated_device.h"
 #include "kernels/update/ordered_sum.h"
 #include "kernels/update/squared_norm.h"
 
@@ -16,7 +17,8 @@ namespace moelab {
 namespace {
 
 Home gradient_home(const PlacementSettings& settings, c10::Device device) {
-  const bool down = device.is_cuda() && settings.optimizer != Home::device;
+  const bool cuda = device.is_cuda() || (device.is_meta() && meta_is_cuda());
+  const bool down = cuda && settings.optimizer != Home::device;
   return settings.gradients == Home::device && down ? Home::host : settings.gradients;
 }
 
