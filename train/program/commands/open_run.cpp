@@ -39,6 +39,9 @@ c10::Device open_device(const Settings& settings, const World& world) {
   if (device.is_cpu()) return device;
   c10::CachingAllocator::setAllocatorSettings(allocator_configuration(settings.memory));
   at::globalContext().setAllowTF32CuBLAS(settings.precision.tf32);
+  // else cuBLAS may add the parts of a long sum in 16 bits
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   return device;
 }
