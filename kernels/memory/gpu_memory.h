@@ -15,6 +15,11 @@ void release_cached_by_cuda();
 void release_workspaces_of_cuda();
 int64_t total_gpu_memory(c10::Device gpu);
 
+// Adds `bytes` to what replays of captured graphs take beside the tensors that are there; a graph that is
+// gone takes its own back. LibTorch's allocator calls that memory free, but it is the graph's; peaks count
+// it.
+void count_replays(c10::Device gpu, int64_t bytes);
+
 // Host memory of `bytes` for copies to and from `gpu`, in `pages`: whole pages with nothing else in them,
 // because two registered ranges must not share a page. It is freed once the device has done all that was
 // queued.

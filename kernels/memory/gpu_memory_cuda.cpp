@@ -19,15 +19,19 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 // LibTorch makes the allocator with the first tensor; before that, asking it throws.
 void make_allocator() { at::globalContext().lazyInitDevice(c10::kCUDA); }
 
-// The limits asked for, in bytes: the allocator keeps only a fraction, which would round them.
-struct Limits {
+// What the allocator does not keep of each GPU, in bytes.
+struct Kept {
+  struct OfGpu {
+    int64_t limit = 0;   // as asked for: of a limit the allocator keeps a fraction, which would round it
+    int64_t graphs = 0;  // of replays, see count_replays()
+  };
   std::mutex mutex;
-  std::map<c10::DeviceIndex, int64_t> bytes;
+  std::map<c10::DeviceIndex, OfGpu> gpus;
 };
 
-Limits& limits() {
-  static Limits limits;
-  return limits;
+Kept& kept() {
+  static Kept kept;
+  return kept;
 }
 
 }  // namespace
@@ -38,10 +42,10 @@ DeviceMemory gpu_memory(c10::Device gpu) {
   const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& allocated = stats.allocated_bytes[all];
   const auto& reserved = stats.reserved_bytes[all];
-  const std::lock_guard lock(limits().mutex);
-  const auto limit = limits().bytes.find(gpu.index());
-  return {allocated.current, reserved.current, allocated.peak, reserved.peak,
-          limit == limits().bytes.end() ? 0 : limit->second};
+  const std::lock_guard lock(kept().mutex);
+  const Kept::OfGpu& of_gpu = kept().gpus[gpu.index()];
+  return {allocated.current, reserved.current,
+          std::max<int64_t>(allocated.peak, allocated.current + of_gpu.graphs), reserved.peak, of_gpu.limit};
 }
 
 void reset_gpu_peaks(c10::Device gpu) {
@@ -54,8 +58,13 @@ void set_gpu_limit(c10::Device gpu, int64_t bytes) {
   const double share =
       bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(total_gpu_memory(gpu)) : 1.0;
   caching::setMemoryFraction(std::min(share, 1.0), gpu.index());
-  const std::lock_guard lock(limits().mutex);
-  limits().bytes[gpu.index()] = bytes;
+  const std::lock_guard lock(kept().mutex);
+  kept().gpus[gpu.index()].limit = bytes;
+}
+
+void count_replays(c10::Device gpu, int64_t bytes) {
+  const std::lock_guard lock(kept().mutex);
+  kept().gpus[gpu.index()].graphs += bytes;
 }
 
 void release_cached_by_cuda() { caching::emptyCache(); }

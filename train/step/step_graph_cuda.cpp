@@ -8,11 +8,17 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <utility>
+
+#include "kernels/memory/device_memory.h"
+#include "kernels/memory/gpu_memory.h"
+
 namespace moelab {
 
 struct StepGraph::Cuda {
   c10::cuda::CUDAStream stream;  // the default stream cannot be captured
   std::unique_ptr<at::cuda::CUDAGraph> graph;
+  int64_t replay_bytes = 0;  // what a replay takes while it lasts
 };
 
 namespace {
@@ -48,6 +54,7 @@ StepGraph::StepGraph(c10::Device device) : device_(device) {
 StepGraph::~StepGraph() {
   if (!cuda_) return;
   C10_CUDA_CHECK_WARN(cudaStreamSynchronize(cuda_->stream));
+  count_replays(device_, -cuda_->replay_bytes);
 }
 
 void StepGraph::forget() {
@@ -55,6 +62,7 @@ void StepGraph::forget() {
   if (!cuda_) return;
   cuda_->stream.synchronize();
   cuda_->graph.reset();
+  count_replays(device_, -std::exchange(cuda_->replay_bytes, 0));
 }
 
 void StepGraph::run(const std::function<void()>& work) { cuda_ ? launch(work) : work(); }
@@ -94,6 +102,9 @@ void StepGraph::capture(const std::function<void()>& work) {
   graph->capture_end();
   graph->instantiate();
   cuda_->graph = std::move(graph);
+  const DeviceMemory memory = device_memory(device_);
+  cuda_->replay_bytes = memory.peak - memory.allocated;
+  count_replays(device_, cuda_->replay_bytes);
 }
 
 }  // namespace moelab

@@ -276,5 +276,28 @@ TEST(StepGraphCuda, RunsBetweenWhatIsQueuedBeforeAndBehind) {
   }
 }
 
+// LibTorch's allocator calls free what a captured step takes while it is replayed.
+TEST(StepGraphCuda, AReplaysMemoryIsInThePeak) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  const c10::Device device(c10::kCUDA, 0);
+  constexpr int64_t kBytes = 64 << 20;
+  at::Tensor sum = at::zeros({}, at::TensorOptions(device).dtype(at::kFloat));
+  StepGraph graph(device);
+  const auto peak_of_run = [&] {
+    const int64_t before = device_memory(device).allocated;
+    reset_peaks(device);
+    graph.run([&] { sum.copy_(at::ones({kBytes / 4}, sum.options()).sum()); });
+    return device_memory(device).peak - before;
+  };
+  for (int run = 0; run < 6; ++run) {
+    const int64_t peak = peak_of_run();
+    EXPECT_GE(peak, kBytes) << run;
+    EXPECT_LT(peak, 2 * kBytes) << run;
+  }
+  graph.forget();
+  reset_peaks(device);
+  EXPECT_EQ(device_memory(device).peak, device_memory(device).allocated);
+}
+
 }  // namespace
 }  // namespace moelab
