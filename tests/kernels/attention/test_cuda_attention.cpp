@@ -56,7 +56,7 @@ Result written_out(const test::AttentionCase& c, const test::AttentionInput& in,
 }
 
 TEST(AttentionCuda, MatchesFloat64AndIsNotWorseThanTheFormulaInBf16) {
-  MOELAB_NEEDS_CUDA();
+  MOELAB_NEEDS_CUDA_ALLOCATOR();  // LibTorch's flash attention writes up to 15 numbers behind its logsumexp
   for (const test::AttentionCase& c : cases()) {
     const auto in = test::make_input(c);
     const auto got = ours(c, in, kGpu).named(), want = written_out(c, in, at::kDouble).named(),
@@ -75,8 +75,9 @@ TEST(AttentionCuda, MatchesFloat64AndIsNotWorseThanTheFormulaInBf16) {
       EXPECT_TRUE(test::close_to(got[i].second, reference, i == 0 ? forward : backward)) << where;
       if (c.dtype != at::kBFloat16) continue;
       const double error = test::relative_error(got[i].second, reference);
-      // flash takes each row's sum of gradients from the rounded result, which shows in a short window
-      EXPECT_LE(error, c.span.covers(c.S) ? 3e-3 : 0x1p-8) << where;
+      // flash rounds probabilities and their gradients, at most by 2^-9 each; it takes each row's sum of
+      // gradients from the rounded result, which shows in a short window
+      EXPECT_LE(error, c.span.covers(c.S) ? 0x1p-8 : 0x1.4p-8) << where;
       EXPECT_LE(error, 1.1 * test::relative_error(formula[i].second, reference)) << where;
     }
   }
@@ -105,9 +106,13 @@ TEST(AttentionCuda, NeverHoldsTheScores) {
   constexpr int64_t S = 8192, heads = 2;
   const auto check = [](AttentionSpan span, const Tensor& documents) {
     const Tensor qkv = at::randn({1, S, 3 * heads, 64}, kGpu).to(at::kBFloat16).requires_grad_();
+    const auto step = [&] {
+      causal_attention(qkv, heads, heads, AttentionPath::flash, span, documents).sum().backward();
+    };
+    step();  // makes the workspaces that LibTorch makes once
     const int64_t before = device_memory(kGpu).allocated;
     reset_peaks(kGpu);
-    causal_attention(qkv, heads, heads, AttentionPath::flash, span, documents).sum().backward();
+    step();
     EXPECT_LE(device_memory(kGpu).peak - before, heads * S * S * 2 / 4) << span.blocks;
   };
   for (const AttentionSpan span : {AttentionSpan{}, AttentionSpan{1, 256}, AttentionSpan{64, 4}})

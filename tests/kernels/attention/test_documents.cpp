@@ -178,6 +178,9 @@ TEST_P(DocumentAttention, IsTheSameWhereTheHostKnowsTheDocuments) {
 
 // Broken variants: boundaries between documents off by one token, either way, and no documents at all.
 TEST_P(DocumentAttention, OneTokenOffDoesNotPass) {
+  if (c.device.is_cuda()) {
+    MOELAB_NEEDS_CUDA_ALLOCATOR();  // LibTorch's flash attention writes up to 15 numbers behind its logsumexp
+  }
   const Result want = reference();
   for (const int64_t off : {-1, 1}) {
     std::vector<Lengths> rows = c.rows;

@@ -4,10 +4,14 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <utility>
 
 namespace {
 
 std::atomic<int64_t> waits = 0;
+// This thread's last call was a copy to the host: LibTorch waits for the stream behind each, which is the
+// same wait.
+thread_local bool copied_to_host = false;
 
 template <class Function>
 Function* runtime(const char* name) {
@@ -29,7 +33,7 @@ MOELAB_COUNTED cudaDeviceSynchronize() {
 
 MOELAB_COUNTED cudaStreamSynchronize(cudaStream_t stream) {
   static const auto real = runtime<decltype(cudaStreamSynchronize)>("cudaStreamSynchronize");
-  ++waits;
+  if (!std::exchange(copied_to_host, false)) ++waits;
   return real(stream);
 }
 
@@ -48,7 +52,8 @@ MOELAB_COUNTED cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKi
 MOELAB_COUNTED cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                cudaStream_t stream) {
   static const auto real = runtime<decltype(cudaMemcpyAsync)>("cudaMemcpyAsync");
-  if (kind != cudaMemcpyDeviceToDevice) ++waits;
+  copied_to_host = kind == cudaMemcpyDeviceToHost;
+  if (copied_to_host) ++waits;
   return real(to, from, bytes, kind, stream);
 }
 

@@ -89,7 +89,7 @@ TEST_P(ExpertBlock, AgreesWithFloat64InBf16) {
     // pre-activation, activation (or dA) and result are rounded, and the factors of a product twice; the
     // errors of a handful of elements do not average out, and a gradient of mostly empty experts has its rms
     // in few elements
-    const auto tolerance = test::tolerance(at::kBFloat16, 1, reference.numel() < 16 ? 16 : 4);
+    const auto tolerance = test::tolerance(at::kBFloat16, 1, reference.numel() < 16 ? 25 : 4);
     const double filled = reference.ne(0).to(at::kDouble).mean().item<double>();
     EXPECT_TRUE(test::close_to(got.named()[i].second, reference, tolerance.relative_norm,
                                2 * tolerance.worst_in_rms / std::sqrt(std::max(filled, 1e-3))))
@@ -157,7 +157,7 @@ TEST_P(ExpertBlock, AgreesWithFloat64InFp16) {
     const auto tolerance = test::tolerance(at::kHalf, 1, reference.numel() < 16 ? 16 : 4);
     const double filled = reference.ne(0).to(at::kDouble).mean().item<double>();
     EXPECT_TRUE(test::close_to(got.named()[i].second, reference, tolerance.relative_norm,
-                               2 * tolerance.worst_in_rms / std::sqrt(std::max(filled, 1e-3))))
+                               3 * tolerance.worst_in_rms / std::sqrt(std::max(filled, 1e-3))))
         << got.named()[i].first;
   }
 }
