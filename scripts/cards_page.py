@@ -26,7 +26,7 @@ INTRO = """# How full the scripts make their cards
 
 The scripts keep to the batches of the guides that they come from. With `--fill` they take a larger micro-batch, and a
 longer sequence where that alone does not fill the card. All figures are predictions for CUDA
-([decisions/meta-dry-run.md](decisions/meta-dry-run.md)); nothing has run on a GPU yet. reserved: by CUDA's caching
+([decisions/meta-dry-run.md](decisions/meta-dry-run.md)); on an H200 they held to 2 % ([gpu.md](gpu.md)). reserved: by CUDA's caching
 allocator, without CUDA's context; tensors: of that, what the tensors take at the peak. What the filled miniatures did when
 they were trained: [results/xeon-2-cores/reliability.md](../results/xeon-2-cores/reliability.md#filled-cards).
 

@@ -54,7 +54,7 @@ def page(records: list[dict]) -> str:
     last = {record["operator"]: record for record in records}.values()
     commits = sorted({record["commit"] for record in last})
     lines = ["# What the kernels move", "",
-             "**Counted on the emulated GPU**: no GPU has run these kernels, and nothing here is a time. The least is every input read "
+             "**Counted on the emulated GPU**; nothing here is a time. The least is every input read "
              "once and every output written once. Beside it, in multiples:", "",
              "- memory: sectors of 32 bytes, once a launch, as if the L2 cache kept all",
              "- L2: sectors once a block, as if the L1 cache kept what a block touches",

@@ -41,7 +41,7 @@ def chosen(*words, **gpu: str) -> tuple[str, str]:
 def test_auto_takes_the_gpu_that_the_build_has_code_for(capability):
     device, said = chosen(capability=capability)
     assert device == "cuda" and said.count("\n") == 1
-    assert said.startswith("emulator: moelab's GPU kernels have never run on hardware"), said
+    assert said.startswith("emulator: moelab's kernels are unproved on this GPU"), said
     assert "scripts/gpu_check.sh" in said and "run.device=cpu" in said
 
 
@@ -78,7 +78,7 @@ def test_training_and_its_first_line(shards, tmp_path):
     first, _, device, memory, kernels, step = (run.stdout.readline() for _ in range(6))
     run.kill()
     run.communicate()
-    assert first.startswith("emulator: moelab's GPU kernels have never run on hardware"), first
+    assert first.startswith("emulator: moelab's kernels are unproved on this GPU"), first
     assert kernels.startswith("kernels: combine_rows packed"), kernels
     assert device.startswith("device cuda:0") and step.startswith("[Step 1/1]"), (device, step)
     # predicted for this GPU: Ada's two workspaces of 8.125 MiB
@@ -113,4 +113,4 @@ def test_the_record_of_a_check_lies_beside_the_build(tmp_path):
     assert said_with() == ("cuda", "emulator: scripts/gpu_check.sh passed here on 2026-11-24\n")
     device, said = said_with(passed=False, failed="operators")
     assert device == "cpu" and said.startswith("the GPU is not used: scripts/gpu_check.sh failed on it (operators)")
-    assert "never run on hardware" in said_with(gpu="another GPU")[1]
+    assert "unproved on this GPU" in said_with(gpu="another GPU")[1]

@@ -111,7 +111,7 @@ def test_a_run_qualifies_once_and_then_reads_the_record(training, cache):
     first = training.lines("train.steps=1")
     (file,) = cache.iterdir()
     record = json.loads(file.read_text())
-    assert first[0].startswith("emulator: moelab's GPU kernels have never run on hardware")
+    assert first[0].startswith("emulator: moelab's kernels are unproved on this GPU")
     assert first[1] == said(FAST, f"qualified here on {record['date']}") and training.kernels() == FAST
     file.write_text(json.dumps(record | {"date": "1999-01-01"}))
     again = training.lines("train.steps=1", "--overwrite")

@@ -55,8 +55,8 @@ std::string standing_of(c10::Device gpu) {
         "all",
         name, date);
   return fmt::format(
-      "{}: moelab's GPU kernels have never run on hardware; prove them with scripts/gpu_check.sh, or {}",
-      name, kWithoutGpu);
+      "{}: moelab's kernels are unproved on this GPU; prove them with scripts/gpu_check.sh, or {}", name,
+      kWithoutGpu);
 }
 
 std::string why_not(const World& world) {
