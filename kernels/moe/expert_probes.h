@@ -23,8 +23,9 @@ struct ExpertSizes {
 
 // Probes of the operators with variants that such a layer uses on the GPU: some small layers with one row,
 // experts without rows, all rows at one expert, ids of -1, and widths of no whole 16 bytes; then `sizes`,
-// which is timed, with fewer tokens if a matrix of all rows had more than 2^25 elements. Values are drawn
-// from LibTorch's generator, which each trial seeds. None in a build without CUDA.
+// which is timed, with fewer tokens if a matrix of all rows had more elements than the GPU has memory of 256
+// bytes (at least 2^25). Values are drawn from LibTorch's generator, which each trial seeds. None in a build
+// without CUDA.
 std::vector<OperatorProbe> expert_probes(const ExpertSizes& sizes, c10::Device gpu);
 
 }  // namespace moelab

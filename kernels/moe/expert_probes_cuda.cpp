@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/device/element_of.h"
+#include "kernels/memory/device_memory.h"
 #include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_block_call.h"
 #include "kernels/moe/expert_variants.h"
@@ -207,7 +208,11 @@ Trial router_gradients_trial(const Inputs& in) {
   return {[] {}, call, reference, 4 * (in.T + in.E)};
 }
 
-std::vector<Layer> layers(const ExpertSizes& run) {
+// The most elements of a matrix of all rows: of 16 bits, 1/128 of the GPU's memory, so that what a trial and
+// its reference in fp32 hold is a sixth of it.
+int64_t most_elements(c10::Device gpu) { return std::max(int64_t{1} << 25, total_memory(gpu) / 256); }
+
+std::vector<Layer> layers(const ExpertSizes& run, c10::Device gpu) {
   const bool dense = run.experts == 0;
   const auto small = [&](int64_t tokens, int64_t width, int64_t experts, int64_t expert_width) {
     ExpertSizes sizes = run;
@@ -220,7 +225,7 @@ std::vector<Layer> layers(const ExpertSizes& run) {
   };
   ExpertSizes at_most = run;
   const int64_t widest = run.per_token * std::max(run.width, run.expert_width);
-  at_most.tokens = std::clamp<int64_t>(run.tokens, 1, std::max<int64_t>(1, (int64_t{1} << 25) / widest));
+  at_most.tokens = std::clamp<int64_t>(run.tokens, 1, std::max<int64_t>(1, most_elements(gpu) / widest));
   return {{"one token", small(1, 64, 4, 40), Load::random},
           {"experts without rows", small(3, 64, 16, 40), Load::random},
           {"all tokens at one expert", small(70, 64, 4, 40), Load::one_expert},
@@ -234,7 +239,7 @@ std::vector<Layer> layers(const ExpertSizes& run) {
 std::vector<OperatorProbe> expert_probes(const ExpertSizes& run, c10::Device gpu) {
   std::vector<OperatorProbe> probes;
   const int capability = compute_capability(gpu);
-  for (const Layer& layer : layers(run)) {
+  for (const Layer& layer : layers(run, gpu)) {
     const auto add = [&](VariedOperator& op, Trial (*trial)(const Inputs&), bool timed = true) {
       probes.push_back(
           {&op, layer.about, [=] { return trial(Inputs(layer, gpu)); }, timed && layer.is_the_runs});
