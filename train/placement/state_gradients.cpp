@@ -12,15 +12,12 @@
 #include "kernels/meta/simulated_device.h"
 #include "kernels/update/ordered_sum.h"
 #include "kernels/update/squared_norm.h"
+#include "train/settings/facts/placement.h"
 
 namespace moelab {
 namespace {
 
-Home gradient_home(const PlacementSettings& settings, c10::Device device) {
-  const bool cuda = device.is_cuda() || (device.is_meta() && meta_is_cuda());
-  const bool down = cuda && settings.optimizer != Home::device;
-  return settings.gradients == Home::device && down ? Home::host : settings.gradients;
-}
+bool stands_for_cuda(c10::Device device) { return device.is_cuda() || (device.is_meta() && meta_is_cuda()); }
 
 // Elements of a row of the model's weight, which add_squares takes whole.
 int64_t row_of(const at::Tensor& leaf) { return leaf.dim() > 0 ? leaf.size(-1) : 1; }
@@ -61,7 +58,7 @@ std::shared_ptr<StateFile> make_state_file(const PlacementSettings& settings, c1
 GradientStore::GradientStore(const PlacementSettings& settings, c10::Device device, Optimizer& optimizer,
                              std::shared_ptr<StateFile> file, DataRanks ranks, Reduction reduction,
                              GradientSums sums)
-    : home_(gradient_home(settings, device)),
+    : home_(gradient_home(settings, stands_for_cuda(device))),
       device_(device),
       optimizer_(optimizer),
       file_(std::move(file)),

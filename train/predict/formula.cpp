@@ -7,6 +7,7 @@
 #include "train/predict/block_shape.h"
 #include "train/predict/rank_share.h"
 #include "train/settings/facts/data_parallel.h"
+#include "train/settings/facts/placement.h"
 #include "train/settings/facts/precision.h"
 #include "train/settings/facts/storage.h"
 
@@ -80,7 +81,8 @@ void place(StateBytes& state, const Settings& s, const BlockShape& b) {
   if (away || coded || state_division(s).weights > 1) state.weights += gathered_weights(s, b);
   state.masters = on_device(s.placement.optimizer, state.masters);
   state.optimizer = on_device(s.placement.optimizer, state.optimizer);
-  if (s.placement.gradients != Home::device || s.optim.in_backward) {
+  const Home gradients = gradient_home(s.placement, s.run.device == DeviceChoice::cuda);
+  if (gradients != Home::device || s.optim.in_backward) {
     state.gradients =
         state_formula(s, {0, std::max(b.expert_parameters, largest_outside(s.model))}).gradients;
   }

@@ -6,6 +6,11 @@ namespace moelab {
 
 std::string_view moved_term(Home home) { return home == Home::host ? "host_bytes" : "nvme_bytes"; }
 
+Home gradient_home(const PlacementSettings& placement, bool cuda) {
+  const bool leave = cuda && placement.gradients == Home::device && placement.optimizer != Home::device;
+  return leave ? Home::host : placement.gradients;
+}
+
 bool uses_home(const Settings& settings, Home home) {
   for (const PlacedState& state : kPlacedStates)
     if (settings.placement.*state.home == home) return true;

@@ -34,6 +34,9 @@ inline constexpr std::array<PlacedState, 3> kPlacedStates = {
      {"placement.gradients", &PlacementSettings::gradients},
      {"placement.optimizer", &PlacementSettings::optimizer}}};
 
+// Where gradients lie between backward and the update: on CUDA they leave for an optimizer that is not there.
+Home gradient_home(const PlacementSettings& placement, bool cuda);
+
 // True if activations or a part of the training state are placed in `home`.
 bool uses_home(const Settings& settings, Home home);
 
