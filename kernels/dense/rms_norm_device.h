@@ -13,9 +13,9 @@ struct NormRows {
   int64_t rows, width, inner, inner_stride, outer_stride;
 };
 
-// Number of partial sums of the weight's gradient in backward, one per block of threads. It depends on the
-// shape alone.
-inline int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>(rows, 1024); }
+// Number of partial sums of the weight's gradient in backward, one per block of threads: of four rows or
+// more. It depends on the shape alone.
+inline int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>((rows + 3) / 4, 1024); }
 
 // y (rows, width) contiguous, rstd (rows) fp32.
 void rms_norm_forward(Element element, const NormRows& shape, const void* x, const float* weight, double eps,

@@ -42,6 +42,17 @@ struct Pack {
   }
 };
 
+// The N numbers that belong to a pack of N elements, at an address that is as aligned as the pack's.
+template <int N>
+__device__ inline void read_floats(const float* from, float (&to)[N]) {
+  using Floats = Pack<float, N == 1 ? 1 : 4>;
+  constexpr int kAtOnce = sizeof(Floats) / sizeof(float);
+  for (int i = 0; i < N; i += kAtOnce) {
+    const Floats some = Floats::read(from + i);
+    memcpy(to + i, some.of, sizeof(Floats));
+  }
+}
+
 // Calls f(N) with a constant: how many elements a Pack holds for rows of `length` at these addresses. N is 1
 // if `packed` is false.
 template <class T, class F, class... Rows>

@@ -20,6 +20,8 @@ inline std::vector<RmsNormCase> rms_norm_cases() {
       {"small", {4, 64, 384}, at::kHalf},
       {"one_row", {1, 1, 37}, at::kFloat},
       {"odd_sizes", {3, 333, 37}, at::kBFloat16},
+      {"two_spans", {5, 1101}, at::kBFloat16},
+      {"two_spans_of_packs", {6, 16 << 10}, at::kBFloat16},
       {"three_wide", {2, 5, 3}, at::kFloat},
       {"no_rows", {0, 5, 16}, at::kFloat},
       {"four_axes", {2, 65, 3, 24}, at::kBFloat16},
