@@ -94,7 +94,8 @@ def runs_in(folder: pathlib.Path, device: dict | None) -> list[Run]:
 
 def slow_kernels(folder: pathlib.Path) -> list[tuple[float, str]]:
     """(share of the copy rate, name) of what moves bytes at less than half the rate of a copy, slowest first."""
-    shares = [(run["of_copy"], re.sub("/(iterations:|manual_time).*", "", run["name"])) for run in gpu_goals.kernels(folder) if "of_copy" in run and "of_gemm" not in run]
+    runs = [run for run in gpu_goals.kernels(folder) if "of_copy" in run and "of_gemm" not in run]
+    shares = [(run["of_copy"], re.sub("/(iterations:|manual_time).*", "", run["name"])) for run in runs]
     return sorted(share for share in shares if share[0] < SHARE_OF_COPY)
 
 

@@ -13,6 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import gpu_page  # noqa: E402
 import guides_page  # noqa: E402
 import quality_page  # noqa: E402
 from report import assemble, cpu_tables, peer_tables, quality, rank_tables, records, rendering  # noqa: E402
@@ -77,13 +78,18 @@ def test_tables_of_quality_are_what_their_records_say(page):
     assert text == page.read_text(), f"scripts/quality_page.py makes {page} anew"
 
 
+@by_folder("page", sorted(ROOT.glob("results/*/page.md")))
+def test_the_page_of_a_gpu_is_what_its_records_say(page):
+    assert gpu_page.page(page.parent) == page.read_text(), f"scripts/gpu_page.py {page.parent} makes it anew"
+
+
 def test_the_guides_tables_are_what_claims_and_records_say(techniques):
     assert guides_page.made(techniques) == guides_page.PAGE.read_text(), "scripts/guides_page.py makes it anew"
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/*.md")))
 def test_no_page_is_left_out_and_its_pictures_lie_beside_it(page):
-    made = ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md", "reliability.md", "quality.md")
+    made = ("report.md", "claims.md", "peers.md", "cpu.md", "ranks.md", "reliability.md", "quality.md", "page.md")
     assert page.name in made, "no test makes this page anew"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
         assert (page.parent / picture).stat().st_size > 5_000, picture
