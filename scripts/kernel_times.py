@@ -103,8 +103,8 @@ def page(counted: dict[str, dict]) -> str:
              f"The experts' products are taken to be our own kernels, which take rows from where they lie: `gathered` on {of('gathered')}, "
              f"`hopper`, which computes SwiGLU beside the up-projection, on {of('hopper')}. On the H200 "
              "`hopper` was right, and at 256 rows an expert slower than LibTorch's product. A GPU uses them only "
-             "if it finds them right and fastest; otherwise it copies rows in the experts' order for LibTorch's products. Planned, and not written yet: SwiGLU's gradient "
-             "inside the product before it, and both on other GPUs than Hopper.", "",
+             "if it finds them right and fastest; otherwise it copies rows in the experts' order for LibTorch's products. "
+             "Planned, and not written yet: SwiGLU's gradient inside the product before it, and both on other GPUs than Hopper.", "",
              "| GPU | today | TFLOP/s | as planned | TFLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, stages in found.items():
         cells = [f"{total:.1f} ms | {operations / total / 1e9:.0f}" for total in map(sum, zip(*stages))]
