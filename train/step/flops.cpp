@@ -35,22 +35,31 @@ double attended_pairs(const Batch& batch, const AttentionSpan& span) {
 }
 
 double measure_gemm_rate(c10::ScalarType compute, c10::Device device) {
-  const int64_t n = device.is_cuda() ? 4096 : 1024;  // large enough on a GPU to hide the launch
+  constexpr int64_t smallest = 512, largest = 4096;
+  constexpr double enough = 0.01;  // seconds that hide a launch; the largest product hides it on any GPU
   constexpr size_t repeats = 9;
   constexpr double patience = 1;  // seconds, after which a slow device is asked no further
   HomeScope outside(Home::host);
   at::NoGradGuard no_grad;
   // LibTorch's own 16-bit products are scalar loops where the CPU has none: ten of them take half a minute.
   const at::Tensor one = at::ones({1}, at::TensorOptions().device(device).dtype(compute));
-  const at::Tensor a = one.to(multiplies_as_fp32(one) ? at::kFloat : compute).expand({n, n}).contiguous();
-  at::Tensor c = at::mm(a, a);
-  std::vector<double> seconds;
-  for (double total = 0; seconds.size() < repeats && total < patience; total += seconds.back()) {
+  const at::Tensor element = one.to(multiplies_as_fp32(one) ? at::kFloat : compute);
+  at::Tensor a, c;
+  const auto seconds_of_product = [&] {
     const auto start = std::chrono::steady_clock::now();
     at::mm_out(c, a, a);
     if (device.is_cuda()) c.flatten()[0].item<float>();  // waits for the product
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  int64_t n = smallest;
+  for (;; n *= 2) {
+    a = element.expand({n, n}).contiguous();
+    c = at::mm(a, a);  // the first may set up what the others find
+    if (n == largest || seconds_of_product() >= enough) break;
   }
+  std::vector<double> seconds;
+  for (double total = 0; seconds.size() < repeats && total < patience; total += seconds.back())
+    seconds.push_back(seconds_of_product());
   const auto median = seconds.begin() + std::ssize(seconds) / 2;
   std::nth_element(seconds.begin(), median, seconds.end());
   return 2.0 * std::pow(n, 3) / *median;
