@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <limits>
+#include <algorithm>
 
 #include "kernels/memory/report.h"
 #include "moe/settings/error.h"
@@ -26,7 +26,7 @@ FilledCard fill_card(const Settings& s) {
   const Filled full = filled(s, [&](const Settings& changed) {
     const Estimate predicted = estimate(changed, gpu);
     const bool within = predicted.run.held() <= target && predicted.fits(limit);
-    return within ? predicted.needed() : std::numeric_limits<int64_t>::max();
+    return within ? predicted.needed() : std::max(predicted.needed(), limit + 1);
   });
   if (full.needed > limit)
     throw UserError("--fill: the run as it is exceeds memory.target=" + value_text(s.memory.target) +

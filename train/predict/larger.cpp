@@ -26,31 +26,17 @@ class Enlarger {
   Enlarger(const Settings& settings, int64_t room, const std::function<int64_t(const Settings&)>& predict)
       : settings_(settings), open_(unresolve(settings)), room_(room), predict_(predict) {}
 
-  // The largest value above `now` with which the run fits, in units of `unit`; 0: none. Peaks grow almost
-  // linearly, so two of them give a first guess.
+  // The largest value from `now` to `most` with which the run fits, in units of `unit`; the first to try is
+  // `guess`. 0: none above `now`.
   template <class Set>
-  int64_t largest(int64_t now, int64_t unit, int64_t most, Set set) {
-    const std::optional<int64_t> one = bytes_with(now, set), two = bytes_with(2 * now, set);
-    if (!one || !two) return 0;
-    const int64_t guess = now + now * (room_ - *one) / std::max<int64_t>(*two - *one, 1);
-    const int64_t found = unit * largest_fitting(guess / unit, most / unit,
-                                                 [&](int64_t count) { return fits(count * unit, set); });
-    return found > now ? found : 0;
-  }
-
-  // The same among values up to `most`, the first of which to try.
-  template <class Set>
-  int64_t largest_up_to(int64_t now, int64_t unit, int64_t most, Set set) {
-    const int64_t count = most / unit;
+  int64_t largest(int64_t now, int64_t guess, int64_t unit, int64_t most, Set set) {
     const int64_t found =
-        unit * largest_fitting(count, count, [&](int64_t tried) { return fits(tried * unit, set); });
+        unit * largest_fitting(guess / unit, most / unit, [&](int64_t count) -> std::optional<double> {
+          const std::optional<int64_t> needed = bytes_with(count * unit, set);
+          if (!needed) return std::nullopt;
+          return static_cast<double>(*needed) / static_cast<double>(room_);
+        });
     return found > now ? found : 0;
-  }
-
-  template <class Set>
-  bool fits(int64_t value, Set set) {
-    const std::optional<int64_t> needed = bytes_with(value, set);
-    return needed && *needed <= room_;
   }
 
   // The named models with more parameters, the largest first. The formula that prunes a plan's combinations
@@ -118,8 +104,9 @@ Filled filled(const Settings& settings, const std::function<int64_t(const Settin
   Filled full{settings, predict(settings)};
   const auto take = [&](int64_t TrainSettings::*key, int64_t unit, int64_t most) {
     Enlarger enlarger(full.settings, room, predict);
-    const int64_t value = enlarger.largest(full.settings.train.*key, unit, most,
-                                           [&](Settings& s, int64_t count) { s.train.*key = count; });
+    const int64_t now = full.settings.train.*key;
+    const int64_t value =
+        enlarger.largest(now, now, unit, most, [&](Settings& s, int64_t count) { s.train.*key = count; });
     if (value == 0) return;
     Settings larger = unresolve(full.settings);
     larger.train.*key = value;
@@ -137,8 +124,8 @@ Larger larger_that_fits(const Settings& settings, int64_t room,
                         const std::function<int64_t(const Settings&)>& quick) {
   Enlarger search(settings, room, quick), sure(settings, room, predict);
   const auto largest = [&](int64_t now, int64_t unit, int64_t most, auto set) {
-    const int64_t found = search.largest(now, unit, most, set);
-    return found > 0 ? sure.largest_up_to(now, unit, found, set) : 0;
+    const int64_t found = search.largest(now, now, unit, most, set);
+    return found > 0 ? sure.largest(now, found, unit, found, set) : 0;
   };
   Larger larger;
   if (settings.train.tokens_per_device == 0) {

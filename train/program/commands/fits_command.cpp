@@ -50,7 +50,13 @@ struct Needs {
 struct Room {
   int64_t tensors = 0, card = 0;
 
-  bool holds(const Needs& needs) const { return needs.peak <= tensors && needs.on_card <= card; }
+  // At most 1 for what fits.
+  double share_of(const Needs& needs) const {
+    const auto share = [](int64_t part, int64_t of) {
+      return static_cast<double>(part) / static_cast<double>(of);
+    };
+    return std::max(share(needs.peak, tensors), share(needs.on_card, card));
+  }
 };
 
 // One way to train, independent of the model: a row of the technique table.
@@ -80,17 +86,14 @@ class Stack {
     return Needs{tensors->peak + workspace_bytes(card), reserved, reserved + kContextBytes};
   }
 
-  // The largest value of `key`, in steps of `step`, with which the model fits. Peaks grow almost linearly, so
-  // the slope gives a first guess.
+  // The largest value of `key`, in steps of `step`, with which the model fits.
   int64_t largest(const Gpu& card, const std::string& model, const char* key, int64_t most, const Room& room,
                   int64_t step = 1) {
-    const std::optional<Needs> one = needs(card, model, key, step), two = needs(card, model, key, 2 * step);
-    const auto fits = [&](int64_t steps) {
-      const std::optional<Needs> bytes = needs(card, model, key, steps * step);
-      return bytes && room.holds(*bytes);
-    };
-    const int64_t slope = one && two ? std::max<int64_t>(two->peak - one->peak, 1) : 1;
-    return step * largest_fitting(one ? 1 + (room.tensors - one->peak) / slope : 1, most / step, fits);
+    return step * largest_fitting(1, most / step, [&](int64_t steps) -> std::optional<double> {
+             const std::optional<Needs> bytes = needs(card, model, key, steps * step);
+             if (!bytes) return std::nullopt;
+             return room.share_of(*bytes);
+           });
   }
 
   // Why the last run that is invalid is.
@@ -165,7 +168,7 @@ FitRow fit(Stack& stack, const std::string& model, const std::vector<std::string
   FitRow row{.card = card, .stack = stack.name()};
   for (const std::string& name : models) {
     const std::optional<Needs> needs = stack.needs(card, name);
-    if (!needs || !room.holds(*needs)) continue;
+    if (!needs || room.share_of(*needs) > 1) continue;
     row.largest_model = name;
     break;
   }
