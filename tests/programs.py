@@ -39,7 +39,7 @@ def train_command(settings: dict, *arguments, command: str = "train") -> list[st
 
 
 def run(command: list, **how) -> subprocess.CompletedProcess:
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, **how)
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **how)
 
 
 def limited_files(size: int) -> dict:

@@ -12,7 +12,7 @@ RUNS = ("steps in backward, Lion", "resumed*")
 
 
 def compared(before, after) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, TOOL, before, after, *RUNS], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, TOOL, before, after, *RUNS], capture_output=True, text=True, timeout=600)
 
 
 def told(folder: pathlib.Path, setting: str) -> pathlib.Path:

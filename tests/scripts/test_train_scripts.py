@@ -70,7 +70,7 @@ def run(folder, command, **environment) -> subprocess.CompletedProcess:
     environment = {"MOELAB_PROGRAM": PROGRAM, **environment}
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run([str(word) for word in command], cwd=folder, env=env, capture_output=True, text=True,
-                          timeout=120)  # fmt: skip
+                          timeout=600)  # fmt: skip
 
 
 def script(folder, name, *arguments, **environment) -> subprocess.CompletedProcess:

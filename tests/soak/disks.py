@@ -39,7 +39,7 @@ def result(folder: pathlib.Path, saved: pathlib.Path) -> dict:
 
 
 def run(command: list, environment: dict | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | (environment or {}))
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | (environment or {}))
 
 
 def wrong_end(code: int, errors: str, lines: str = "") -> list[str]:
@@ -219,7 +219,7 @@ def fail_disk(undisturbed: Undisturbed, event: str) -> tuple[dict, list[str]]:
         wait_for_stop(process)
         disturb(event, place / "disk")
         process.send_signal(signal.SIGCONT)
-        errors = process.communicate(timeout=120)[1]
+        errors = process.communicate(timeout=600)[1]
         wrong = wrong_end(process.returncode, errors)
         if event != "vanished folder" and process.returncode == 0:
             wrong.append("nothing of it was noticed")

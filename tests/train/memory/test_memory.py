@@ -275,7 +275,7 @@ def test_a_disk_that_fills_up_still_takes_the_summary(shards, tmp_path):
         command = programs.train_command(settings, "--device", "cpu")
         process = programs.start_and_take_a_step(command, disk / "run", stderr=subprocess.PIPE, text=True)
         fill(disk)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=600)
         reason = f"cannot write {disk}/run/metrics.jsonl: is the disk full?"
         assert process.returncode == 2 and said == f"moelab: {reason}\n"
         assert ending(disk / "run") == ("error", reason)
@@ -297,7 +297,7 @@ def test_a_machine_without_memory_ends_the_run(shards, tmp_path):
     command = programs.train_command(settings, "--device", "cpu")
     process = programs.start_and_take_a_step(command, tmp_path, stderr=subprocess.PIPE, text=True)
     resource.prlimit(process.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))  # less than it has
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
     status, reason = ending(tmp_path)
     assert status == "oom" and reason.startswith("out of memory") and reason.endswith("the system has no more"), reason

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="MOELAB_PROGRAM na
 
 
 def moelab(*words) -> subprocess.CompletedProcess:
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_winner_trains_as_it_was_written(tmp_path):
@@ -84,7 +84,7 @@ def test_the_winner_trains_on_its_ranks(tmp_path, make_shards, pinned, chosen):
     assert re.search(chosen, out.read_text(), re.M), out.read_text()
     trained = subprocess.run([ROOT / "scripts/ranks.sh", ranks, PROGRAM, *command.split(), f"data.path={make_shards(20_000, 2_000)}",
                               f"run.dir={tmp_path / 'run'}", "train.steps=2", "eval.batches=0"],
-                             capture_output=True, text=True, timeout=120, check=False)
+                             capture_output=True, text=True, timeout=600, check=False)
     assert trained.returncode == 0, trained.stderr
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "ok"
 

@@ -22,7 +22,7 @@ def run(ranks, *arguments):
     command = settings(*arguments)
     if ranks > 1:
         command = [RANKS, ranks, *command]
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
 
 
 def checkpoint(folder):

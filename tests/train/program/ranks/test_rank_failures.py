@@ -104,7 +104,7 @@ def with_little_memory_on_one_rank(tmp_path, corpus, share, *more, rank=1, layou
     printed = []
     for folder, micro_batch, wrapper in [(folders[0], 4, [script]), (folders[1], 2, [])]:
         command = [RANKS, 2, *wrapper, *given(folder, micro_batch)]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     losses = [[(step["loss"], step["micro_batch"]) for step in numbers(folder)] for folder in (folders[0], folders[0] / "ranks/1")]
@@ -138,7 +138,7 @@ def test_when_no_micro_batch_is_small_enough_the_rank_says_so_and_all_end(tmp_pa
     script.chmod(0o755)
     command = [RANKS, 2, script, *settings(tmp_path / "run", corpus, 1, "train.micro_batch=4", "train.sequence=256", "parallel.zero=2",
                                            "monitor.snapshot=oom")]  # else the prediction ends it before it starts
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 3
     assert "the memory budget of 24.0 MiB cannot be met after step 0" in done.stderr, done.stderr
     assert "moelab: another rank has no more memory after step 0" in done.stderr

@@ -108,10 +108,10 @@ def test_runs_go_on_with_other_stages(tmp_path, corpus, untied_alone, ranks, acc
     folder = tmp_path / "run"
     shutil.copytree(untied_alone / "checkpoints/step-2", folder / "checkpoints/step-2")
     command = [RANKS, ranks, *settings(folder, corpus, accumulation, UNTIED, *layout, "train.steps=3"), "--resume", "latest"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     command = [*settings(folder, corpus, 4, UNTIED), "--resume", "latest"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert checkpoint(folder) == checkpoint(untied_alone)
 
@@ -146,7 +146,7 @@ def test_ranks_that_share_each_matrix_come_close_to_one(tmp_path, corpus, ranks,
     for steps, count, settings_of_them in [(5, 1, alone), (6, ranks, [*more, "parallel.tensor=2"])]:
         command = settings(several, corpus, 2, *settings_of_them, f"train.steps={steps}")
         done = subprocess.run([str(word) for word in ([RANKS, ranks] if count > 1 else []) + [*command, "--resume", "latest"]],
-                              capture_output=True, text=True, timeout=120)
+                              capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         assert f"after step {steps - 1}" in done.stdout
 
@@ -206,7 +206,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_stage(tmp_path, corpus, 
     assert run(1, whole, corpus, 6, *given).returncode == 0
     assert run(3, parted, corpus, 2, *given, "train.steps=2", f"parallel.zero={before}").returncode == 0
     resumed = subprocess.run([str(w) for w in [RANKS, 2, *settings(parted, corpus, 3, *given, f"parallel.zero={after}"), "--resume", "latest"]],
-                             capture_output=True, text=True, timeout=120)
+                             capture_output=True, text=True, timeout=600)
     assert resumed.returncode == 0, resumed.stderr
     assert checkpoint(parted) == checkpoint(whole)
     assert [step["loss"] for step in metrics(parted)] == [step["loss"] for step in metrics(whole)]
@@ -232,6 +232,6 @@ def test_torchrun_starts_the_same_ranks(tmp_path, corpus):
     one, several = tmp_path / "one", tmp_path / "several"
     assert run(1, one, corpus, 2).returncode == 0
     command = [*torchrun(), *settings(several, corpus, 1)]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert numbers(several) == numbers(one) and checkpoint(several) == checkpoint(one)
