@@ -33,7 +33,8 @@ INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alo
 WORDS = ("taken: what CUDA's caching allocator reserves, with cuBLAS's workspaces and CUDA's context; a row fits where that is no more than "
          "the card, and where tensors take at most 95 % of it. largest batch: sequences of 1,024 tokens in a micro-batch; longest "
          "sequence: in tokens, in steps of 64; largest model: of those that have a name, at its own sequence. Each is the largest that "
-         "fits while all else, the technique's micro-batch too, stays as it is. Of a technique of several ranks, one rank is shown.")
+         "fits while all else, the technique's micro-batch too, stays as it is; what the allocator reserves does not grow evenly, so a "
+         "slightly larger one may fit too. Of a technique of several ranks, one rank is shown.")
 SPEED = " speed: of a 1/64 miniature of the model beside the baseline of the same round on a CPU, of two rounds or more."
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
 
