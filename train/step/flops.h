@@ -20,7 +20,8 @@ double attended_pairs(const Batch& batch, const AttentionSpan& span);
 
 // Operations per second of LibTorch's matrix product in `compute`, measured now: median of several square
 // products, of 512 rows or as many doublings of that, up to 4096, as it takes for one to last 10 ms. In fp32
-// for 16-bit types that the CPU has no products for (kernels/dense/product.h). The yardstick for flops_per_second. Its memory is outside the device budget.
+// for 16-bit types that the CPU has no products for (kernels/dense/product.h). The yardstick for
+// flops_per_second. Its memory is outside the device budget.
 double measure_gemm_rate(c10::ScalarType compute, c10::Device device);
 
 }  // namespace moelab
