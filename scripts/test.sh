@@ -15,5 +15,7 @@ fi
 say "Building (build/ci, $(build_jobs) at a time)"
 configure_and_build ci all
 say "Testing"
+# Containers often keep Python from storing what it compiles. Then each of a thousand starts compiles its packages anew.
+export PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$PWD/build/ci/pycache
 # one more than there are cores: some tests wait
 exec ctest --test-dir build/ci --output-on-failure -j "$(($(nproc) + 1))" "$@"
