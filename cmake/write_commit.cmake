@@ -1,14 +1,15 @@
-# cmake -DSOURCE=… -DTEMPLATE=… -P write_commit.cmake, in a checkout: replaces @COMMIT@ in TEMPLATE by its commit
-# ("unknown" outside of a checkout) and @MODIFIED@ by whether tracked files differ from it (true or false). Files below
-# results/ don't count: measurements are written there. SOURCE is written only when it changes.
+# cmake -DSOURCE=… -DTEMPLATE=… -P write_commit.cmake, in a checkout: replaces @COMMIT@ in TEMPLATE by the commit that last
+# changed what is built ("unknown" outside of a checkout) and @MODIFIED@ by whether tracked files of that differ from it
+# (true or false). So measurements of one program stay of one commit while texts, tests, scripts and results go on. SOURCE
+# is written only when it changes.
 set(COMMIT unknown)
 set(MODIFIED false)
-execute_process(COMMAND git rev-parse --short=12 HEAD
-  RESULT_VARIABLE failed OUTPUT_VARIABLE head OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-if(NOT failed)
-  set(COMMIT ${head})
-  execute_process(
-    COMMAND git --no-optional-locks status --porcelain --untracked-files=no -- ":/" ":(top,exclude)results"
+set(built ":/" ":(top,exclude)docs" ":(top,exclude)results" ":(top,exclude)scripts" ":(top,exclude)tests" ":(top,exclude)*.md")
+execute_process(COMMAND git log -1 --format=%h --abbrev=12 -- ${built}
+  RESULT_VARIABLE failed OUTPUT_VARIABLE last OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT failed AND last)
+  set(COMMIT ${last})
+  execute_process(COMMAND git --no-optional-locks status --porcelain --untracked-files=no -- ${built}
     RESULT_VARIABLE failed OUTPUT_VARIABLE changes ERROR_QUIET)
   if(failed OR changes)
     set(MODIFIED true)

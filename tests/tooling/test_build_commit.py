@@ -17,6 +17,7 @@ MAIN = """#include <iostream>
 #include "train/program/record/build_commit.h"
 int main() { std::cout << moelab::build_commit() << (moelab::build_modified() ? " modified" : ""); }
 """
+NOT_BUILT = ("results/table", "tests/test_one.py", "scripts/one.sh", "docs/one.md", "README.md")
 
 
 class Project:
@@ -30,7 +31,7 @@ class Project:
 
     def commit(self) -> str:
         self.call("git", "add", "-A")
-        self.call("git", "-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "--allow-empty", "-m", "more")
+        self.call("git", "-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "-m", "more")
         return self.call("git", "rev-parse", "--short=12", "HEAD")
 
     def build(self, *options: str) -> str:
@@ -47,9 +48,11 @@ def project(tmp_path) -> Project:
                  "train/program/record/build_commit.h"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "results").mkdir()
-    for name, text in {"CMakeLists.txt": PROJECT, "main.cpp": MAIN, "results/table": "", ".gitignore": "build\n"}.items():
+    for name, text in {"CMakeLists.txt": PROJECT, "main.cpp": MAIN, ".gitignore": "build\n"}.items():
         (tmp_path / name).write_text(text)
+    for name in NOT_BUILT:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     made.call("git", "init", "-q")
     made.commit()
     made.call("cmake", "-G", "Ninja", "-B", "build")
@@ -63,6 +66,8 @@ def test_a_new_commit_compiles_one_file_and_configures_nothing(project):
     linked = program.stat().st_mtime_ns
     project.build()
     assert program.stat().st_mtime_ns == linked, "the same commit links nothing"
+    (project.folder / "main.cpp").write_text(MAIN + "\n")
+    project.build()
     commit = project.commit()
     steps = [line for line in project.build("-n").splitlines() if line.startswith("[")]
     assert [line.split(maxsplit=1)[1] for line in steps] == [
@@ -74,7 +79,8 @@ def test_a_new_commit_compiles_one_file_and_configures_nothing(project):
 
 def test_a_change_that_is_not_committed_is_told(project):
     (project.folder / "notes.txt").write_text("untracked")
-    (project.folder / "results/table").write_text("measured")
+    for name in NOT_BUILT:
+        (project.folder / name).write_text("changed")
     project.build()
     assert not project.says().endswith("modified")
     (project.folder / "main.cpp").write_text(MAIN + "// changed\n")
@@ -83,6 +89,15 @@ def test_a_change_that_is_not_committed_is_told(project):
     commit = project.commit()
     project.build()
     assert project.says() == commit
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_a_commit_of_what_is_not_built_leaves_the_program_as_it_is(project, name):
+    before = project.says()
+    (project.folder / name).write_text("changed")
+    assert project.commit() != before
+    project.build()
+    assert project.says() == before
 
 
 def test_outside_of_a_checkout_the_commit_is_unknown(project):

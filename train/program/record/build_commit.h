@@ -3,11 +3,11 @@
 
 namespace moelab {
 
-// The commit that the program was built from, 12 digits; "unknown" outside of a git checkout.
+// The commit that last changed what the program is built from, 12 digits; "unknown" outside of a git
+// checkout. Commits of docs/, results/, scripts/, tests/ and *.md are not among these.
 std::string build_commit();
 
-// Whether tracked files differed from that commit when the program was built; files below results/ don't
-// count.
+// Whether tracked files of these differed from it when the program was built.
 bool build_modified();
 
 // The two as one text: "commit 0123456789ab", or "commit 0123456789ab, modified".
