@@ -24,7 +24,9 @@ STEPS = 24
 # What every cell has: a small model and a checkpoint every other step, so that many kills meet a save.
 SMALL = {"train.steps": STEPS, "train.sequence": 32, "model.vocab": 256, "checkpoint.every": 2, "eval.batches": 2, "eval.every": 6,
          "run.log_every": 1, "run.threads": 1, "parallel.timeout": 20}
-SOON = 0.5  # the share of the undisturbed training's time within which each is killed, so that one meets several kills
+# The share of the undisturbed training's time within which each is killed, so that one meets several kills. Several ranks are
+# started anew each time, which takes half of theirs.
+SOON, SOON_OF_RANKS = 0.3, 0.5
 GRACE = 5.0  # seconds that a stop by SIGTERM may take beside a micro-batch
 
 
@@ -85,10 +87,10 @@ def what_it_did(folder: pathlib.Path) -> str:
 
 class Chain:
     """One training that is killed again and again. `start()`: its process, a Group or a Forked; `seconds`: that the undisturbed
-    training took."""
+    training took; `soon`: the share of them within which it is killed."""
 
-    def __init__(self, start: Callable, folder: pathlib.Path, seconds: float, seed: int):
-        self.start, self.folder, self.seconds = start, folder, seconds
+    def __init__(self, start: Callable, folder: pathlib.Path, seconds: float, soon: float, seed: int):
+        self.start, self.folder, self.seconds, self.soon = start, folder, seconds, soon
         self.random = random.Random(seed)
         self.patience = 60.0  # seconds after which a training that was stopped is killed
         self.counts: dict[str, int] = {}
@@ -100,7 +102,7 @@ class Chain:
     def disturb(self) -> bool:
         """Starts the training and kills or stops it. False: it had ended before."""
         process = self.start()
-        delay = self.random.uniform(0, SOON * self.seconds)
+        delay = self.random.uniform(0, self.soon * self.seconds)
         with contextlib.suppress(subprocess.TimeoutExpired):
             errors = process.communicate(timeout=delay)[1]
             if process.returncode != 0:
@@ -164,7 +166,7 @@ def run_chain(program: str, data: pathlib.Path, work: pathlib.Path, cell: dict, 
         return {}, [f"the undisturbed training failed: {whole.stderr.strip()}"]
     seconds = time.monotonic() - begun
     with starts(program, training(program, data, work / "killed", cell), work, cell["ranks"]) as start:
-        chain = Chain(start, work / "killed", seconds, seed)
+        chain = Chain(start, work / "killed", seconds, SOON_OF_RANKS if cell["ranks"] > 1 else SOON, seed)
         while chain.counts.get("kills", 0) < kills and not chain.failures:
             if not chain.disturb() and not chain.failures:  # it got to its end: the next victim starts anew
                 compare(work, chain)

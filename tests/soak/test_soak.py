@@ -55,7 +55,7 @@ def test_a_training_that_fails_is_found(data, cells, tmp_path):
 
 def test_a_stop_that_takes_too_long_is_found(tmp_path):
     deaf = ["sh", "-c", f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 0.1; done"]
-    chain = kills.Chain(functools.partial(kills.Group, deaf), tmp_path, 0.2, seed=0)
+    chain = kills.Chain(functools.partial(kills.Group, deaf), tmp_path, 0.2, 0.5, seed=0)
     chain.patience = 1
     process = chain.start()
     while not (tmp_path / "deaf").exists():
@@ -224,6 +224,9 @@ def test_the_fuzzer_goes_on_with_what_is_furthest_from_its_goal(tmp_path):
     one.store.add("inputs", "safetensors", {"inputs": 10_000_000}, [])  # of fifty
     one.store.add("inputs", "metrics", {"inputs": 2_000_000}, [])  # of five
     assert one.least("inputs", ["metrics", "safetensors"], "inputs", page.goal_of_inputs) == "safetensors"
+    store.Store(one.store.path, "before").add("inputs", "safetensors", {"inputs": 20_000_000}, [])
+    assert one.least("inputs", ["metrics", "safetensors"], "inputs", page.goal_of_inputs) == "safetensors"
+    assert one.least("inputs", ["metrics", "safetensors"], "inputs", page.goal_of_inputs, of_all_commits=True) == "metrics"
 
 
 def test_the_cell_that_was_counted_least_comes_first_and_the_page_sums_up(tmp_path):
