@@ -1,8 +1,10 @@
 // The program. Exit codes: 0 success, 2 a user's mistake, 3 the memory budget cannot be met, 1 a defect in
 // the program, a GPU that failed, or another rank that died.
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -90,29 +92,24 @@ int run(const Arguments& arguments, const std::string& command) {
   return estimate_command(arguments.settings, arguments.json, arguments.ranks);
 }
 
-}  // namespace
-}  // namespace moelab
-
-int main(int argc, char** argv) {
-  // Makes exceeding a file-size limit (ulimit -f) a failed write, like a full disk, instead of ending the
-  // program.
-  std::signal(SIGXFSZ, SIG_IGN);
+// The exit code. What goes wrong is said on stderr.
+int run(int argc, char** argv) {
   try {
-    moelab::install_allocators();
-    moelab::set_qualifying_program("/proc/self/exe");
+    install_allocators();
+    set_qualifying_program("/proc/self/exe");
     if (argc < 2) {
-      std::cerr << moelab::program_help();
+      std::cerr << program_help();
       return 2;
     }
-    const std::optional<moelab::Arguments> arguments = moelab::parse_arguments(argc, argv);
+    const std::optional<Arguments> arguments = parse_arguments(argc, argv);
     if (arguments && arguments->computes())
-      moelab::use_host_allocator(arguments->settings.memory.host_allocator, argv);
-    return arguments ? moelab::run(*arguments, moelab::shell_line({argv, argv + argc})) : 0;
-  } catch (const moelab::UserError& error) {
-    moelab::print_mistake(error);
+      use_host_allocator(arguments->settings.memory.host_allocator, argv);
+    return arguments ? run(*arguments, shell_line({argv, argv + argc})) : 0;
+  } catch (const UserError& error) {
+    print_mistake(error);
     return 2;
-  } catch (const moelab::LostRank& error) {
-    moelab::print_lost_rank(error);
+  } catch (const LostRank& error) {
+    print_lost_rank(error);
     return 1;
   } catch (const c10::AcceleratorError& error) {
     std::cerr << "moelab: the GPU failed: " << error.what_without_backtrace()
@@ -124,4 +121,24 @@ int main(int argc, char** argv) {
     std::cerr << "moelab: internal error: " << error.what() << "\n";
     return 1;
   }
+}
+
+// Without LibTorch's exit, which takes back its thousands of operators one by one: a third of a short
+// command's time. Tools that trace a GPU write their files at exit, so that a process that has loaded CUDA's
+// driver takes it.
+[[noreturn]] void leave(int code) {
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) != nullptr) std::exit(code);
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
+}  // namespace
+}  // namespace moelab
+
+int main(int argc, char** argv) {
+  // Makes exceeding a file-size limit (ulimit -f) a failed write, like a full disk, instead of ending the
+  // program.
+  std::signal(SIGXFSZ, SIG_IGN);
+  moelab::leave(moelab::run(argc, argv));
 }
