@@ -76,9 +76,11 @@ CheckpointTensors read_tensors(const fs::path& folder, const Manifest& manifest,
 TrainingState read_state(const fs::path& path) {
   const nlohmann::json json = parse_json(read_text_file(path, kMaxCheckpointText), path.string());
   try {
-    return {json.at("step").get<int64_t>(), json.at("tokens").get<int64_t>(), json.at("state").dump(),
+    return {integer_of(json.at("step")), integer_of(json.at("tokens")), json.at("state").dump(),
             json.value("evaluation_due", false)};
   } catch (const nlohmann::json::exception& error) {
+    damaged(path, error.what());
+  } catch (const UserError& error) {
     damaged(path, error.what());
   }
 }

@@ -42,21 +42,22 @@ bool plain_name(const std::string& name) {
 ManifestTensor read_tensor_entry(const nlohmann::json& json) {
   const std::optional<SafetensorsType> type = parse_type(json.at("dtype").get<std::string>());
   if (!type) throw UserError("an unknown dtype");
-  ManifestTensor tensor = {*type, json.at("shape").get<std::vector<int64_t>>(),
-                           json.at("xxh3_128").get<std::string>()};
+  ManifestTensor tensor = {*type, integers_of(json.at("shape")), json.at("xxh3_128").get<std::string>()};
   if (!json.contains("part")) return tensor;
   const nlohmann::json& part = json["part"];
-  tensor.part = {part.at("shape").get<std::vector<int64_t>>(), part.at("first").get<int64_t>()};
+  tensor.part = {integers_of(part.at("shape")), integer_of(part.at("first"))};
   if (!part.contains("ranges")) return tensor;
-  tensor.part->slice.dim = part.at("dim").get<int64_t>();
+  tensor.part->slice.dim = integer_of(part.at("dim"));
   for (const nlohmann::json& range : part["ranges"])
-    tensor.part->slice.ranges.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
+    tensor.part->slice.ranges.push_back({integer_of(range.at(0)), integer_of(range.at(1))});
   return tensor;
 }
 
 ManifestFile read_file_entry(const nlohmann::json& json) {
+  const int64_t size = integer_of(json.at("size"));
+  if (size < 0) throw UserError("a file of " + std::to_string(size) + " bytes");
   ManifestFile file;
-  file.digest = {json.at("size").get<uint64_t>(), json.at("xxh3_128").get<std::string>()};
+  file.digest = {static_cast<uint64_t>(size), json.at("xxh3_128").get<std::string>()};
   if (!json.contains("tensors")) return file;
   for (const auto& [name, tensor] : json.at("tensors").items())
     file.tensors[name] = read_tensor_entry(tensor);
@@ -64,7 +65,7 @@ ManifestFile read_file_entry(const nlohmann::json& json) {
 }
 
 Manifest read_body(const nlohmann::json& body) {
-  const int version = body.at("format") == "moelab-checkpoint" ? body.at("version").get<int>() : 0;
+  const int64_t version = body.at("format") == "moelab-checkpoint" ? integer_of(body.at("version")) : 0;
   if (version < kVersion || version > kVersionWithSlices)
     throw UserError("another format, or a version later than " + std::to_string(kVersionWithSlices));
   Manifest manifest;

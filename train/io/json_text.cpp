@@ -1,5 +1,6 @@
 #include "train/io/json_text.h"
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "moe/settings/error.h"
@@ -19,6 +20,20 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, int m
   } catch (const nlohmann::json::out_of_range&) {
     throw UserError(where + ": a number is too large for JSON's readers");
   }
+}
+
+int64_t integer_of(const nlohmann::json& json) {
+  const bool beyond = json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX};
+  if (!json.is_number_integer() || beyond)
+    throw UserError(json.dump(-1, ' ', true).substr(0, 100) + " where an integer is expected");
+  return json.get<int64_t>();
+}
+
+std::vector<int64_t> integers_of(const nlohmann::json& json) {
+  if (!json.is_array()) throw UserError("no list where one of integers is expected");
+  std::vector<int64_t> integers;
+  for (const nlohmann::json& item : json) integers.push_back(integer_of(item));
+  return integers;
 }
 
 }  // namespace moelab

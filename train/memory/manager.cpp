@@ -65,6 +65,9 @@ std::optional<MemoryAction> MemoryManager::after_refusal(int64_t step, int64_t l
 }
 
 void MemoryManager::restore(const State& state) {
+  const auto [micro_batch, accumulation] = state.split;
+  const int64_t rows = state_.configured.rows();
+  if (micro_batch < 1 || rows % micro_batch != 0 || accumulation != rows / micro_batch) return;
   if (!fixed_ && state.configured == state_.configured) state_ = state;
 }
 

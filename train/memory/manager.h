@@ -64,7 +64,8 @@ class MemoryManager {
     bool grew_last = false;
   };
   const State& state() const { return state_; }
-  // Restores a checkpoint's state; ignored if that run had another micro-batch or accumulation.
+  // Restores a checkpoint's state; ignored if that run had another micro-batch or accumulation, or if its
+  // split is not of the same rows, as in a file of other hands.
   void restore(const State& state);
   // Starts counting at `step`, for a resumed run.
   void start_at(int64_t step) { state_.changed_at = step; }

@@ -21,6 +21,19 @@ TEST(JsonText, RefusesWhatIsNoJsonAndWhatIsBeyondItsReaders) {
   EXPECT_EQ(refusal("[1e999]"), "file: a number is too large for JSON's readers");
 }
 
+TEST(JsonText, GivesIntegersOfSixtyFourBitsAlone) {
+  EXPECT_EQ(integers_of(parse_json("[9223372036854775807,-9223372036854775808,0]", "file")),
+            (std::vector<int64_t>{INT64_MAX, INT64_MIN, 0}));
+  for (const std::string other :
+       {"9223372036854775808", "1e68", "2.0", "-9223372036854775809", "\"1\"", "null", "true", "[1]"})
+    EXPECT_NE(
+        user_error([&] { integers_of(parse_json("[" + other + "]", "file")); }).find("where an integer"),
+        std::string::npos)
+        << other;
+  EXPECT_EQ(user_error([] { integers_of(parse_json("{}", "file")); }),
+            "no list where one of integers is expected");
+}
+
 // A run that was killed leaves half a line; other hands may leave anything.
 TEST(JsonLines, EndAtTheFirstThatIsNoStepUpToTheOneAskedFor) {
   const TemporaryFolder folder;

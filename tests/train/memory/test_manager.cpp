@@ -193,6 +193,15 @@ TEST(Manager, GoesOnFromItsState) {
   MemoryManager changed(other, toy_peak);
   changed.restore(first.state());
   EXPECT_EQ(changed.split(), (Split{4, 2}));  // the user's current setting
+
+  for (const Split& forged :
+       {Split{int64_t{1} << 40, 1}, Split{0, 8}, Split{-8, -1}, Split{3, 2}, Split{8, 2}}) {
+    MemoryManager::State state = first.state();
+    state.split = forged;
+    MemoryManager wary(eight_rows(), toy_peak);
+    wary.restore(state);
+    EXPECT_EQ(wary.split(), (Split{8, 1})) << split_text(forged);
+  }
 }
 
 TEST(Manager, EmptiesTheCacheWhenDue) {

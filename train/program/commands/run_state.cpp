@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "moe/settings/error.h"
+#include "train/io/json_text.h"
 #include "train/program/commands/open_run.h"
 #include "train/program/commands/resume.h"
 #include "train/program/record/build_commit.h"
@@ -11,7 +13,7 @@ namespace moelab {
 namespace {
 
 nlohmann::json split_json(const Split& split) { return {split.micro_batch, split.accumulation}; }
-Split split_of(const nlohmann::json& json) { return {json.at(0), json.at(1)}; }
+Split split_of(const nlohmann::json& json) { return {integer_of(json.at(0)), integer_of(json.at(1))}; }
 
 nlohmann::json manager_json(const MemoryManager::State& state) {
   return {{"split", split_json(state.split)}, {"configured", split_json(state.configured)},
@@ -20,9 +22,23 @@ nlohmann::json manager_json(const MemoryManager::State& state) {
 }
 
 MemoryManager::State manager_state(const nlohmann::json& json) {
-  return {split_of(json.at("split")), split_of(json.at("configured")),
-          json.at("changed_at"),      json.at("wait"),
-          json.at("highest"),         json.at("grew_last")};
+  return {split_of(json.at("split")),  split_of(json.at("configured")), integer_of(json.at("changed_at")),
+          integer_of(json.at("wait")), integer_of(json.at("highest")),  json.at("grew_last")};
+}
+
+void restore_counts(const LoadedCheckpoint& checkpoint, Trainer& trainer, MemoryManager& manager) {
+  const auto state = nlohmann::json::parse(checkpoint.state.json);
+  const std::vector<int64_t> steps = integers_of(state.at("optimizer_steps"));
+  if (steps.size() != trainer.optimizer_steps().size())
+    throw UserError("it counts the steps of " + std::to_string(steps.size()) + " parameters instead of " +
+                    std::to_string(trainer.optimizer_steps().size()));
+  trainer.restored(steps);
+  if (state.contains("loss_scale")) {
+    const auto& scale = state["loss_scale"];
+    trainer.loss_scale().restore({scale.at("scale"), integer_of(scale.at("good_steps"))});
+  }
+  manager.start_at(checkpoint.state.step);
+  if (state.contains("memory")) manager.restore(manager_state(state["memory"]));
 }
 
 }  // namespace
@@ -53,14 +69,16 @@ void restore_run(const LoadedCheckpoint& checkpoint, const Settings& settings, T
   const std::vector<TensorEntry> optimizer_state = trainer.optimizer_state();
   restore(checkpoint.optimizer, optimizer_state, elsewhere);
   trainer.set_optimizer_state(optimizer_state);
-  const auto state = nlohmann::json::parse(checkpoint.state.json);
-  trainer.restored(state.at("optimizer_steps").get<std::vector<int64_t>>());
-  if (state.contains("loss_scale")) {
-    const auto& scale = state["loss_scale"];
-    trainer.loss_scale().restore({scale.at("scale"), scale.at("good_steps")});
+  const auto refuse = [&](const char* what) {
+    throw UserError((checkpoint.path / "state.json").string() + ": not a training's state: " + what);
+  };
+  try {
+    restore_counts(checkpoint, trainer, manager);
+  } catch (const nlohmann::json::exception& error) {
+    refuse(error.what());
+  } catch (const UserError& error) {
+    refuse(error.what());
   }
-  manager.start_at(checkpoint.state.step);
-  if (state.contains("memory")) manager.restore(manager_state(state["memory"]));
   trainer.set_split(manager.split().micro_batch, manager.split().accumulation);
 }
 

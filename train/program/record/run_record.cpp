@@ -95,7 +95,9 @@ RunRecord::Totals totals_of(const std::string& lines) {
   std::istringstream in(lines);
   for (std::string line; std::getline(in, line);) {
     const Json step = Json::parse(line);
-    totals = {step.value("tokens", int64_t{0}), totals.seconds + step.value("step_ms", 0.0) / 1000};
+    const Json tokens = step.value("tokens", Json()), milliseconds = step.value("step_ms", Json());
+    totals = {tokens.is_number_integer() ? tokens.get<int64_t>() : 0,
+              totals.seconds + (milliseconds.is_number() ? milliseconds.get<double>() / 1000 : 0)};
   }
   return totals;
 }
