@@ -1,4 +1,6 @@
 """reliability.md: what soaks have tried and found, summed over their records."""
+import re
+
 import store
 
 MEETINGS = ("before the first save", "between saves", "in a save")
@@ -42,18 +44,27 @@ numbers and the last checkpoint's tensors are compared with those of a training 
 """
 
 
+def faults_of_one_commit(records: list[dict]) -> int:
+    """Of the commit with which most calls failed: each program has calls of its own."""
+    return max(store.sums([record for record in records if record["commit"] == commit])["faults"]
+               for commit in {record["commit"] for record in records})
+
+
 def disks_text(records: list[dict]) -> str:
     rows = []
     for cell, own in by_cell(records).items():
-        calls, sums = max(record.get("calls", 0) for record in own), store.sums(own)
-        rows.append([cell, calls or "", sums["faults"], sums["refused"] or "", sum(len(record["failures"]) for record in own)])
+        calls = max(record.get("calls", 0) for record in own)
+        faults = faults_of_one_commit(own) if calls else store.sums(own)["faults"]
+        rows.append([cell, calls or "", faults, store.sums(own)["refused"] or "",
+                     sum(len(record["failures"]) for record in own)])
     return f"""## Disks
 
 Each call on a file below a training's checkpoints fails, once in each of as many trainings: trainings that save, and trainings
 that go on from a checkpoint ("resumed"). Or the checkpoints' disk is full, takes no writes or loses its folder while the
 training goes on. The training must succeed or name the mistake in one line, with exit code 2. The next must go on from the last
 checkpoint that had its name, which is named again if it was set aside because it could not be read, and end with the bits of a
-training that nobody disturbed. The goal is every call that can fail so. Refused: the machine did not permit to mount the small disk.
+training that nobody disturbed. The goal is every call that can fail so, of one commit of the program. Refused: the machine did
+not permit to mount the small disk.
 
 {table(["fault", "calls that can fail so", "faults", "refused", "wrong"], rows)}
 """
@@ -63,7 +74,14 @@ def goal_of_inputs(target: str) -> int:
     return MANY_INPUTS if target in FUZZED_MOST else INPUTS
 
 
+def finding(record: dict, failure: str) -> str:
+    said = re.search(r"(runtime error|ERROR: \w+): .*", failure)
+    return f"- `{record['cell']}`, commit {record['commit']}: {said[0] if said else failure.splitlines()[0][:300]}"
+
+
 def inputs_text(records: list[dict]) -> str:
+    found = [finding(record, failure) for record in records for failure in record["failures"]]
+    kept = "What was wrong; a test tries the input again in every later program (`tests/fuzz/corpus/`):\n\n" + "\n".join(found) + "\n"
     rows = [[f"`{cell}`", store.sums(own)["inputs"], goal_of_inputs(cell),
              sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Inputs
@@ -72,7 +90,7 @@ Readers of files that others may have made, fuzzed by libFuzzer under ASan and U
 crashes a reader, takes it a second or fills 2 GiB.
 
 {table(["reader", "inputs", "goal", "wrong"], rows)}
-"""
+""" + ("\n" + kept if found else "")
 
 
 def memory_text(records: list[dict]) -> str:

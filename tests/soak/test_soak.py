@@ -218,6 +218,14 @@ def test_inputs_that_crash_or_take_a_second_are_found():
     assert counts == {} and failures == ["exit code 1: ERROR: AddressSanitizer: heap-buffer-overflow"]
 
 
+def test_the_page_says_what_the_fuzzer_found_and_counts_failed_calls_by_program():
+    crash = "NEW_FUNC[1/1]: f\nfile.hpp:67:47: runtime error: 1.2e+68 is outside the range\nSUMMARY: …"
+    text = page.inputs_text([{"cell": "manifest", "commit": "abc", "counts": {"inputs": 7}, "failures": [crash]}])
+    assert text.endswith("\n- `manifest`, commit abc: runtime error: 1.2e+68 is outside the range\n"), text
+    pieces = [{"cell": "EIO", "commit": commit, "counts": {"faults": 10}, "failures": [], "calls": 15} for commit in ("abc", "abc", "def")]
+    assert "| EIO | 15 | 20 |  | 0 |" in page.disks_text(pieces)
+
+
 def test_the_fuzzer_goes_on_with_what_is_furthest_from_its_goal(tmp_path):
     one = program.Soak.__new__(program.Soak)
     one.only, one.commit, one.store = [], "abc", store.Store(tmp_path / "soak.jsonl", "abc")
