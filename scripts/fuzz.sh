@@ -30,7 +30,7 @@ sources_of() {
     claims) echo train/predict/techniques/claims.cpp ;;
     config) echo train/checkpoint/huggingface/model_config.cpp train/checkpoint/{file_io,hash}.cpp train/io/{file_descriptor,json_text}.cpp $SETTINGS ;;
     manifest) echo train/checkpoint/{manifest,safetensors,hash}.cpp train/io/json_text.cpp ;;
-    metrics) echo train/io/json_lines.cpp ;;
+    metrics) echo train/io/json_{lines,text}.cpp ;;
     safetensors) echo train/checkpoint/safetensors.cpp ;;
     settings) echo $SETTINGS ;;
     shard) echo train/data/shard.cpp train/io/*.cpp ;;

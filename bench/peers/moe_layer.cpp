@@ -3,8 +3,8 @@
 //   bench_moe_layer IN.safetensors OUT.safetensors K [cpu|cuda]
 //
 // IN holds x (T, D), dy (T, D), router (E, D), w13 (E, 2F, D), w2 (E, D, F), fp32 or bf16. OUT receives y and
-// the gradients dx, drouter, dw13, dw2. Then a line "ready COMMIT" is printed: the commit that this was built
-// from. Each line N on standard input runs the layer N times and answers with a line of N times in
+// the gradients dx, drouter, dw13, dw2. Then a line "ready COMMIT" is printed: the commit of what this was
+// built from. Each line N on standard input runs the layer N times and answers with a line of N times in
 // milliseconds, so that the other half can take turns with this one.
 #include <ATen/ATen.h>
 #include <ATen/detail/CUDAHooksInterface.h>

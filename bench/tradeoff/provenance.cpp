@@ -21,6 +21,7 @@ Json machine() {
   const int64_t memory = (usable + gib / 2) / gib * gib;
   const std::string gpu = first_gpu_name();
   return {{"cpu", cpu_name()},
+          {"class", cpu_class()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory_bytes", memory},
           {"gpu", gpu.empty() ? Json(nullptr) : Json(gpu)}};

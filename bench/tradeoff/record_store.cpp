@@ -10,6 +10,8 @@
 
 #include "bench/tradeoff/outcome.h"
 #include "bench/tradeoff/spread.h"
+#include "moe/settings/error.h"
+#include "train/io/json_text.h"
 
 namespace moelab::tradeoff {
 namespace fs = std::filesystem;
@@ -39,6 +41,12 @@ FileDescriptor open_store(const fs::path& path) {
     throw UserError(path.string() + ": another sweep is writing it; wait for that, or give another --out");
   sync(FileDescriptor(folder_of(path), O_RDONLY | O_DIRECTORY), folder_of(path));
   return fd;
+}
+
+// Rounds count from 1.
+int64_t round_of(const Json& record) {
+  if (const std::optional<int64_t> round = as_count(record.at("round"))) return *round;
+  throw UserError("its round is no number");
 }
 
 }  // namespace
@@ -81,10 +89,12 @@ void RecordStore::note(const Json& record) {
     const std::string name = record.at("case"), hash = record.at("settings_hash");
     seconds_[{name, hash}] = record.at("wall_seconds");
     if (record.at("exit_code") != kUsersMistake)
-      done_[{record.value("sweep", ""), name, record.at("round"), hash, record.at("commit"),
+      done_[{record.value("sweep", ""), name, round_of(record), hash, record.at("commit"),
              record.at("machine").dump()}] = tradeoff::step_ms(record);
   } catch (const Json::exception& error) {
     throw UserError(path_.string() + ": record " + std::to_string(size_) + " is incomplete: " + error.what());
+  } catch (const UserError& error) {
+    throw UserError(path_.string() + ": record " + std::to_string(size_) + ": " + error.what());
   }
 }
 

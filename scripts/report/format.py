@@ -10,6 +10,8 @@ FAILURES = {"oom": "out of memory", "timeout": "timed out", "crash": "crashed", 
 
 def machine_text(machine: dict) -> str:
     parts = [str(machine.get("gpu") or machine.get("cpu") or "an unnamed machine")]
+    if machine.get("class") and not machine.get("gpu"):
+        parts.append(machine["class"])
     if machine.get("cores"):
         parts.append(f"{machine['cores']} cores")
     if machine.get("memory_bytes"):

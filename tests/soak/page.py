@@ -44,18 +44,18 @@ numbers and the last checkpoint's tensors are compared with those of a training 
 """
 
 
-def faults_of_one_commit(records: list[dict]) -> int:
-    """Of the commit with which most calls failed: each program has calls of its own."""
-    return max(store.sums([record for record in records if record["commit"] == commit])["faults"]
-               for commit in {record["commit"] for record in records})
+def of_one_commit(records: list[dict]) -> list[dict]:
+    """Those of the commit with which most calls failed: each program has calls of its own."""
+    own = [[record for record in records if record["commit"] == commit] for commit in dict.fromkeys(record["commit"] for record in records)]
+    return max(own, key=lambda one: store.sums(one)["faults"])
 
 
 def disks_text(records: list[dict]) -> str:
     rows = []
     for cell, own in by_cell(records).items():
-        calls = max(record.get("calls", 0) for record in own)
-        faults = faults_of_one_commit(own) if calls else store.sums(own)["faults"]
-        rows.append([cell, calls or "", faults, store.sums(own)["refused"] or "",
+        counted = of_one_commit(own) if any("calls" in record for record in own) else own
+        calls = max(record.get("calls", 0) for record in counted)
+        rows.append([cell, calls or "", store.sums(counted)["faults"], store.sums(own)["refused"] or "",
                      sum(len(record["failures"]) for record in own)])
     return f"""## Disks
 
@@ -75,13 +75,13 @@ def goal_of_inputs(target: str) -> int:
 
 
 def finding(record: dict, failure: str) -> str:
-    said = re.search(r"(runtime error|ERROR: \w+): .*", failure)
+    said = re.search(r"runtime error: .*", failure) or re.search(r"SUMMARY: \w+: .*", failure)
     return f"- `{record['cell']}`, commit {record['commit']}: {said[0] if said else failure.splitlines()[0][:300]}"
 
 
 def inputs_text(records: list[dict]) -> str:
     found = [finding(record, failure) for record in records for failure in record["failures"]]
-    kept = "What was wrong; a test tries the input again in every later program (`tests/fuzz/corpus/`):\n\n" + "\n".join(found) + "\n"
+    kept = "What was wrong:\n\n" + "\n".join(found) + "\n"
     rows = [[f"`{cell}`", store.sums(own)["inputs"], goal_of_inputs(cell),
              sum(len(record["failures"]) for record in own)] for cell, own in by_cell(records).items()]
     return f"""## Inputs

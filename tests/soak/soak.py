@@ -1,6 +1,6 @@
 """Disturbs moelab for as long as it is given, counts what was tried, and writes down what went wrong. scripts/soak.sh starts it.
 
-Work is done in pieces: first the cells that have been counted least with this program. What an interruption cuts off is not
+Work is done in pieces: first the cells that have been counted least with this program, of inputs with all. What an interruption cuts off is not
 counted, the next call goes on. Exit code 1: something went wrong, in this call or in an earlier one on the same commit."""
 import argparse
 import functools

@@ -219,11 +219,14 @@ def test_inputs_that_crash_or_take_a_second_are_found():
 
 
 def test_the_page_says_what_the_fuzzer_found_and_counts_failed_calls_by_program():
-    crash = "NEW_FUNC[1/1]: f\nfile.hpp:67:47: runtime error: 1.2e+68 is outside the range\nSUMMARY: …"
-    text = page.inputs_text([{"cell": "manifest", "commit": "abc", "counts": {"inputs": 7}, "failures": [crash]}])
-    assert text.endswith("\n- `manifest`, commit abc: runtime error: 1.2e+68 is outside the range\n"), text
-    pieces = [{"cell": "EIO", "commit": commit, "counts": {"faults": 10}, "failures": [], "calls": 15} for commit in ("abc", "abc", "def")]
-    assert "| EIO | 15 | 20 |  | 0 |" in page.disks_text(pieces)
+    undefined = "NEW_FUNC[1/1]: f\nfile.hpp:67:47: runtime error: 1.2e+68 is outside the range\nSUMMARY: …"
+    overflow = "exit code 1: 0x0c047fff8000: fa fa\n" * 50 + "SUMMARY: AddressSanitizer: heap-buffer-overflow f.cpp:3:1 in f\nMS: 1"
+    text = page.inputs_text([{"cell": "manifest", "commit": "abc", "counts": {"inputs": 7}, "failures": [undefined, overflow]}])
+    assert text.endswith("\n- `manifest`, commit abc: runtime error: 1.2e+68 is outside the range\n"
+                         "- `manifest`, commit abc: SUMMARY: AddressSanitizer: heap-buffer-overflow f.cpp:3:1 in f\n"), text
+    pieces = [{"cell": "EIO", "commit": commit, "counts": {"faults": 10}, "failures": [], "calls": calls}
+              for commit, calls in (("abc", 25), ("abc", 25), ("def", 90))]
+    assert "| EIO | 25 | 20 |  | 0 |" in page.disks_text(pieces)
 
 
 def test_the_fuzzer_goes_on_with_what_is_furthest_from_its_goal(tmp_path):

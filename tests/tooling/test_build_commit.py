@@ -10,14 +10,15 @@ PROJECT = """cmake_minimum_required(VERSION 3.25)
 project(one LANGUAGES CXX)
 include(cmake/BuildCommit.cmake)
 moelab_commit_source(${CMAKE_BINARY_DIR}/build_commit.cpp ${CMAKE_SOURCE_DIR}/train/program/record/build_commit.cpp.in)
-add_executable(one main.cpp ${CMAKE_BINARY_DIR}/build_commit.cpp)
+add_executable(one train/main.cpp ${CMAKE_BINARY_DIR}/build_commit.cpp)
 target_include_directories(one PRIVATE ${CMAKE_SOURCE_DIR})
 """
 MAIN = """#include <iostream>
 #include "train/program/record/build_commit.h"
 int main() { std::cout << moelab::build_commit() << (moelab::build_modified() ? " modified" : ""); }
 """
-NOT_BUILT = ("results/table", "tests/test_one.py", "scripts/one.sh", "docs/one.md", "README.md")
+NOT_BUILT = ("results/table", "tests/test_one.py", "scripts/one.sh", "docs/one.svg", "README.md")
+BUILT = ("train/one.cpp", "kernels/one.cu", "tests/kernels/cases/one.h", "bench/one.yaml", "CMakePresets.json")
 
 
 class Project:
@@ -48,7 +49,7 @@ def project(tmp_path) -> Project:
                  "train/program/record/build_commit.h"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for name, text in {"CMakeLists.txt": PROJECT, "main.cpp": MAIN, ".gitignore": "build\n"}.items():
+    for name, text in {"CMakeLists.txt": PROJECT, "train/main.cpp": MAIN, ".gitignore": "build\n"}.items():
         (tmp_path / name).write_text(text)
     for name in NOT_BUILT:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -66,7 +67,7 @@ def test_a_new_commit_compiles_one_file_and_configures_nothing(project):
     linked = program.stat().st_mtime_ns
     project.build()
     assert program.stat().st_mtime_ns == linked, "the same commit links nothing"
-    (project.folder / "main.cpp").write_text(MAIN + "\n")
+    (project.folder / "train/main.cpp").write_text(MAIN + "\n")
     project.build()
     commit = project.commit()
     steps = [line for line in project.build("-n").splitlines() if line.startswith("[")]
@@ -83,7 +84,7 @@ def test_a_change_that_is_not_committed_is_told(project):
         (project.folder / name).write_text("changed")
     project.build()
     assert not project.says().endswith("modified")
-    (project.folder / "main.cpp").write_text(MAIN + "// changed\n")
+    (project.folder / "train/main.cpp").write_text(MAIN + "// changed\n")
     project.build()
     assert project.says().endswith(" modified")
     commit = project.commit()
@@ -98,6 +99,15 @@ def test_a_commit_of_what_is_not_built_leaves_the_program_as_it_is(project, name
     assert project.commit() != before
     project.build()
     assert project.says() == before
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_a_commit_of_what_is_built_is_the_programs(project, name):
+    (project.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (project.folder / name).write_text("changed")
+    commit = project.commit()
+    project.build()
+    assert project.says() == commit
 
 
 def test_outside_of_a_checkout_the_commit_is_unknown(project):

@@ -76,7 +76,7 @@ CheckpointTensors read_tensors(const fs::path& folder, const Manifest& manifest,
 TrainingState read_state(const fs::path& path) {
   const nlohmann::json json = parse_json(read_text_file(path, kMaxCheckpointText), path.string());
   try {
-    return {integer_of(json.at("step")), integer_of(json.at("tokens")), json.at("state").dump(),
+    return {count_of(json.at("step")), count_of(json.at("tokens")), json.at("state").dump(),
             json.value("evaluation_due", false)};
   } catch (const nlohmann::json::exception& error) {
     damaged(path, error.what());

@@ -66,10 +66,15 @@ void check_shapes(const CheckpointTensors& saved, const std::vector<TensorEntry>
 void check_slice(const TensorPart& part, int64_t elements, const std::string& name,
                  const std::string& where) {
   if (part.slice.whole()) return;
+  elements_of(part.shape, where);
   const int64_t dims = static_cast<int64_t>(part.shape.size()), dim = part.slice.dim;
   bool fits = dim >= 0 && dim < dims && part.first >= 0;
-  for (const Range& range : part.slice.ranges)
-    fits = fits && range.first >= 0 && range.count > 0 && range.first <= part.shape[dim] - range.count;
+  int64_t left = fits ? part.shape[dim] : 0;  // of the dimension
+  for (const Range& range : part.slice.ranges) {
+    fits = fits && range.first >= 0 && range.count > 0 && range.first <= part.shape[dim] - range.count &&
+           range.count <= left;
+    left -= fits ? range.count : 0;
+  }
   if (fits) {
     std::vector<int64_t> sliced = part.shape;
     sliced[dim] = part.slice.count();

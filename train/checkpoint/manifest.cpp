@@ -54,10 +54,8 @@ ManifestTensor read_tensor_entry(const nlohmann::json& json) {
 }
 
 ManifestFile read_file_entry(const nlohmann::json& json) {
-  const int64_t size = integer_of(json.at("size"));
-  if (size < 0) throw UserError("a file of " + std::to_string(size) + " bytes");
   ManifestFile file;
-  file.digest = {static_cast<uint64_t>(size), json.at("xxh3_128").get<std::string>()};
+  file.digest = {static_cast<uint64_t>(count_of(json.at("size"))), json.at("xxh3_128").get<std::string>()};
   if (!json.contains("tensors")) return file;
   for (const auto& [name, tensor] : json.at("tensors").items())
     file.tensors[name] = read_tensor_entry(tensor);

@@ -4,15 +4,20 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "moe/settings/error.h"
+#include "train/io/json_text.h"
+
 namespace moelab {
 namespace {
 
 // None for a line that was cut, or is no step's.
 std::optional<int64_t> step_of(const std::string& line) {
-  const auto object = nlohmann::json::parse(line, nullptr, false);
-  if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer())
+  try {
+    const nlohmann::json object = parse_json(line, "a line");
+    return object.is_object() && object.contains("step") ? as_count(object["step"]) : std::nullopt;
+  } catch (const UserError&) {
     return std::nullopt;
-  return object["step"].get<int64_t>();
+  }
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
+#include <utility>
 
 namespace moelab {
 
@@ -20,6 +22,18 @@ std::string proc_value(const std::filesystem::path& file, const std::string& key
 std::string cpu_name() {
   const std::string name = proc_value("/proc/cpuinfo", "model name");
   return name.empty() ? "unknown" : name;
+}
+
+std::string cpu_class(const std::filesystem::path& cpuinfo) {
+  std::istringstream words(proc_value(cpuinfo, "flags"));
+  std::set<std::string> flags;
+  for (std::string word; words >> word;) flags.insert(word);
+  for (const auto& [flag, title] : {std::pair{"amx_bf16", "AMX"},
+                                    {"avx512_bf16", "AVX512-BF16"},
+                                    {"avx512bw", "AVX-512"},
+                                    {"avx2", "AVX2"}})
+    if (flags.contains(flag)) return title;
+  return "";
 }
 
 std::string first_gpu_name(const std::filesystem::path& gpus) {

@@ -12,6 +12,11 @@ std::string proc_value(const std::filesystem::path& file, const std::string& key
 // The processor's name, or "unknown".
 std::string cpu_name();
 
+// What its instructions make of products in 16 bits: "AMX", "AVX512-BF16", "AVX-512", "AVX2", as
+// scripts/cpu_classes.sh titles them, or "". Names of processors don't tell: a virtual one's may be cut
+// short.
+std::string cpu_class(const std::filesystem::path& cpuinfo = "/proc/cpuinfo");
+
 // The name of the first NVIDIA GPU in `gpus`, the driver's folder, which has a folder per GPU; empty if there
 // is none.
 std::string first_gpu_name(const std::filesystem::path& gpus = "/proc/driver/nvidia/gpus");

@@ -125,7 +125,7 @@ int run(int argc, char** argv) {
 
 // Without LibTorch's exit, which takes back its thousands of operators one by one: a third of a short
 // command's time. Tools that trace a GPU write their files at exit, so that a process that has loaded CUDA's
-// driver takes it.
+// driver takes it. LeakSanitizer, which looks then, is for the test programs.
 [[noreturn]] void leave(int code) {
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) != nullptr) std::exit(code);
   std::cout.flush();

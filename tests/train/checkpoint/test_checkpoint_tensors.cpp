@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "tests/moe/thread_ranks.h"
 #include "tests/temporary_folder.h"
@@ -186,6 +187,17 @@ TEST(CheckpointTensors, RefusesSlicesThatAreNone) {
     EXPECT_EQ(refused({{2, 5}, 0, columns(0, 3)}, {{2, 5}, 0, none}),
               "here: damaged: a slice of tensor 'w' is none of it");
   EXPECT_EQ(refused({{2, 5}, 0, columns(0, 3)}, {{2, 5}, 1, columns(3, 2)}),
+            "here: damaged: a slice of tensor 'w' is none of it");
+}
+
+// Sizes whose sums and products are beyond integers.
+TEST(CheckpointTensors, RefusesSlicesOfImpossibleTensors) {
+  const int64_t huge = int64_t{1} << 62, least = std::numeric_limits<int64_t>::min();
+  const TensorSlice one{0, {{0, 1}}};
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{least}, {huge, 4}})
+    EXPECT_EQ(refused({shape, 0, one}, {shape, 0, one}), "here: damaged: a tensor of an impossible shape");
+  const TensorSlice twice{0, {{0, huge}, {0, huge}}};
+  EXPECT_EQ(refused({{huge}, 0, twice}, {{huge}, 0, twice}),
             "here: damaged: a slice of tensor 'w' is none of it");
 }
 

@@ -34,6 +34,15 @@ TEST(JsonText, GivesIntegersOfSixtyFourBitsAlone) {
             "no list where one of integers is expected");
 }
 
+TEST(JsonText, GivesCountsThatCanBeAdded) {
+  EXPECT_EQ(as_count(parse_json("9007199254740992", "file")), int64_t{1} << 53);
+  EXPECT_EQ(as_count(nlohmann::ordered_json(int64_t{3})), 3);
+  for (const char* other : {"-1", "9007199254740993", "1e3", "\"1\"", "null"})
+    EXPECT_NE(user_error([&] { count_of(parse_json(other, "file")); }).find("where a count"),
+              std::string::npos)
+        << other;
+}
+
 // A run that was killed leaves half a line; other hands may leave anything.
 TEST(JsonLines, EndAtTheFirstThatIsNoStepUpToTheOneAskedFor) {
   const TemporaryFolder folder;
@@ -44,8 +53,12 @@ TEST(JsonLines, EndAtTheFirstThatIsNoStepUpToTheOneAskedFor) {
   };
   const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n";
   EXPECT_EQ(kept(one + two + "{\"step\":3}\n"), one + two);
-  for (const std::string other :
-       {"{\"step\":2", "{\"step\":\"2\"}\n", "{\"step\":2.5}\n", "[2]\n", "7\n", "{}\n"}) {
+  const std::string deep =
+      "{\"step\":2,\"tokens\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}\n";
+  for (const std::string& other :
+       {std::string("{\"step\":2"), std::string("{\"step\":\"2\"}\n"), std::string("{\"step\":2.5}\n"),
+        std::string("{\"step\":-1}\n"), std::string("{\"step\":18446744073709551615}\n"),
+        std::string("[2]\n"), std::string("7\n"), std::string("{}\n"), deep}) {
     EXPECT_EQ(kept(one + other + two), one) << other;
     EXPECT_EQ(kept(one + other), one) << other;
     EXPECT_EQ(last_step(file), 1) << other;

@@ -15,6 +15,20 @@ void write(const fs::path& file, const std::string& text) {
   std::ofstream(file) << text;
 }
 
+TEST(ProcFile, TheClassIsOfTheBestInstructions) {
+  const TemporaryFolder folder;
+  const auto class_of = [&](const std::string& flags) {
+    write(folder / "cpuinfo", "processor\t: 0\nflags\t\t: fpu " + flags + " sse\nprocessor\t: 1\n");
+    return cpu_class(folder / "cpuinfo");
+  };
+  EXPECT_EQ(class_of("avx2 avx512f avx512bw avx512_bf16 amx_bf16 amx_tile"), "AMX");
+  EXPECT_EQ(class_of("avx2 avx512f avx512bw avx512_bf16"), "AVX512-BF16");
+  EXPECT_EQ(class_of("avx2 avx512f avx512bw avx512_vnni"), "AVX-512");
+  EXPECT_EQ(class_of("avx avx2"), "AVX2");
+  EXPECT_EQ(class_of("avx"), "");
+  EXPECT_EQ(cpu_class(folder / "none"), "");
+}
+
 // Files as the driver writes them.
 TEST(ProcFile, TheFirstGpuIsTheOneOfTheLowestBusAddress) {
   const TemporaryFolder gpus;

@@ -3,13 +3,19 @@
 #include <algorithm>
 
 #include "kernels/memory/report.h"
+#include "moe/settings/error.h"
+#include "train/io/json_text.h"
 
 namespace moelab {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-int64_t number(const Json& entry, const char* key) { return entry.at(key).get<int64_t>(); }
+// Throws UserError where it is no count.
+int64_t number(const Json& entry, const char* key) {
+  if (const std::optional<int64_t> count = as_count(entry.at(key))) return *count;
+  throw UserError(std::string(key) + " is no count");
+}
 
 }  // namespace
 
@@ -58,9 +64,11 @@ void MemoryTimeline::continue_from(const Json& memory, int64_t last) {
   try {
     span_ = std::max<int64_t>(1, number(memory, "steps_per_entry"));
     for (const Json& entry : memory.at("steps")) {
-      if (number(entry, "step") <= last && entry.contains("peak_bytes")) append(entry);
+      if (number(entry, "step") <= last && number(entry, "peak_bytes") >= 0) append(entry);
     }
   } catch (const Json::exception&) {  // written by an older program, or truncated
+    *this = {};
+  } catch (const UserError&) {  // by other hands
     *this = {};
   }
 }

@@ -1,5 +1,6 @@
 #include "train/program/commands/run_state.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "moe/settings/error.h"
@@ -22,20 +23,24 @@ nlohmann::json manager_json(const MemoryManager::State& state) {
 }
 
 MemoryManager::State manager_state(const nlohmann::json& json) {
-  return {split_of(json.at("split")),  split_of(json.at("configured")), integer_of(json.at("changed_at")),
-          integer_of(json.at("wait")), integer_of(json.at("highest")),  json.at("grew_last")};
+  return {split_of(json.at("split")), split_of(json.at("configured")), count_of(json.at("changed_at")),
+          count_of(json.at("wait")),  count_of(json.at("highest")),    json.at("grew_last")};
 }
 
 void restore_counts(const LoadedCheckpoint& checkpoint, Trainer& trainer, MemoryManager& manager) {
   const auto state = nlohmann::json::parse(checkpoint.state.json);
-  const std::vector<int64_t> steps = integers_of(state.at("optimizer_steps"));
+  std::vector<int64_t> steps;
+  for (const nlohmann::json& count : state.at("optimizer_steps")) steps.push_back(count_of(count));
   if (steps.size() != trainer.optimizer_steps().size())
     throw UserError("it counts the steps of " + std::to_string(steps.size()) + " parameters instead of " +
                     std::to_string(trainer.optimizer_steps().size()));
   trainer.restored(steps);
   if (state.contains("loss_scale")) {
-    const auto& scale = state["loss_scale"];
-    trainer.loss_scale().restore({scale.at("scale"), integer_of(scale.at("good_steps"))});
+    const LossScale::State scale = {state["loss_scale"].at("scale"),
+                                    count_of(state["loss_scale"].at("good_steps"))};
+    if (!(scale.scale > 0 && scale.scale <= std::numeric_limits<float>::max()))
+      throw UserError("the loss scale " + std::to_string(scale.scale));
+    trainer.loss_scale().restore(scale);
   }
   manager.start_at(checkpoint.state.step);
   if (state.contains("memory")) manager.restore(manager_state(state["memory"]));

@@ -9,6 +9,7 @@
 
 #include "kernels/operator/gpu.h"
 #include "moe/settings/error.h"
+#include "train/io/json_text.h"
 #include "train/io/proc_file.h"
 #include "train/program/qualify/worker.h"
 #include "train/program/record/build_commit.h"
@@ -124,7 +125,13 @@ std::string take_kernels(const Settings& settings, c10::Device device, const std
 
 nlohmann::json kernels_json() { return kernels_in_use(); }
 
-void use_kernels_of(const std::string& json) { use_kernels(nlohmann::json::parse(json).get<KernelChoice>()); }
+void use_kernels_of(const std::string& json) {
+  try {
+    use_kernels(parse_json(json, "kernels.json").get<KernelChoice>());
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(std::string("kernels.json: not a choice of kernels: ") + error.what());
+  }
+}
 
 std::string kernels_text(const KernelChoice& choice) {
   std::string text;

@@ -4,7 +4,7 @@
 namespace moelab {
 
 // The commit that last changed what the program is built from, 12 digits; "unknown" outside of a git
-// checkout. Commits of docs/, results/, scripts/, tests/ and *.md are not among these.
+// checkout. Texts, results, scripts and tests are not built, but for the cases that bench_kernels times.
 std::string build_commit();
 
 // Whether tracked files of these differed from it when the program was built.

@@ -15,6 +15,7 @@
 #include "kernels/operator/variants.h"
 #include "moe/settings/error.h"
 #include "train/io/json_lines.h"
+#include "train/io/json_text.h"
 #include "train/io/proc_file.h"
 #include "train/io/whole_file.h"
 #include "train/memory/profile/inspector.h"
@@ -96,7 +97,7 @@ RunRecord::Totals totals_of(const std::string& lines) {
   for (std::string line; std::getline(in, line);) {
     const Json step = Json::parse(line);
     const Json tokens = step.value("tokens", Json()), milliseconds = step.value("step_ms", Json());
-    totals = {tokens.is_number_integer() ? tokens.get<int64_t>() : 0,
+    totals = {as_count(tokens).value_or(0),
               totals.seconds + (milliseconds.is_number() ? milliseconds.get<double>() / 1000 : 0)};
   }
   return totals;

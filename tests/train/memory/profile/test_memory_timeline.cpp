@@ -62,8 +62,12 @@ TEST(MemoryTimeline, AResumedRunHasTheWholeOne) {
 }
 
 TEST(MemoryTimeline, WhatIsNoTimelineAddsNothing) {
-  for (const char* text : {"{}", R"({"steps": []})", R"({"steps_per_entry": 1, "steps": [{"step": "x"}]})",
-                           R"({"steps_per_entry": 1, "steps": [3]})"}) {
+  for (const char* text :
+       {"{}", R"({"steps": []})", R"({"steps_per_entry": 1, "steps": [{"step": "x"}]})",
+        R"({"steps_per_entry": 1, "steps": [3]})",
+        R"({"steps_per_entry": 1e300, "steps": [{"step": 1, "peak_bytes": 5}]})",
+        R"({"steps_per_entry": 1, "steps": [{"step": -9223372036854775808, "peak_bytes": 5}]})",
+        R"({"steps_per_entry": 1000, "steps": [{"step": 1, "peak_bytes": "x"}]})"}) {
     MemoryTimeline run;
     run.continue_from(Json::parse(text), 10);
     EXPECT_EQ(run.steps().size(), 0U) << text;

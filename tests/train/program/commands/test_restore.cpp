@@ -26,10 +26,12 @@ TEST(RestoreRun, RefusesAStateThatIsNoTrainings) {
   write_checkpoint(folder.path(), run_state(trainer, manager, s, {}, 1, 0), 1);
   LoadedCheckpoint loaded = load_latest(folder.path());
   const auto right = nlohmann::json::parse(loaded.state.json);
-  for (const char* patch : {R"({"optimizer_steps":null})", R"({"optimizer_steps":[]})",
-                            R"({"optimizer_steps":3})", R"({"optimizer_steps":[1e68]})",
-                            R"({"loss_scale":{"good_steps":1e300}})", R"({"loss_scale":{"scale":"1"}})",
-                            R"({"memory":{"split":[1,"1"]}})", R"({"memory":{"wait":1e300}})"}) {
+  for (const char* patch :
+       {R"({"optimizer_steps":null})", R"({"optimizer_steps":[]})", R"({"optimizer_steps":3})",
+        R"({"optimizer_steps":[1e68]})", R"({"loss_scale":{"good_steps":1e300}})",
+        R"({"loss_scale":{"scale":"1"}})", R"({"memory":{"split":[1,"1"]}})", R"({"memory":{"wait":1e300}})",
+        R"({"memory":{"highest":-1}})", R"({"loss_scale":{"scale":0}})",
+        R"({"loss_scale":{"scale":1e39}})"}) {
     nlohmann::json wrong = right;
     wrong.merge_patch(nlohmann::json::parse(patch));
     loaded.state.json = wrong.dump();
@@ -38,6 +40,11 @@ TEST(RestoreRun, RefusesAStateThatIsNoTrainings) {
   }
   loaded.state.json = right.dump();
   EXPECT_NO_THROW(restore_run(loaded, s, trainer, manager));
+
+  write_checkpoint(folder.path(), run_state(trainer, manager, s, {}, 2, -1), 2);
+  EXPECT_NE(
+      user_error([&] { load_checkpoint(folder / "step-2"); }).find("state.json: damaged: -1 where a count"),
+      std::string::npos);
 }
 
 }  // namespace
