@@ -67,7 +67,14 @@ def row(effect: Effect) -> list[str]:
     span = "" if change.low == change.high else f" ({signed(change.low)} to {signed(change.high)})"
     verdict = "the seeds can't tell" if not effect.is_seen else "**worse**" if change.value > 0 else "**better**"
     return [f"`{case.name}`", f"{signed(change.value)}{span}", verdict, f"{effect.shows:.4f}", times(case.peak_ratio), speed_times(case),
-            f"{len(changes_of(case.pairs))}", changes(case, effect.sweep)]
+            f"{len(changes_of(case.pairs))}", beside(effect), changes(case, effect.sweep)]
+
+
+def beside(effect: Effect) -> str:
+    """What the technique is held against: the model, and how its baseline computes and attends."""
+    settings = figures.flat(effect.case.pairs[0][1].resolved)
+    own = [settings[key] for key in ("precision.compute", "model.dispatch", "attention.kernel") if key in settings]
+    return ", ".join([f"`{effect.sweep.model}`", *own, f"{effect.case.pairs[0][1].sequence:,.0f} tokens"])
 
 
 def blocks(sweeps: list[Sweep]) -> list:
@@ -76,13 +83,14 @@ def blocks(sweeps: list[Sweep]) -> list:
         raise ReportError(f"no technique in {RECORDS} has two seeds beside its baseline")
     steps = {len(effect.case.runs[-1].steps) for effect in found}
     models = ", ".join(dict.fromkeys(f"`{effect.sweep.model}`" for effect in found))
-    about = f"{models}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run. {ABOUT} {provenance(found[0].sweep)}"
+    measured = " ".join(dict.fromkeys(provenance(one.sweep) for one in found))
+    about = f"{models}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run. {ABOUT} {measured}"
     return [Heading(1, TITLE), Text(about),
             Picture("quality", "Memory, speed and change of the held-out loss, a point a technique",
                     "Ratios to the run without the technique. Colour: the change of the held-out loss; grey: the seeds can't tell.",
                     functools.partial(plot.quality, found)),
-            Table("", ["technique", "change", "verdict", "can show", "memory", "speed", "seeds", "settings"],
-                  [row(effect) for effect in found], ("verdict", "settings")),
+            Table("", ["technique", "change", "verdict", "can show", "memory", "speed", "seeds", "beside", "settings"],
+                  [row(effect) for effect in found], ("verdict", "beside", "settings")),
             Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
 
 

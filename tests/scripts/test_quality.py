@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 
+import matplotlib
 import pytest
 import sweep_records as made
 import yaml
@@ -12,6 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, quality, records  # noqa: E402
+from report.plots import pareto  # noqa: E402
+from report.plots import quality as plot  # noqa: E402
 
 
 def run(case: str, seed: int, loss: float, **changes) -> dict:
@@ -52,7 +55,18 @@ def test_the_change_is_of_pairs_and_its_interval_students(tmp_path):
     assert found["bf16"][1] == "the seeds can't tell" and found["bf16"][5] == "5"
     assert found["recompute_full"][:3] == ["0", "the seeds can't tell", "0.0000"]
     assert found["lion"][3] == "0.50 ×"
+    assert found["lion"][6].startswith("`")
     assert (tmp_path / "quality.png").stat().st_size > 5000
+
+
+def test_a_change_that_is_seen_is_never_grey():
+    def face(low: float, value: float, high: float) -> object:
+        change = figures.Interval(value, low, high)
+        return plot.face(quality.Effect(None, None, change, high - value))
+    assert face(-0.001, 0.003, 0.007) == face(-0.2, -0.05, 0.1) == pareto.GREY
+    seen = [face(value - 0.001, value, value + 0.001) for value in (-0.5, -0.07, -0.03, -0.005, 0.005, 0.03, 0.07, 0.5)]
+    grey = matplotlib.colors.to_rgba(pareto.GREY)
+    assert all(max(abs(a - b) for a, b in zip(one, grey)) > 0.1 for one in seen) and len(set(seen)) == 6
 
 
 def test_seeds_are_never_mixed(tmp_path):

@@ -1,11 +1,17 @@
 """Memory, speed and quality in one picture, a point a technique."""
 import matplotlib.pyplot as plt
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from .pareto import CHANGES, COLOURS, GREY, SCALE, SPOTS, between, overlap
+from .pareto import GREY, SPOTS, between, overlap
 from .theme import Theme, padded
+
+# Of the held-out loss, where colours change; beyond the ends they stay. Grey is none of them.
+CHANGES = (-0.1, -0.06, -0.02, 0, 0.02, 0.06, 0.1)
+COLOURS = ListedColormap(["#1d5fa8", "#7fb2e5", "#c9def3", "#fbdcbc", "#f0a35e", "#b3451b"])
+SCALE = BoundaryNorm(CHANGES, COLOURS.N)
 
 
 def face(effect) -> str | tuple:
@@ -36,21 +42,27 @@ def name_points(axes: plt.Axes, places: dict[str, tuple[float, float]]) -> None:
                       arrowprops={"arrowstyle": "-", "lw": 0.4, "alpha": 0.6} if far else None)
 
 
+def names(effects: list) -> list[str]:
+    """With the model where there are several."""
+    several = len({effect.sweep.model for effect in effects}) > 1
+    return [f"{effect.case.name} ({effect.sweep.model})" if several else effect.case.name for effect in effects]
+
+
 def quality(effects: list, theme: Theme) -> plt.Figure:
     figure, axes = plt.subplots(figsize=(theme.width, 5.2), layout="constrained")
-    places = {effect.case.name: (effect.case.peak_ratio.value, effect.case.speed_ratio.value) for effect in effects}
+    places = {name: (effect.case.peak_ratio.value, effect.case.speed_ratio.value) for name, effect in zip(names(effects), effects)}
     for sides, chosen in ((axes.set_xlim, 0), (axes.set_ylim, 1)):
         values = [place[chosen] for place in places.values()]
         sides(padded(values, values, 0.15))
-    for effect in effects:
-        axes.plot(*places[effect.case.name], "o", ms=8, mfc=face(effect), mec=theme.ink, mew=0.7, zorder=4)
+    for place, effect in zip(places.values(), effects):
+        axes.plot(*place, "o", ms=8, mfc=face(effect), mec=theme.ink, mew=0.7, zorder=4)
     axes.axhline(1, color=theme.faint, lw=1)
     axes.axvline(1, color=theme.faint, lw=1)
     axes.set_xlabel("peak memory, times the baseline's (less is better)")
     axes.set_ylabel("speed, times the baseline's (more is better)")
     bar = figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02, format="%+.2f",
                           ticks=CHANGES)
-    bar.set_label("change of the held-out loss (nats a token)")
+    bar.set_label("change of the held-out loss (nats a token); grey points: the seeds can't tell")
     bar.outline.set_visible(False)
     figure.canvas.draw()
     name_points(axes, places)
