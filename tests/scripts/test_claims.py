@@ -314,10 +314,14 @@ def test_dry_runs_of_a_deeper_model_decide_memory_and_batches():
     """Of 100 bytes 40 are left, 5 of 60 of activations. Four times the batch takes 30 bytes more, so 7 times takes 100."""
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.gradient_checkpointing"]
     runs = {"none": run_of(100, 60, 3), "more": run_of(40, 18, 4), "wider": run_of(70, 20, 16)}
-    row = judging.Judge([], [], statements.claims_of(entry, "A"), {}, {entry["id"]: runs}).row(entry)
-    assert row.decided == ("saves 70 % of activation memory, 7.0 × the batch (dry run of `moe-micro model.layers=16 "
-                           "train.sequence=1024`); memory: right; batch: understated")
+    def judged(parameters: float) -> judging.Row:
+        runs["none"] |= {"model": {"parameters": parameters}}
+        return judging.Judge([], [], statements.claims_of(entry, "A"), {}, {entry["id"]: runs}).row(entry)
+    row = judged(5.7e8)
+    assert row.decided == ("saves 70 % of activation memory, 7.0 × the batch (dry run of `moe-570m train.sequence=512 train.micro_batch=8`); "
+                           "memory: right; batch: understated")
     assert (row.verdict, row.untested) == ("right in part", ["slowdown 10 to 20 %: not measured here"])
+    assert judged(9e7).verdict == "untested", "the claim does not hold below 100M parameters"
 
 
 def test_formulas_of_the_guides_are_evaluated():
@@ -326,7 +330,8 @@ def test_formulas_of_the_guides_are_evaluated():
     assert [row.decided for row in rows_of(entries, {})] == ["17 batches take 104,448 bytes", "17 batches take 835,584 bytes"]
     assert [row.sums for row in rows_of(entries, {})] == ["the product is 98,304 bytes", "the product is 786,432 bytes"]
     estimate = {"peak_bytes_by_kind": {"activations": 5e8, "activations.attention": 5e7}}
-    for id, words in (("ava.formula_activations", "176 MB for all 14 layers"), ("ava.formula_attention", "12.6 MB a layer")):
+    for id, words in (("ava.formula_activations", "176 MB for all 14 layers"), ("ava.formula_attention", "12.6 MB a layer"),
+                      ("ava.formula_flash_attention", "3.15 MB a layer")):
         runs = {name: estimate for name in dry_runs.DRY_CLAIMS[id].runs}
         (row,) = rows_of([entry for entry in ALL if entry["id"] == id], {id: runs})
         assert row.decided.startswith(words)

@@ -252,3 +252,12 @@ def formula_of_scores(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     return f"{mb(layer)} a layer by the formula; counted are {mb(held)} more than flash attention holds", \
         {"": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held))}
+
+
+def formula_of_flash(runs: dict, figures: dict) -> Judged:
+    layer = product(figures, "batch", "sequence", "hidden", "bytes")
+    held, scores_too = (attention_of(runs[name]) for name in ("flash", "materialised"))
+    saved = 100 * (1 - held / scores_too)
+    return f"{mb(layer)} a layer by the formula; counted are {mb(held)}, {share(saved)} less than with stored scores", \
+        {"a layer": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held)),
+         "memory": Part(of_percent(saved, figures["memory_saved_percent"]), share(saved))}

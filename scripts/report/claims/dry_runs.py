@@ -56,6 +56,9 @@ def counted(claim: Claim, runs: dict) -> Finding | None:
     dry = DRY_CLAIMS.get(claim.id)
     if dry is None or dry.judge or runs.keys() != dry.runs.keys():
         return None
+    least = claim.condition.not_below_parameters
+    if least and runs["none"]["model"]["parameters"] < least:
+        return None
     if claim.measure == SAVED and claim.of in ("", *MEMORY_OF):
         value = saved(runs, claim.of)
     elif claim.measure == ARITHMETIC:

@@ -136,7 +136,7 @@ class Judge:
         names = [row.name for row in self.techniques if entry["id"] in row.claims]
         if claimed is None or not names:
             return "", {}
-        return rank_speeds.judged(rank_speeds.beside_whole(self.sweeps, names[0]), claimed)
+        return rank_speeds.judged(rank_speeds.beside_whole(self.sweeps, names[0], entry["figures"].get("from_parameters", 0)), claimed)
 
     def by_state(self, entry: dict) -> Row | None:
         if "bytes_per_parameter" not in entry.get("figures", {}):

@@ -10,12 +10,14 @@ def where(case: figures.Case) -> str:
     return f"on {case.any.ranks} ranks over {'an unlimited link' if link == 'unlimited' else link}"
 
 
-def beside_whole(sweeps: list[figures.Sweep], name: str) -> dict[str, figures.Interval]:
-    """Percent of tokens a second that ranks with this technique gain (lose: below 0), by ranks and link; of several rounds."""
+def beside_whole(sweeps: list[figures.Sweep], name: str, from_parameters: float = 0) -> dict[str, figures.Interval]:
+    """Percent of tokens a second that ranks with this technique gain (lose: below 0), by ranks and link; of several rounds, and
+    of models from this size on."""
     found = {}
     for cases in (of_families(sweep, RANKS).cases for sweep in sweeps):
         whole = {where(case): case for case in cases if zero_stage(case) == 0}
-        for case in (case for case in cases if case.techniques == (name,) and where(case) in whole):
+        for case in (case for case in cases if case.techniques == (name,) and where(case) in whole
+                     and case.any.parameters >= from_parameters):
             pairs = figures.paired(case.runs, whole[where(case)].runs)
             if len(pairs) >= figures.LEAST_ROUNDS:
                 ratio = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])
