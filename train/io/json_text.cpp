@@ -6,6 +6,7 @@
 #include "moe/settings/error.h"
 
 namespace moelab {
+
 nlohmann::json parse_json(std::string_view text, const std::string& where, int max_depth) {
   const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
     if (depth > max_depth)

@@ -12,9 +12,9 @@ std::string proc_value(const std::filesystem::path& file, const std::string& key
 // The processor's name, or "unknown".
 std::string cpu_name();
 
-// What its instructions make of products in 16 bits: "AMX", "AVX512-BF16", "AVX-512", "AVX2", as
-// scripts/cpu_classes.sh titles them, or "". Names of processors don't tell: a virtual one's may be cut
-// short.
+// The class of the processor's vector instructions, which decide how fast it multiplies in 16 bits: "AMX",
+// "AVX512-BF16", "AVX-512" or "AVX2", the titles in scripts/cpu_classes.sh; "" for any other. Its name does
+// not say: processors of two classes have the same one.
 std::string cpu_class(const std::filesystem::path& cpuinfo = "/proc/cpuinfo");
 
 // The name of the first NVIDIA GPU in `gpus`, the driver's folder, which has a folder per GPU; empty if there

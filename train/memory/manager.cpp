@@ -67,8 +67,9 @@ std::optional<MemoryAction> MemoryManager::after_refusal(int64_t step, int64_t l
 void MemoryManager::restore(const State& state) {
   const auto [micro_batch, accumulation] = state.split;
   const int64_t rows = state_.configured.rows();
-  if (micro_batch < 1 || rows % micro_batch != 0 || accumulation != rows / micro_batch) return;
-  if (!fixed_ && state.configured == state_.configured) state_ = state;
+  const bool of_these_rows =
+      micro_batch >= 1 && rows % micro_batch == 0 && accumulation == rows / micro_batch;
+  if (!fixed_ && of_these_rows && state.configured == state_.configured) state_ = state;
 }
 
 // The next smaller split that needs less memory. Some need more: with accumulation, 16-bit gradients are

@@ -190,7 +190,7 @@ TEST(CheckpointTensors, RefusesSlicesThatAreNone) {
             "here: damaged: a slice of tensor 'w' is none of it");
 }
 
-// Sizes whose sums and products are beyond integers.
+// The product of each shape's sizes, and the sum of the last slice's counts, do not fit into 64 bits.
 TEST(CheckpointTensors, RefusesSlicesOfImpossibleTensors) {
   const int64_t huge = int64_t{1} << 62, least = std::numeric_limits<int64_t>::min();
   const TensorSlice one{0, {{0, 1}}};

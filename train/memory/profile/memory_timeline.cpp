@@ -64,7 +64,9 @@ void MemoryTimeline::continue_from(const Json& memory, int64_t last) {
   try {
     span_ = std::max<int64_t>(1, number(memory, "steps_per_entry"));
     for (const Json& entry : memory.at("steps")) {
-      if (number(entry, "step") <= last && number(entry, "peak_bytes") >= 0) append(entry);
+      if (number(entry, "step") > last || !entry.contains("peak_bytes")) continue;
+      number(entry, "peak_bytes");  // append() compares it with other entries' alone
+      append(entry);
     }
   } catch (const Json::exception&) {  // written by an older program, or truncated
     *this = {};

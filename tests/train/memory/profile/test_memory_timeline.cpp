@@ -75,5 +75,13 @@ TEST(MemoryTimeline, WhatIsNoTimelineAddsNothing) {
   }
 }
 
+TEST(MemoryTimeline, EntriesOfOlderProgramsWithoutAPeakAreLeftOut) {
+  MemoryTimeline run;
+  run.continue_from(
+      Json::parse(R"({"steps_per_entry": 1, "steps": [{"step": 1}, {"step": 2, "peak_bytes": 5}]})"), 10);
+  ASSERT_EQ(run.steps().size(), 1U);
+  EXPECT_EQ(run.steps()[0]["step"], 2);
+}
+
 }  // namespace
 }  // namespace moelab
