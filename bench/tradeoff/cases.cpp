@@ -10,6 +10,7 @@
 #include <set>
 
 #include "moe/settings/error.h"
+#include "train/settings/presets/presets.h"
 #include "train/settings/print.h"
 
 namespace moelab::tradeoff {
@@ -171,15 +172,21 @@ class Builder {
     return name;
   }
 
-  // A preset is a complete way to train, so the part's techniques and baseline do not apply to it.
+  // A preset is a complete way to train, so the part's techniques do not apply to it. It is held against the
+  // baseline of all techniques in its own batch.
   void fit(const std::string& preset, const std::string& model) {
-    Case one{preset, "fit", {}, "", model, {{"run.preset", preset}}};
+    std::vector<std::string> settings;
+    for (const auto& [key, value] : find_preset(run_presets(), preset)->settings)
+      if (key.starts_with("train.")) settings.push_back(std::string(key) + "=" + std::string(value));
+    settings.insert(settings.end(), common_.begin(), common_.end());
+    Case plain{preset + "'s baseline", "fit", {}, "", model, with_techniques({model}, settings, {})};
+    Case one{preset, "fit", {}, plain.name, model, {{"run.preset", preset}}};
     for (const std::string& text : common_) {
       const size_t equals = text.find('=');
       change(one.settings, text.substr(0, equals), text.substr(equals + 1));
     }
-    one.hash = hash_of(settle(one));
-    cases_.push_back(std::move(one));
+    add(std::move(plain));
+    add(std::move(one));
   }
 
   const PlanPart& part_;

@@ -23,7 +23,7 @@ struct Case {
 };
 
 // The cases of a part: the baseline first, then the part's families; a case comes after the one that it is
-// compared with. Presets (`fit`) differ: each has its own model, and neither baseline nor techniques. Rows of
+// compared with. Presets (`fit`) differ: each has its own model and baseline, and no techniques. Rows of
 // N ranks are compared with one rank that takes all their micro-batches, N times the baseline's.
 // `overrides` (key=value) apply after the part's settings and before a technique's own. Under memory.limit
 // cases get memory.recover=false unless it is given or the batch is to change (memory.dynamic_batch), so that

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,12 +74,18 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
   return pid;
 }
 
-// The child's status, once it has ended.
-std::optional<int> ended(pid_t pid, int options) {
+struct Ended {
   int status = 0;
+  int64_t resident_bytes = 0;
+};
+
+// How the child ended, once it has.
+std::optional<Ended> ended(pid_t pid, int options) {
+  int status = 0;
+  rusage used{};
   while (true) {
-    const pid_t result = ::waitpid(pid, &status, options);
-    if (result == pid) return status;
+    const pid_t result = ::wait4(pid, &status, options, &used);
+    if (result == pid) return Ended{status, used.ru_maxrss * 1024};
     if (result == 0) return std::nullopt;
     if (errno != EINTR) throw IoError("wait for", "a child process", errno);
   }
@@ -126,15 +133,18 @@ Exit run_process(const std::vector<std::string>& command, const std::filesystem:
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   const pid_t pid = start_process(command, log, errors);
   std::optional<Exit::Why> cut_short;
-  std::optional<int> status;
-  while (!(status = ended(pid, WNOHANG)) && !cut_short)
+  std::optional<Ended> end;
+  while (!(end = ended(pid, WNOHANG)) && !cut_short)
     cut_short = wait_for_signal(std::max(0.0, timeout_seconds - elapsed()));
-  if (!status) {
+  if (!end) {
     ::kill(-pid, SIGKILL);
-    status = ended(pid, 0);
+    end = ended(pid, 0);
   }
-  Exit result{Exit::Why::exited, WEXITSTATUS(*status), elapsed()};
-  if (WIFSIGNALED(*status)) result = {Exit::Why::signalled, 128 + WTERMSIG(*status), elapsed()};
+  Exit result{Exit::Why::exited, WEXITSTATUS(end->status), elapsed(), end->resident_bytes};
+  if (WIFSIGNALED(end->status)) {
+    result.why = Exit::Why::signalled;
+    result.code = 128 + WTERMSIG(end->status);
+  }
   if (cut_short) result.why = *cut_short;
   return result;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct Exit {
   Why why = Why::exited;
   int code = 0;  // exit code; 128 + signal if a signal ended it, as in shells
   double seconds = 0;
+  int64_t resident_bytes = 0;  // the largest that it, or a process that it waited for, was in memory
 };
 
 // The blocked signal that is pending (SIGINT, …); 0: none.

@@ -252,6 +252,7 @@ bool Sweep::measure(const SweepPart& part, const Slot& slot) {
   const Outcome outcome = refused.empty() ? read_outcome(exit, options_.work / "run", log, one.ranks)
                                           : Outcome{.status = "skipped", .message = refused};
   record.update({{"wall_seconds", exit.seconds},
+                 {"resident_bytes", exit.resident_bytes},
                  {"exit_code", exit.code},
                  {"status", outcome.status},
                  {"message", outcome.message},

@@ -186,21 +186,29 @@ TEST(Cases, APairHasTheSettingsOfBoth) {
   EXPECT_EQ(cases[1].techniques, (Names{"bf16", "int8_activations"}));
 }
 
-TEST(Cases, APresetToFitIsNotTheBaselineWithChanges) {
+TEST(Cases, APresetIsHeldAgainstTheBaselineInItsBatch) {
   const auto cases = cases_of(part_with([](PlanPart& part) {
     part.fit = {{"gpu-8gb", "moe-nano"}, {"gpu-rtx3090", "moe-100m"}};
     part.settings = {"run.scale=0.015625"};
   }));
-  EXPECT_EQ(names_of(cases), (Names{"gpu-8gb", "gpu-rtx3090"}));
-  EXPECT_EQ(cases[0].family, "fit");
-  EXPECT_EQ(cases[0].against, "");
-  EXPECT_EQ(cases[1].model, "moe-100m");
-  EXPECT_EQ(value(cases[0], "run.preset"), "gpu-8gb");
-  EXPECT_EQ(value(cases[0], "attention.kernel"), "none");
-  EXPECT_EQ(value(cases[0], "memory.recover"), "false");
-  const Settings small = load_settings(sources_of(cases[0].model, cases[0].settings));
+  EXPECT_EQ(names_of(cases),
+            (Names{"gpu-8gb's baseline", "gpu-8gb", "gpu-rtx3090's baseline", "gpu-rtx3090"}));
+  for (const Case& one : cases) EXPECT_EQ(one.family, "fit");
+  EXPECT_EQ(cases[1].against, cases[0].name);
+  EXPECT_EQ(cases[3].model, "moe-100m");
+  EXPECT_EQ(value(cases[1], "run.preset"), "gpu-8gb");
+  EXPECT_EQ(value(cases[1], "attention.kernel"), "none") << "what neither preset nor model names";
+  EXPECT_EQ(value(cases[1], "memory.recover"), "false");
+  const auto settings_of = [](const Case& one) { return load_settings(sources_of(one.model, one.settings)); };
+  const Settings plain = settings_of(cases[0]), small = settings_of(cases[1]);
   EXPECT_EQ(small.memory.limit.count, (int64_t{8} << 30) / 64);
   EXPECT_EQ(small.model.d_model, 512 / 8);
+  EXPECT_EQ(plain.model.d_model, 512 / 8);
+  EXPECT_EQ(plain.memory.limit.count, 0);
+  EXPECT_EQ(plain.train.micro_batch, small.train.micro_batch);
+  EXPECT_EQ(plain.train.accumulation, small.train.accumulation);
+  EXPECT_EQ(plain.precision.compute, ComputePrecision::fp32);
+  EXPECT_EQ(settings_of(cases[2]).train.row(), settings_of(cases[3]).train.row()) << "the preset's sequence";
 }
 
 TEST(Cases, RanksOverEachLinkAreHeldAgainstOneRankWithAllTheirMicroBatches) {
@@ -232,7 +240,7 @@ TEST(Cases, PortionsHaveAllOfThemWithWhatTheyAreHeldAgainst) {
   for (const char* text : {"1/3", "2/3", "3/3"}) {
     int64_t before = 7;
     const std::vector<Case> own = portion(all, portion_of(text), before);
-    EXPECT_EQ(before, 7 + static_cast<int64_t>(all.size()) - 1) << "the baseline alone is no case of its own";
+    EXPECT_EQ(before, 7 + static_cast<int64_t>(all.size()) - 2) << "baselines are no cases of their own";
     for (const Case& one : own) {
       if (one.name != "baseline") measured.insert(one.name);
       EXPECT_EQ(

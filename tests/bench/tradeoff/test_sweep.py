@@ -229,6 +229,7 @@ def test_real_runs_of_moelab(harness, moelab, shards, tmp_path):
         assert len(record["gradient_norms"]) == 3 and all(norm > 0 for norm in record["gradient_norms"])
         assert set(record["memory"]) == {"forward", "backward", "step"}
         assert record["settings"]["data.path"] == str(shards) and record["wall_seconds"] > 0
+        assert record["summary"]["peak_bytes"] < record["resident_bytes"] < 8 << 30
         assert record["machine"]["cores"] == os.cpu_count() and record["commit"]
         by_phase = record["summary"]["peak_bytes_by_phase"]
         for phase, kinds in record["memory"].items():  # of the last step, and by_phase of all

@@ -28,7 +28,7 @@ WITHOUT = ["flash_attention", "capacity", "bf16", "recompute_full", "accumulatio
 CORE = ["baseline", "bf16", "guides_stack", *(f"guides_stack without {name}" for name in WITHOUT),
         "ladder 1: flash_attention", "ladder 2: + bf16"]
 RUNS = {*(("core", case, number) for case in CORE for number in (1, 2)), ("small", "baseline", 1), ("small", "bf16", 1),
-        ("presets", "gpu-8gb", 1), ("pairs", "baseline", 1), ("pairs", "capacity + bf16", 1), ("pairs", "bf16 + lion", 1)}
+        ("presets", "gpu-8gb's baseline", 1), ("presets", "gpu-8gb", 1), ("pairs", "baseline", 1), ("pairs", "capacity + bf16", 1), ("pairs", "bf16 + lion", 1)}
 
 
 def runs_of(sweep: Sweep) -> list[tuple]:
@@ -54,7 +54,8 @@ def test_a_plan_is_measured_part_by_part_and_once(fake, plan):
     assert {key: record[key]["family"] for key in families} == families
     assert record["core", "guides_stack without bf16"]["against"] == "guides_stack"
     assert record["core", "ladder 2: + bf16"]["techniques"] == ["flash_attention", "bf16"]
-    assert record["presets", "gpu-8gb"]["against"] is None and record["presets", "gpu-8gb"]["model"] == "moe-nano"
+    assert record["presets", "gpu-8gb"]["against"] == "gpu-8gb's baseline"
+    assert all(record["presets", case]["model"] == "moe-nano" for case in ("gpu-8gb", "gpu-8gb's baseline"))
     assert record["small", "bf16"]["model"] == "moe-nano" and record["core", "bf16"]["model"] == "moe-pico"
     called = sweep.called()
     assert sweep.asked() == ["techniques", "fits"]
@@ -105,8 +106,8 @@ def test_portions_together_are_the_whole_and_each_has_its_own_baseline(fake, pla
         sweep.out.parent.mkdir()
         sweep.run(f"--plan={tmp_path / 'plan.yaml'}", "--part", portion)
         own = runs_of(sweep)
-        rounds = {(part, number) for part, case, number in own if case == "baseline"}
-        assert all((part, number) in rounds for part, case, number in own if part != "presets")
+        against = {(one["sweep"], one["against"], one["round"]) for one in sweep.records() if one["against"]}
+        assert against and against <= set(own)
         whole += own
     assert len(whole) == len(set(whole)), "rounds of two portions have other numbers, so that their baselines stay apart"
     assert {(part, case) for part, case, _ in whole} == {(part, case) for part, case, _ in RUNS}
