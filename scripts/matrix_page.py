@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes results/matrix.md: every technique on every size of card, by dry runs for CUDA, and the speed of its miniature where one was
-measured.
+"""Writes results/matrix.md: every technique on every size of card, by dry runs for CUDA, and its speed on a miniature of the model that
+the card's preset trains, where one was measured.
 
 The dry runs lie beside the page, in matrix.jsonl. With --program those that are missing there are made; a call that was interrupted
-goes on. Speeds come from miniatures.jsonl in the folders of results.
+goes on. Speeds come from miniatures.jsonl in the folders of results, those of presets from the records there.
 
 example: scripts/matrix_page.py --program build/dev/bin/moelab
 """
@@ -16,10 +16,10 @@ import subprocess
 import sys
 
 from program_output import printed
-from report import figures, records
+from report import figures, records, sweep_parts
 from report.byte_units import human_bytes
 from report.document import Fold, Heading, Items, Table, Text, slug
-from report.format import machine_text, speed_times
+from report.format import machine_text, speed_times, times
 from report.rendering import to_markdown
 from report.sweep_part_pages import FITS
 
@@ -27,7 +27,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results/matrix.md"
 SCHEMA = 1
 MODEL = "moe-nano"
-CARDS = ("RTX 4060", "RTX 4070", "RTX 4080", "RTX 4090", "A100 40 GB", "A100 80 GB")  # as `moelab fits` names them
+# As `moelab fits` names them, each with its preset and the model that this one trains.
+CARDS = {"RTX 4060": ("gpu-8gb", "moe-nano"), "RTX 4070": ("gpu-12gb", "moe-nano"), "RTX 4080": ("gpu-16gb", "moe-nano"),
+         "RTX 4090": ("gpu-24gb", "moe-nano"), "A100 40 GB": ("gpu-a100-40gb", "moe-230m"), "A100 80 GB": ("gpu-a100-80gb", "moe-570m")}
 INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alone beside the baseline of `{MODEL}`: fp32, stored scores, "
          "one-hot dispatch, eight rows of 1,024 tokens. Memory is predicted by dry runs for CUDA on that card; nothing here has run on a GPU.")
 WORDS = ("taken: what CUDA's caching allocator reserves, with cuBLAS's workspaces and CUDA's context; a row fits where that is no more than "
@@ -35,7 +37,8 @@ WORDS = ("taken: what CUDA's caching allocator reserves, with cuBLAS's workspace
          "sequence: in tokens, in steps of 64; largest model: of those that have a name, at its own sequence. Each is the largest that "
          "fits while all else, the technique's micro-batch too, stays as it is; what the allocator reserves does not grow evenly, so a "
          "slightly larger one may fit too. Of a technique of several ranks, one rank is shown.")
-SPEED = " speed: of a 1/64 miniature of the model beside the baseline of the same round on a CPU, of two rounds or more."
+SPEED = (" speed: on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same round, of two "
+         "rounds or more. other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work.")
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
 
 
@@ -82,15 +85,45 @@ def make(program: str, store: Store) -> None:
             store.append(dry_run(program, technique) | {"version": version})
 
 
-def speeds() -> tuple[dict[str, str], list[str]]:
-    """The speed of the miniature with each technique, and where they were measured."""
-    found, sources = {}, []
+def newest(sweeps: list[figures.Sweep]) -> figures.Sweep:
+    """By its last run."""
+    return max(sweeps, key=lambda sweep: max(run.started for case in sweep.cases for run in (*case.runs, *case.failures)))
+
+
+def source(sweep: figures.Sweep) -> str:
+    return f"{machine_text(sweep.machine)}, commit `{sweep.commit}`"
+
+
+def speeds() -> dict[str, figures.Sweep]:
+    """The newest miniature of each model. Machines are never pooled."""
+    found: dict[str, list[figures.Sweep]] = {}
     for path in sorted((ROOT / "results").glob("*/miniatures.jsonl")):
-        sweeps = figures.sweeps(records.read_file(path)[0])
-        sources += [f"{machine_text(sweep.machine)}, commit `{sweep.commit}`" for sweep in sweeps]
-        for sweep in sweeps:
-            found |= {case.name: speed_times(case) for case in sweep.cases if case.speed_ratio and not case.one_round}
-    return found, list(dict.fromkeys(sources))
+        for sweep in figures.sweeps(records.read_file(path)[0]):
+            found.setdefault(sweep.model, []).append(sweep)
+    return {model: newest(sweeps) for model, sweeps in found.items()}
+
+
+def presets() -> dict[str, str]:
+    """What the newest runs of each preset say of its speed and peak beside its baseline."""
+    found: dict[str, list[figures.Sweep]] = {}
+    for folder in sorted(path for path in (ROOT / "results").iterdir() if path.is_dir()):
+        fits = [record for path in records.files_of(folder) for record in records.read_file(path)[0] if record.family == "fit"]
+        for sweep in figures.sweeps(fits):
+            for case in sweep_parts.presets(sweep):
+                found.setdefault(case.name, []).append(dataclasses.replace(sweep, cases=[case]))
+    kept = [newest(sweeps) for sweeps in found.values()]
+    return {sweep.cases[0].name: preset_text(sweep, sweep.cases[0]) for sweep in kept if sweep.cases[0].pairs}
+
+
+def preset_text(sweep: figures.Sweep, case: figures.Case) -> str:
+    return (f"Preset `{case.name}` trains its miniature of `{sweep.model}` at {speed_times(case)} its own baseline's speed and "
+            f"{times(case.peak_ratio)} of its peak ({source(sweep)}).")
+
+
+def speed_cell(case: figures.Case | None) -> str:
+    if case is None or case.one_round or case.speed_ratio is None:
+        return "not measured"
+    return speed_times(case) if case.reads_alike else f"{speed_times(case)}, other tokens"
 
 
 def of_card(lines: list[dict], card: str) -> list[tuple[str, dict]]:
@@ -99,8 +132,8 @@ def of_card(lines: list[dict], card: str) -> list[tuple[str, dict]]:
     return sorted(rows, key=lambda one: one[1]["on_card"])
 
 
-def cells(technique: str, row: dict, timed: dict) -> list[str]:
-    speed = [timed.get(technique, "not measured")] if timed else []
+def cells(technique: str, row: dict, timed: figures.Sweep | None) -> list[str]:
+    speed = [speed_cell(timed.case(technique))] if timed else []
     return [f"`{technique}`", human_bytes(row["on_card"]), f"**{FITS[row['status']]}**", f"{row['largest_batch']:,}",
             f"{row['largest_sequence']:,}", row["largest_model"] or "none", *speed]
 
@@ -110,31 +143,34 @@ def title(lines: list[dict], card: str) -> str:
     return f"{row['limit'] >> 30} GB: {card}"
 
 
-def card_blocks(lines: list[dict], card: str, timed: dict) -> list:
+def card_blocks(lines: list[dict], card: str, timed: figures.Sweep | None, of_preset: str) -> list:
     rows = of_card(lines, card)
     baseline = next(row for technique, row in rows if technique == "baseline")
     fit = [technique for technique, row in rows if row["status"] != "red"]
     said = (f"The baseline takes {human_bytes(baseline['on_card'])} of {human_bytes(baseline['limit'])}. {len(fit)} of "
             f"{len(rows)} rows fit.")
-    return [Heading(2, title(lines, card)), Text(said),
+    if timed:
+        said += f" speed: of a miniature of `{timed.model}` on {source(timed)}."
+    return [Heading(2, title(lines, card)), *([Text(of_preset)] if of_preset else []), Text(said),
             Table("", ["technique", "taken", "fits", "largest batch", "longest sequence", "largest model", *(["speed"] if timed else [])],
                   [cells(*one, timed) for one in rows], ("fits", "largest model"))]
 
 
 def page(lines: list[dict]) -> str:
-    timed, sources = speeds()
+    timed, of_presets = speeds(), presets()
     refused = [f"`{line['technique']}`: {line['message']}" for line in lines if line["status"] == "refused"]
     versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
-    measured = f"Speeds: {'; '.join(sources)}." if sources else "Speeds are not measured yet, so the tables have no column for them."
+    measured = "" if timed else "Speeds are not measured yet, so the tables have no column for them. "
     return to_markdown([
         Heading(1, "Every technique on every card"), Text(INTRO), Fold("What the columns mean", [Text(WORDS + (SPEED if timed else ""))]),
         Items([f"[{name}](#{slug(name)})" for name in (title(lines, card) for card in CARDS)]),
-        *(block for card in CARDS for block in card_blocks(lines, card, timed)),
+        *(block for card, (preset, model) in CARDS.items()
+          for block in card_blocks(lines, card, timed.get(model), of_presets.get(preset, ""))),
         *([Heading(2, "Not on one card alone"), Items(refused)] if refused else []),
         Heading(2, "How it was made"),
         Text(f"{len(lines)} techniques, dry-run by {versions}: `scripts/matrix_page.py --program build/dev/bin/moelab`, which makes what "
              "the record lacks. A test asks the program of today for two of them again. The first row's run:"),
-        Text(f"`{lines[0]['command']}`"), Text(f"{measured} The command that measures them, three rounds:"), Text(f"`{COMMAND}`")])
+        Text(f"`{lines[0]['command']}`"), Text(f"{measured}The command that measures speeds:"), Text(f"`{COMMAND}`")])
 
 
 def main() -> None:

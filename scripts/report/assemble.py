@@ -1,7 +1,7 @@
 """Reads all that a report is about and puts it together."""
 import pathlib
 
-from . import figures, pages, records, sidecars, sweep_parts
+from . import built, figures, pages, records, sidecars, sweep_parts
 from .claims import dry_runs, findings, page, stated
 
 
@@ -16,13 +16,14 @@ def judged(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques
     stored = paths[0] / "dry_runs.json"
     if len(paths) > 1 or not of_techniques or not stored.exists():
         return None
-    states = page.states_of(records.files_of(paths[0]))
-    return page.judge(page.Inputs(sweeps, states, of_techniques, guides, set()), dry_runs.read(stored))
+    summaries = page.summaries_of(records.files_of(paths[0]))
+    return page.judge(page.Inputs(sweeps, summaries, of_techniques, guides, set()), dry_runs.read(stored))
 
 
 def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,
-              out: pathlib.Path) -> tuple[list, list, list]:
-    """The report's blocks, the sweeps that it is about, and notes on the records. out: the folder that it goes to."""
+              out: pathlib.Path, at: str | None = None) -> tuple[list, list, list]:
+    """The report's blocks, the sweeps that it is about, and notes on the records. out: the folder that it goes to. at: the last commit
+    to what is built, if not the checkout's."""
     read, notes = records.read_records(paths)
     beside = sidecars.read_beside(paths)
     guides = stated.read_guides(claims_file)
@@ -36,4 +37,5 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     parts.sort(key=lambda part: -sum(len(case.runs) for case in part[0].cases))
     claims = judged(paths, everything, of_techniques, guides)
     linked = (out / page.CLAIMS_PAGE).exists()
-    return pages.report_blocks(parts, everything, beside, claims, linked, of_techniques, notes), shown, notes
+    return pages.report_blocks(parts, everything, beside, claims, linked, of_techniques, notes,
+                              built.last_commit() if at is None else at), shown, notes

@@ -3,6 +3,7 @@ import itertools
 import math
 import re
 
+from . import quality
 from .byte_units import human_bytes
 from .claims import page as claims
 from .claims.stated import Technique
@@ -20,12 +21,12 @@ def contents(blocks: list) -> Items:
 
 # Your card.
 
-BEST = ("The fastest way to train that is known for each card: measured on it where a sweep did, else what `moelab plan` predicts. needs: "
-        "what CUDA's allocator is predicted to need, with its share of the card, or the measured peak. known by: where the speed comes from. "
-        "`moelab plan --preset gpu-8gb` answers for other models and settings.")
-
-STACK = ("What this stack of techniques allows on each card. peak: of tensors with the settings above, by a dry run for CUDA, with its share of "
-         "the card. largest batch: train.micro_batch, by such dry runs. tokens/s: on that card, where it was measured.")
+BEST = ("The fastest way to train that is known for each card: measured on it where a sweep did, else what `moelab plan` predicts. Other "
+        "models and settings: `moelab plan --preset gpu-8gb`.")
+STACK = "What this stack of techniques allows on each card, by dry runs for CUDA."
+COLUMNS = ("needs: what CUDA's allocator is predicted to need, with its share of the card, or the measured peak. known by: where the speed "
+           "comes from. peak: of tensors with the settings above, with its share of the card. largest batch: train.micro_batch.")
+NOT_MEASURED = "not measured"
 
 VARIANTS = {"ti", "super", "laptop", "max"}  # a card's name with one of these after it is another card's
 
@@ -69,12 +70,20 @@ def chosen(fits: list[Fits]) -> list[Fit]:
 def tokens_text(fit: Fit, sweeps: list[Sweep]) -> str:
     """Tokens a second of this model on this card, where a sweep measured them."""
     runs = [case for case in measured_on(fit.card, fit.model, sweeps) if case.name == fit.stack]
-    return f"{runs[0].speed.value:,.0f}" if runs else "not measured"
+    return f"{runs[0].speed.value:,.0f}" if runs else NOT_MEASURED
 
 
 def card_row(fit: Fit, sweeps: list[Sweep]) -> list[str]:
     peak = "–" if math.isnan(fit.peak) else f"{human_bytes(fit.peak)} ({fit.peak / fit.limit:.0%})"
     return [fit.card, human_bytes(fit.limit), peak, f"{fit.largest_batch:,.0f}", tokens_text(fit, sweeps)]
+
+
+def stack_table(fits: list[Fit], sweeps: list[Sweep]) -> Table:
+    """Without a column of speeds where none was measured."""
+    headings, rows = ["card", "memory", "peak", "largest batch", "tokens/s"], [card_row(fit, sweeps) for fit in fits]
+    if all(row[-1] == NOT_MEASURED for row in rows):
+        return Table(f"{STACK} Its speed was measured on none of them.", headings[:-1], [row[:-1] for row in rows])
+    return Table(STACK, headings, rows)
 
 
 def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep]) -> list:
@@ -89,19 +98,19 @@ def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep]
         copied = " ".join(f"{key}={value}" for key, value in settings.get(stack, {}).items())
         command = " ".join(filter(None, ["moelab train --config", model, copied, "data.path=FOLDER"]))
         blocks += [Text(f"`{stack}`, to copy: `{command}`"),
-                   Table(STACK, ["card", "memory", "peak", "largest batch", "tokens/s"],
-                         [card_row(fit, sweeps) for fit in group])]
-    return [Heading(2, "Your card"), *blocks] if blocks else []
+                   stack_table(list(group), sweeps)]
+    return [Heading(2, "Your card"), *blocks, Fold("What the columns mean", [Text(COLUMNS)])] if blocks else []
 
 
 # What each technique costs.
 
 
-def cost_row(case: Case) -> list[str]:
-    return [f"`{case.name}`", times(case.peak_ratio), speed_times(case), loss_change(case), rounds_of(case)]
+def cost_row(case: Case, losses: dict[str, str]) -> list[str]:
+    return [f"`{case.name}`", times(case.peak_ratio), speed_times(case), loss_change(case),
+            *([losses.get(case.name, NOT_MEASURED)] if losses else []), rounds_of(case)]
 
 
-def costs(sweeps: list[Sweep]) -> list:
+def costs(sweeps: list[Sweep], effects: list[quality.Effect]) -> list:
     """Of the sweep with the most rounds, every technique alone."""
     singles = [of_families(sweep, "single") for sweep in sweeps]
     known = [sweep for sweep in singles if any(case.pairs for case in sweep.cases)]
@@ -109,10 +118,12 @@ def costs(sweeps: list[Sweep]) -> list:
         return []
     best = max(known, key=lambda sweep: sum(len(case.pairs) for case in sweep.cases))
     rows = sorted((case for case in best.cases if case.pairs), key=lambda case: case.peak_ratio.value)
-    caption = (f"{best.title}: peak memory and speed against the baseline of the same round, the smallest first, with 95 % intervals of "
-               "speeds of several rounds. change: of the loss after a few steps, which says nothing of a long run.")
+    losses = {effect.case.name: quality.told(effect) for effect in effects if best.case(effect.case.name) in rows}
+    caption = (f"{best.title}: memory and speed beside the baseline of the same round, the smallest first, with 95 % intervals. change: of "
+               f"the loss after a few steps.{' final loss: of long runs, below.' if losses else ''}")
     return [Heading(2, "What each technique costs"),
-            Table(caption, ["technique", "memory", "speed", "change", "rounds"], [cost_row(case) for case in rows])]
+            Table(caption, ["technique", "memory", "speed", "change", *(["final loss"] if losses else []), "rounds"],
+                  [cost_row(case, losses) for case in rows])]
 
 
 # The claims.

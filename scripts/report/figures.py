@@ -47,6 +47,7 @@ class Case:
     loss: float = math.nan
     loss_change: float = math.nan  # against the baseline's, paired by round
     same_bits: bool = False  # every loss and gradient norm is the baseline's
+    beside_root: "Case | None" = None  # the same runs held against the baseline of its baseline, where that has one
 
     @property
     def any(self) -> Record:
@@ -62,8 +63,20 @@ class Case:
 
     @property
     def one_round(self) -> bool:
-        """Whether its ratios of speed come from one round."""
-        return len(self.pairs) < LEAST_ROUNDS
+        """Whether its ratios of speed come from one round; of a baseline, whether it ran in one."""
+        return len(self.pairs if self.baseline else self.runs) < LEAST_ROUNDS
+
+    @property
+    def place(self) -> tuple[Interval, Interval] | None:
+        """Peak and speed beside the baseline of the same rounds, whose own are 1; None where no round has both."""
+        if not self.baseline:
+            return Interval(1, 1, 1), Interval(1, 1, 1)
+        return (self.peak_ratio, self.speed_ratio) if self.pairs else None
+
+    @property
+    def reads_alike(self) -> bool:
+        """Whether its steps train on its baseline's tokens."""
+        return all(reads(run) == reads(base) for run, base in self.pairs)
 
     @property
     def noisy(self) -> bool:
@@ -102,8 +115,14 @@ def range_over(values: list[float]) -> Interval | None:
 
 
 def resampled_medians(values: np.ndarray, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """Medians of samples drawn from values with replacement."""
-    return np.median(values[generator.integers(len(values), size=(*shape, len(values)))], axis=-1)
+    """Medians of samples drawn from values with replacement, of as many each. The samples themselves need not be drawn: the
+    places of a sample's middle among the values are those of the middle of so many uniform draws, which are beta-distributed."""
+    ordered, count = np.sort(values), len(values)
+    middle = count // 2  # draws below the upper one of the middle
+    upper = generator.beta(middle + 1, count - middle, size=shape)
+    lower = upper if count % 2 else upper * generator.beta(middle, 1, size=shape)
+    at_upper, at_lower = (np.minimum((draws * count).astype(int), count - 1) for draws in (upper, lower))
+    return (ordered[at_upper] + ordered[at_lower]) / 2
 
 
 def median_of_rounds(drawn: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -179,7 +198,7 @@ def compare(case: Case, baseline: Case) -> None:
         case.speed_ratio = ratio_of_rates([(run.rates, base.rates) for run, base in case.pairs])
         case.peak_ratio = range_over([run.peak / base.peak for run, base in case.pairs])
         case.same_bits = all(trained_alike(run, base) for run, base in case.pairs)
-        if all(reads(run) == reads(base) for run, base in case.pairs):
+        if case.reads_alike:
             case.loss_change = statistics.median(last_loss(run) - last_loss(base) for run, base in case.pairs)
 
 
@@ -219,7 +238,26 @@ def sweep_of(records: list[Record]) -> Sweep:
         if case.baseline and not case.pairs and case.runs:
             notes.append(f"{case.name}: no ratios, for its baseline, {case.baseline}, finished in no round of its own "
                          "after as many tokens")
+        root = root_of(sweep, case)
+        if root and root.name not in (case.name, case.baseline):
+            case.beside_root = dataclasses.replace(case, baseline=root.name, pairs=[], speed_ratio=None, peak_ratio=None,
+                                                   loss_change=math.nan, same_bits=False)
+            compare(case.beside_root, root)
     return sweep
+
+
+def root_of(sweep: Sweep, case: Case) -> Case | None:
+    """The baseline of its baseline and so on, up to one that is held against nothing."""
+    for _ in sweep.cases:
+        if case is None or not case.baseline:
+            return case
+        case = sweep.case(case.baseline)
+    return None
+
+
+def beside_roots(sweep: Sweep) -> Sweep:
+    """All cases against the baseline that has none itself."""
+    return dataclasses.replace(sweep, cases=[case.beside_root or case for case in sweep.cases])
 
 
 def sweeps(records: list[Record]) -> list[Sweep]:
@@ -248,13 +286,18 @@ def measured(sweep: Sweep) -> list[Case]:
     return [case for case in sweep.cases if case.runs]
 
 
+def placed(sweep: Sweep) -> list[Case]:
+    """Those that finished in a round of their baseline."""
+    return [case for case in measured(sweep) if case.place]
+
+
 def on_front(sweep: Sweep) -> list[Case]:
-    """From small to large. What ran in a single round is not among them: its speed is not known well enough. A baseline
-    beside nothing is no front."""
-    cases = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
+    """From small to large, by the ratios to the baseline of the same rounds (see beside_roots). What ran in a single round is
+    not among them: its speed is not known well enough. A baseline beside nothing is no front."""
+    cases = [case for case in placed(sweep) if not case.one_round]
     if not any(case.baseline for case in cases):
         return []
-    return [cases[i] for i in pareto_front([(case.peak.value, case.speed.value) for case in cases])]
+    return [cases[i] for i in pareto_front([tuple(ratio.value for ratio in case.place) for case in cases])]
 
 
 def flat(settings: dict, prefix: str = "") -> dict[str, str]:

@@ -30,12 +30,14 @@ def spread(interval: Interval, rounds: int) -> str:
 
 
 def times(interval: Interval | None) -> str:
-    """A ratio and its interval; the ratio alone where the interval has no width."""
+    """A ratio and its interval; the ratio alone where the interval has no width. An interval that excludes 1 has one more decimal
+    where it would seem to end at 1."""
     if interval is None:
         return "–"
-    shown = f"{interval.value:.2f} ×"
-    low, high = f"{interval.low:.2f}", f"{interval.high:.2f}"
-    return shown if low == high else f"{shown} ({low}–{high})"
+    ends = interval.low, interval.high
+    digits = 3 if ends[0] < ends[1] and not ends[0] <= 1 <= ends[1] and "1.00" in [f"{end:.2f}" for end in ends] else 2
+    value, low, high = (f"{ratio:.{digits}f}" for ratio in (interval.value, *ends))
+    return f"{value} ×" if low == high else f"{value} × ({low}–{high})"
 
 
 def speed_times(case: Case) -> str:

@@ -1,15 +1,16 @@
 """What the report says of a sweep, as blocks of a document."""
 import functools
 import pathlib
+import re
 import statistics
 
-from . import cards, rank_pages, sweep_part_pages, sweep_parts
+from . import built, cards, quality, rank_pages, sweep_part_pages, sweep_parts
 from .byte_units import human_bytes
 from .claims import page as claims
 from .claims.findings import Finding
 from .claims.stated import Technique
 from .document import Commands, Fold, Heading, Items, Picture, Table, Text, pictures, plain, table_plain
-from .figures import LEAST_ROUNDS, RESAMPLES, SEED, Case, Sweep, measured, on_front
+from .figures import RESAMPLES, SEED, Case, Sweep, beside_roots, measured, on_front, placed
 from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, speed_times, spread, times)
 from .plots import pareto, run_curves
@@ -20,6 +21,7 @@ from .sidecars import Sidecars
 from .working import each, working
 
 TITLE = "What memory techniques cost"
+AT = "When this page was made, the last commit to what is built was "
 
 
 def case_row(case: Case, front: list[Case]) -> list[str]:
@@ -38,14 +40,18 @@ def case_table(sweep: Sweep) -> Table:
                 "loss"]
     front = on_front(sweep)
     shown = [case for case in sweep.cases if case.family == "single" or case in front]
-    return Table("Medians over the rounds. peak: bytes held at most; predicted: by a dry run, and how much more was "
-                 "measured; step: its time. speed and memory: against the baseline of the same round, with 95 % "
-                 "intervals (memory: smallest to largest round; alone where all agree). loss: nats a token after the "
-                 f"last step {steps_text(sweep)}; change: how much higher than the baseline's; same bits: every loss and gradient norm of "
-                 "the run is the baseline's. front: its number from small to large, where nothing is both smaller and faster; what "
-                 "ran in a single round has no interval and no place on it. "
-                 f"{provenance(sweep)}", headings,
+    return Table("Medians over the rounds. memory and speed: ratios to the baseline of the same round, with 95 % intervals.", headings,
                  [case_row(case, front) for case in shown])
+
+
+def columns(sweep: Sweep) -> Fold:
+    return Fold("What the columns and colours mean", [Text(
+        "memory: its interval is from the smallest to the largest round, and left out where all agree. peak: bytes held at most; "
+        "predicted: by a dry run, and how much more was measured; step: its time. loss: nats a token after the last step "
+        f"{steps_text(sweep)}; change: how much higher than the baseline's, also the colour in the picture, grey within {pareto.ALIKE}; same "
+        "bits: every loss and gradient norm of the run is the baseline's. front: its number from small to large, by memory and speed, where "
+        "nothing is both smaller and faster; what ran in a single round has no interval and no place on it. Hollow in the picture: a single "
+        "round, or a loss after other tokens.")])
 
 
 def wait_blocks(sweep: Sweep) -> list:
@@ -55,9 +61,9 @@ def wait_blocks(sweep: Sweep) -> list:
         return f"{statistics.median(shares):.1%} ({min(shares):.1%}–{max(shares):.1%})" if shares else "–"
     rows = [[case.name, share(case, "host"), share(case, "nvme"), f"{len(case.runs)}"] for case in measured(sweep)
             if any(run.waited for run in case.runs)]
-    return [Table("Steps that wait: the share of all steps' time in which the step stood still until weights, gradients, optimizer "
-                  "state or saved tensors had come from host memory or a file, or had gone there: the median over the rounds, then the "
-                  f"lowest and the highest. {provenance(sweep)}", ["case", "for host memory", "for a file", "rounds"], rows)] if rows else []
+    return [Table("Steps that wait: the share of their time in which they stood still until weights, state or saved tensors had come from "
+                  "host memory or a file, or gone there; the lowest and the highest round in brackets.",
+                  ["case", "for host memory", "for a file", "rounds"], rows)] if rows else []
 
 
 def steps_text(sweep: Sweep) -> str:
@@ -72,25 +78,30 @@ def names(cases: list[Case]) -> str:
 
 
 def answer(what: str, case: Case) -> str:
-    once = ", in a single round" if len(case.runs) < LEAST_ROUNDS else ""
-    return f"{what}: `{case.name}`, {case.speed.value:,.0f} tokens/s in {human_bytes(case.peak.value)}{once}."
+    figures = f"{case.speed.value:,.0f} tokens/s in {human_bytes(case.peak.value)}{', in a single round' if case.one_round else ''}"
+    if not case.baseline:
+        return f"{what}: `{case.name}`, {figures}."
+    peak, speed = case.place
+    return f"{what}: `{case.name}`, {speed.value:.2f} × the speed in {peak.value:.2f} × the peak of `{case.baseline}` ({figures})."
 
 
 def short_answers(sweep: Sweep) -> list[str]:
+    """sweep: its cases beside one baseline (see beside_roots), as in all that compares them with each other."""
     if not measured(sweep):
         return ["No case of this sweep finished."]
-    cases = [case for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
-    smallest = min(measured(sweep), key=lambda case: (case.peak.value, -case.speed.value))
-    answers = [*([answer("Fastest", max(cases, key=lambda case: case.speed.value))] if any(case.baseline for case in cases) else []),
-               answer("Smallest", smallest)]
+    cases, sure = placed(sweep), [case for case in placed(sweep) if not case.one_round]
+    answers = []
+    if any(case.baseline for case in sure):
+        answers.append(answer("Fastest", max(sure, key=lambda case: case.place[1].value)))
+    if cases:
+        answers.append(answer("Smallest", min(cases, key=lambda case: (case.place[0].value, -case.place[1].value))))
     numbered = ", ".join(f"{number} `{case.name}`" for number, case in enumerate(on_front(sweep), 1))
     if numbered:
         answers.append(f"On the front, from small to large: {numbered}. Nothing is both smaller and faster.")
-    once = len(measured(sweep)) - len(cases)
+    once = len(cases) - len(sure)
     if once:
         answers.append(f"{once} of {len(measured(sweep))} cases ran in a single round: their bytes are exact, their speed is uncertain.")
-    losers = [case for case in cases if case.family != "leave_one_out" and case.speed_ratio
-              and not case.one_round and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
+    losers = [case for case in sure if case.baseline and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
     failed = [case for case in sweep.cases if case.failures]
     if losers:
         answers.append(f"Slower than the baseline and no smaller: {names(losers)}.")
@@ -100,17 +111,14 @@ def short_answers(sweep: Sweep) -> list[str]:
 
 
 def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
-    return Picture(f"{prefix}pareto", "Peak memory against tokens a second, one point a case",
-                   "Each point is a case: its median, with bars from its lowest to its highest round. Along the line, numbered "
-                   "from small to large, no other case is both smaller and faster. Hollow: a single round, or a loss after other "
-                   f"tokens. Colour: the change of the loss at the last step {steps_text(sweep)}; grey: within {pareto.ALIKE}. "
-                   f"{provenance(sweep)}",
-                   functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in measured(sweep)])
+    return Picture(f"{prefix}pareto", "Peak memory against speed, both beside the baseline, one point a case",
+                   "Each point is a case beside the baseline of the same rounds, with its 95 % interval. Along the line, numbered from "
+                   "small to large, no other case is both smaller and faster.",
+                   functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in placed(sweep)])
 
 
 def memory_blocks(sweep: Sweep, prefix: str) -> list:
-    caption = ("What was held at the moment each phase of the last step peaked, by what it was held for. "
-               f"{provenance(sweep)}")
+    caption = "What was held at the moment each phase of the last step peaked, by what it was held for."
     return [Heading(3, "Where the memory goes"), Fold("Memory by kind, a panel a case", [
             Picture(f"{prefix}memory", "Memory by kind in each phase of a step, one panel a case", caption,
                     functools.partial(run_curves.memory, sweep_parts.of_families(sweep, "single")))])]
@@ -121,7 +129,7 @@ def loss_blocks(sweep: Sweep, prefix: str) -> list:
     chosen, cases = run_curves.with_curves(singles), measured(singles)
     some = f" Drawn are those that end farthest from it, {len(chosen)} of {len(cases)}."
     caption = ("Median over the rounds. A technique that only moves memory about lies on its baseline: a line at 0 "
-               f"below.{some if len(chosen) < len(cases) else ''} {provenance(sweep)}")
+               f"below.{some if len(chosen) < len(cases) else ''}")
     return [Heading(3, "What it does to the loss"),
             Picture(f"{prefix}loss", "Loss over the tokens trained on, and its distance from the baseline", caption,
                     functools.partial(run_curves.loss, singles))]
@@ -166,8 +174,9 @@ def settings_blocks(sweep: Sweep) -> list:
 
 
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool) -> list:
-    return [Heading(2, f"{sweep.title} on {machine_text(sweep.machine)}"),
-            Items(short_answers(sweep)), pareto_picture(sweep, prefix), case_table(sweep), *wait_blocks(sweep),
+    whole = beside_roots(sweep)
+    return [Heading(2, f"{sweep.title} on {machine_text(sweep.machine)}"), Text(provenance(sweep)),
+            Items(short_answers(whole)), pareto_picture(whole, prefix), case_table(whole), columns(whole), *wait_blocks(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
@@ -175,7 +184,9 @@ def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sid
             *settings_blocks(sweep), *([Heading(3, "Notes"), Items(sweep.notes)] if sweep.notes else [])]
 
 
-def method_blocks(notes: list[str]) -> list:
+def method_blocks(commits: list[str], at: str, notes: list[str]) -> list:
+    """commits: of the programs that made the records. at: the last commit to what is built when this page is made, "" if not known."""
+    since = [f"Of commit `{commit}`: {built.changed(commit, at)}." for commit in commits]
     return [Heading(2, "How it was measured"),
             Text(f"Each run is a process of its own, and the cases of a round run one after the other beside"
                  f" their baseline. Left out as warm-up: {WARM_UP}. A run's speed is the median of its "
@@ -186,25 +197,33 @@ def method_blocks(notes: list[str]) -> list:
                  f"the true median 75 % of the time, the range of 5 rounds 94 %. A single round shows only how its own "
                  f"steps differ, so it gets no interval. spread is (fastest − slowest round) / median: a difference "
                  f"smaller than that says little. No run is left out for being slow or for its loss, and failed runs are listed."),
-            *([Items(notes)] if notes else [])]
+            Text(f"{AT}{f'`{at}`' if at else 'not known'}. Its records:"), Items(since), *([Items(notes)] if notes else [])]
+
+
+def made_at(markdown: str) -> str:
+    """The commit that a report was made at, as it says itself; "" where it says none."""
+    found = re.search(rf"^{AT}`(\w+)`", markdown, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
-                  judged: claims.Judged | None, linked: bool, techniques: list[Technique], notes: list[str]) -> list:
+                  judged: claims.Judged | None, linked: bool, techniques: list[Technique], notes: list[str], at: str) -> list:
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. linked:
-    the page of claims lies beside the report."""
-    front = [*cards.your_card(beside, techniques, sweeps), *cards.costs([sweep for sweep, *_ in parts]),
+    the page of claims lies beside the report. at: see method_blocks."""
+    front = [*cards.your_card(beside, techniques, sweeps), *cards.costs([sweep for sweep, *_ in parts], beside.effects),
              *cards.claims_card(judged, linked)]
     rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
-            *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
+            *quality.section(beside.effects), *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps),
+            *sweep_part_pages.fit_blocks(sweeps, beside.fits),
             *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
-            *method_blocks(notes)]
+            *method_blocks(list(dict.fromkeys(sweep.commit for sweep in sweeps)), at, notes)]
     return [Heading(1, TITLE), cards.contents([*front, *rest]), *front, *rest]
 
 
 def spoken(sweep: Sweep) -> str:
     """The table of cases and the short answers, for a terminal."""
-    return "\n".join([table_plain(case_table(sweep)), "", *map(plain, short_answers(sweep))])
+    whole = beside_roots(sweep)
+    return "\n".join([table_plain(case_table(whole)), "", *map(plain, short_answers(whole))])
 
 
 def write(folder: pathlib.Path, blocks: list) -> None:

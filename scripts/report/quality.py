@@ -65,9 +65,17 @@ def row(effect: Effect) -> list[str]:
     case, change = effect.case, effect.change
     # A technique that changes no bit has the same loss for every seed, and an interval of no width.
     span = "" if change.low == change.high else f" ({signed(change.low)} to {signed(change.high)})"
-    verdict = "the seeds can't tell" if not effect.is_seen else "**worse**" if change.value > 0 else "**better**"
-    return [f"`{case.name}`", f"{signed(change.value)}{span}", verdict, f"{effect.shows:.4f}", times(case.peak_ratio), speed_times(case),
-            f"{len(changes_of(case.pairs))}", beside(effect), changes(case, effect.sweep)]
+    return [f"`{case.name}`", f"{signed(change.value)}{span}", verdict(effect), f"{effect.shows:.4f}", times(case.peak_ratio),
+            speed_times(case), f"{len(changes_of(case.pairs))}", beside(effect), changes(case, effect.sweep)]
+
+
+def verdict(effect: Effect) -> str:
+    return "**the seeds can't tell**" if not effect.is_seen else "**worse**" if effect.change.value > 0 else "**better**"
+
+
+def told(effect: Effect) -> str:
+    """In a cell."""
+    return f"{signed(effect.change.value)}, **{'worse' if effect.change.value > 0 else 'better'}**" if effect.is_seen else verdict(effect)
 
 
 def beside(effect: Effect) -> str:
@@ -77,20 +85,46 @@ def beside(effect: Effect) -> str:
     return ", ".join([f"`{effect.sweep.model}`", *own, f"{effect.case.pairs[0][1].sequence:,.0f} tokens"])
 
 
+HEADINGS = ["technique", "change", "verdict", "can show", "memory", "speed", "seeds", "beside", "settings"]
+
+
+def picture(found: list[Effect]) -> Picture:
+    return Picture("quality", "Memory, speed and change of the held-out loss, a point a technique",
+                   "Ratios to the run without the technique. Colour: the change of the held-out loss; grey: the seeds can't tell.",
+                   functools.partial(plot.quality, found))
+
+
+def models_and_steps(found: list[Effect]) -> str:
+    models = ", ".join(dict.fromkeys(f"`{effect.sweep.model}`" for effect in found))
+    steps = {len(effect.case.runs[-1].steps) for effect in found}
+    return f"{models}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run"
+
+
+def summary(found: list[Effect]) -> str:
+    worse, better = (sum(effect.is_seen and sign * effect.change.value > 0 for effect in found) for sign in (1, -1))
+    return (f"Of {len(found)} techniques {worse} end at a worse loss and {better} at a better one; of {len(found) - worse - better} the seeds "
+            "can't tell.")
+
+
+def section(found: list[Effect]) -> list:
+    """Of a report beside the page of all: each technique in a short line."""
+    if not found:
+        return []
+    kept = [HEADINGS.index(heading) for heading in ("technique", "change", "verdict", "can show", "seeds")]
+    caption = (f"{models_and_steps(found)}. change: of the loss on held-out text at the end, in nats a token: the mean over the seeds "
+               "beside runs of the same seed, with its 95 % interval. [quality.md](quality.md) has more.")
+    return [Heading(2, TITLE), Text(summary(found)), picture(found),
+            Table(caption, [HEADINGS[at] for at in kept], [[row(effect)[at] for at in kept] for effect in found], ("verdict",))]
+
+
 def blocks(sweeps: list[Sweep]) -> list:
     found = effects(sweeps)
     if not found:
         raise ReportError(f"no technique in {RECORDS} has two seeds beside its baseline")
-    steps = {len(effect.case.runs[-1].steps) for effect in found}
-    models = ", ".join(dict.fromkeys(f"`{effect.sweep.model}`" for effect in found))
     measured = " ".join(dict.fromkeys(provenance(one.sweep) for one in found))
-    about = f"{models}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run. {ABOUT} {measured}"
+    about = f"{models_and_steps(found)}. {ABOUT} {measured}"
     return [Heading(1, TITLE), Text(about),
-            Picture("quality", "Memory, speed and change of the held-out loss, a point a technique",
-                    "Ratios to the run without the technique. Colour: the change of the held-out loss; grey: the seeds can't tell.",
-                    functools.partial(plot.quality, found)),
-            Table("", ["technique", "change", "verdict", "can show", "memory", "speed", "seeds", "beside", "settings"],
-                  [row(effect) for effect in found], ("verdict", "beside", "settings")),
+            picture(found), Table("", HEADINGS, [row(effect) for effect in found], ("verdict", "beside", "settings")),
             Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
 
 

@@ -2,16 +2,16 @@
 import math
 
 from .byte_units import human_bytes
-from .document import Heading, Table, Text
+from .document import Fold, Heading, Table, Text
 from .figures import Case, Sweep
 from .format import failure_word, loss_change, predicted, provenance, rounds_of, speed_times, times
 from .sweep_parts import RANKS, of_families
 
 HEADINGS = ["case", "memory", "speed", "tokens/s", "ranks", "peak of a rank", "predicted", "sent in a step", "hidden", "loss", "rounds"]
-ABOUT = ("speed and memory: against one rank on the same cores that takes the micro-batches of all, in the same round, with the "
-         "intervals of the other tables. peak, predicted: of the rank that holds most. sent: bytes that rank 0 sends in a step. hidden: the "
-         "share of its exchanges' time in which it computed meanwhile. loss: `same bits` where every loss and gradient norm is the one "
-         "rank's.")
+ABOUT = "speed and memory: against one rank on the same cores that takes the micro-batches of all, in the same round."
+COLUMNS = ("Intervals are those of the other tables. peak, predicted: of the rank that holds most. sent: bytes that rank 0 sends in a step. "
+           "hidden: the share of its exchanges' time in which it computed meanwhile. loss: `same bits` where every loss and gradient norm is "
+           "the one rank's.")
 
 
 def hidden_share(case: Case) -> str:
@@ -35,5 +35,5 @@ def table(sweep: Sweep) -> Table:
 
 def blocks(sweeps: list[Sweep]) -> list:
     found = [sweep for sweep in sweeps if of_families(sweep, RANKS).cases]
-    return [Heading(2, "On several ranks"), Text(ABOUT),
+    return [Heading(2, "On several ranks"), Text(ABOUT), Fold("What the columns mean", [Text(COLUMNS)]),
             *(block for sweep in found for block in (Heading(3, sweep.title), table(sweep)))] if found else []

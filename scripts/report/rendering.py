@@ -14,7 +14,7 @@ TEMPLATES = pathlib.Path(__file__).parent / "templates"
 # Classes of page.css for words that are printed bold.
 COLORS = {"right": "green", "right in part": "amber", "overstated": "red", "understated": "amber", "off both ways": "red",
           "wrong": "red", "failed": "red", "holds": "green", "does not hold": "red", "fits": "green",
-          "fits tightly": "amber", "too large": "red"}
+          "fits tightly": "amber", "too large": "red", "better": "green", "worse": "red", "the seeds can't tell": "grey"}
 
 
 def strong_open(renderer, tokens, index: int, options, environment) -> str:

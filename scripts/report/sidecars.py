@@ -1,12 +1,12 @@
 """What may lie beside the records of a sweep: dry runs of its cases, what fits on which card, how far the estimator was
-off, and the planner's checks."""
+off, the planner's checks, and what techniques do to the loss that long runs end at."""
 import dataclasses
 import json
 import math
 import pathlib
 
-from . import planner_checks
-from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, name_now, number, read_text
+from . import figures, planner_checks, quality
+from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, name_now, number, read_file, read_text
 
 SCHEMA = 1
 PREDICTIONS = "predictions.json"
@@ -89,6 +89,7 @@ class Sidecars:
     card_plans: list[CardPlan]
     draws: list[Draw]
     checks: list[planner_checks.Check]
+    effects: list[quality.Effect]
 
     def predictions_of(self, model: str) -> Predictions | None:
         return next((one for one in self.predictions if one.model == model), None)
@@ -158,7 +159,7 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
 
 def read_beside(paths: list[pathlib.Path]) -> Sidecars:
     """Of all files that lie in the folders, or beside the files."""
-    predictions, fits, card_plans, draws, checks = [], [], [], [], []
+    predictions, fits, card_plans, draws, checks, effects = [], [], [], [], [], []
     for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
         if (path := folder / PREDICTIONS).exists():
             predictions.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_predictions))
@@ -170,4 +171,6 @@ def read_beside(paths: list[pathlib.Path]) -> Sidecars:
             draws += read_draws(path)
         if (path := folder / PLANS).exists():
             checks += read_checks(path)
-    return Sidecars(predictions, fits, card_plans, draws, checks)
+        if (path := folder / quality.RECORDS).exists():
+            effects += quality.effects(figures.sweeps(read_file(path)[0]))
+    return Sidecars(predictions, fits, card_plans, draws, checks, effects)

@@ -69,7 +69,7 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
     finished = [case for case in steps if case.runs]
     picture = Picture(f"{prefix}ladder", "Peak memory and tokens a second on each rung of the ladder",
                       "One technique after the other. Steps of a guide's order (claim `ava.priority`) that have no "
-                      f"rung here are in the table below, with the reason. {provenance(sweep)}",
+                      "rung here are in the table below, with the reason.",
                       functools.partial(ladder.ladder, finished))
     return [Heading(3, "The ladder"), *([picture] if len(finished) > 1 else []), table]
 
@@ -134,19 +134,19 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
     kinds = {"measured": len(measured), "only dry-run (their time is unmeasured)": len(found) - len(measured) - refused,
              "that cannot be combined": refused}
     counts = f"{len(found)} pairs: {', '.join(f'{count} {kind}' for kind, count in kinds.items() if count)}."
-    caption = ("A cell is what two techniques do together beside what is expected of them, the product of the ratios that each "
-               "has alone: two that halve the peak are expected to leave a quarter. Below the diagonal bytes at the peak in "
-               "percent of the baseline's, above it the logarithm of the step time, about its percent. Peaks are measured where "
-               "all four are, else of dry runs. Outlined: the time of a single round, which decides nothing. ·: its time is unmeasured. "
-               f"×: cannot be combined. {provenance(sweep)}")
+    caption = ("Two techniques together, beside the product of what each leaves alone. Grey: they save less than that, as two that save "
+               "the same bytes must. Red: slower than that, or larger than one alone.")
+    details = ("Below the diagonal: bytes at the peak, in percent of the baseline's; red: how far they are above the smaller one alone, where "
+               f"that is more than {pairs.HARM} %. Above it: the logarithm of the step time, about its "
+               "percent. Two that halve the peak are expected to leave a quarter. Peaks are measured where all four are, else of dry runs. "
+               "Outlined: the time of a single round, which decides nothing. ·: its time is unmeasured. ×: cannot be combined.")
     blocks = [Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
                       functools.partial(pairs.pair_map, found, names), [pair_point(pair) for pair in found],
-                      large=True)]
+                      large=True), Fold("What a cell shows", [Text(details)])]
     if measured:
         ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
-        blocks.append(Table("The measured pairs. saves: memory at the peak, against the baseline. beyond: how much more that is "
-                            "than the product of what each leaves. speed: against the baseline. time beyond: the logarithm "
-                            "of the step time, less those of each alone, with its 95 % interval.",
+        blocks.append(Table("The measured pairs against the baseline. saves: at the peak; beyond: how much more than the product of what "
+                            "each leaves. time beyond: the logarithm of the step time, less those of each alone.",
                             ["pair", "saves", "beyond", "speed", "time beyond", "rounds"],
                             [pair_row(pair) for pair in ordered]))
     return [Heading(3, "Two techniques together"), Text(counts), Fold("The map of pairs, and those that were measured", blocks)]
@@ -204,9 +204,8 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
     blocks = []
     for axis, group in itertools.groupby(found, key=lambda crossing: crossing.axis):
         crossings = list(group)
-        caption = ("Each point is held against a run without the technique that is the same in all else; bars: 95 % "
-                   "intervals; hollow: a single round, which has none. Faster, slower, less: the interval excludes 1. memory × time: "
-                   "the peak times the time of a step.")
+        caption = ("Each point is held against the same run without the technique, with its 95 % interval; hollow: a single round. Faster, "
+                   "slower, less: the interval excludes 1. memory × time: the peak times a step's time.")
         blocks += [Heading(3, crossovers.HEADINGS[axis]), Items([crossing_text(crossing) for crossing in crossings]),
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),
@@ -229,35 +228,38 @@ def fit_row(fit) -> list[str]:
 
 def fit_run_row(case: Case) -> list[str]:
     if not case.runs:
-        return failed_row(case, 7)
+        return failed_row(case, 9)
     scale = fractions.Fraction(case.any.settings.get("run.scale", "1")).limit_denominator(1024)
     limit, peak = case.runs[-1].limit, case.peak.value
-    memory, share = (human_bytes(limit), f" ({peak / limit:.0%})") if limit > 0 else ("–", "")
-    return [case.name, case.any.model, f"{scale}", memory, human_bytes(peak) + share, f"{case.speed.value:,.0f}", rounds_of(case)]
+    limit_text, share = (human_bytes(limit), f" ({peak / limit:.0%})") if limit > 0 else ("–", "")
+    return [case.name, case.any.model, f"{scale}", limit_text, human_bytes(peak) + share, times(case.peak_ratio), speed_times(case),
+            f"{case.speed.value:,.0f}", rounds_of(case)]
 
 
 def fit_runs(sweeps: list[Sweep]) -> list:
     of_cards = [of for sweep in sweeps if (of := sweep_parts.of_families(sweep, "fit")).cases]
     if not of_cards:
         return []
-    rows = [fit_run_row(case) for sweep in of_cards for case in sweep.cases]
+    rows = [fit_run_row(case) for sweep in of_cards for case in sweep_parts.presets(sweep)]
     commands = [f"# {case.name}\n{case.command}" for sweep in of_cards for case in sweep.cases]
     return [Heading(3, "Presets, trained within their limits"),
-            Table("scale: the share of the preset's model and memory that was trained, 1 for all of it (`--scale`). memory: the limit at "
-                  f"that scale; a preset that asks for more ends out of memory. {provenance(of_cards[0])}",
-                  ["preset", "model", "scale", "memory", "peak", "tokens/s", "rounds"], rows, ("model",)),
-            Commands(commands), *failure_blocks(of_cards)]
+            Table("scale: of the preset's model and memory (`--scale`). limit: at that scale; more ends out of memory. memory and speed: "
+                  "ratios to the preset's baseline, the same model without its techniques, in the same round.",
+                  ["preset", "model", "scale", "limit", "peak", "memory", "speed", "tokens/s", "rounds"], rows, ("model",)),
+            Fold("Where and how", [Text(provenance(of_cards[0])), Commands(commands)]), *failure_blocks(of_cards)]
 
 
 def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
-    blocks = [Table("By bisection over dry runs. fits: the model beside it takes no more than a run aims at "
-                    "(memory.target); fits tightly: up to the critical threshold; too large: more. largest model: of those "
-                    "that have a name; layers and batch: of the model beside. "
-                    f"Found by `{one.command}` at commit `{one.commit}`.",
+    blocks = [Table("By bisection over dry runs. fits: the model beside it takes no more than a run aims at (memory.target); tightly: up "
+                    f"to the critical threshold. Found by `{one.command}` at commit `{one.commit}`.",
                     ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers",
                      "largest batch"],
                     [fit_row(fit) for fit in one.rows], ("techniques", "fits", "model", "largest model"))
-              for one in fits] + fit_runs(sweeps)
+              for one in fits]
+    if fits:
+        blocks.append(Fold("What the columns mean", [Text("too large: above the critical threshold. largest model: of those that have a name. "
+                                                          "most layers, largest batch: of the model beside.")]))
+    blocks += fit_runs(sweeps)
     return [Heading(2, "What fits"), *blocks] if blocks else []
 
 
@@ -277,16 +279,15 @@ def check_blocks(checks: list[Check]) -> list:
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
     drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
     is_predicted = not all(math.isnan(check.choice.predicted) for check in checks)
-    caption = ("`moelab plan` chose a combination for each budget. Beside it, others that fit were drawn at random "
-               f"({drawn} for a budget), and all were trained in turns. "
-               f"{'predicted: the tokens/s of the plan, where recorded. ' if is_predicted else ''}ratio: speed of the choice to "
-               "that of the fastest drawn, with its 95 % interval; the choice "
-               f"holds if the ratio is at least {ALLOWED} or its interval reaches 1. Measured by `scripts/check_plan.py` at "
-               f"commit {commits}.")
+    caption = (f"What `moelab plan` chose for each budget, beside others that fit, drawn at random ({drawn} for a budget), all "
+               f"trained in turns. The choice holds if its ratio is at least {ALLOWED} or the interval reaches 1.")
+    details = (f"{'predicted: the tokens/s of the plan, where recorded. ' if is_predicted else ''}ratio: speed of the choice to that of the "
+               f"fastest drawn, with its 95 % interval. Measured by `scripts/check_plan.py` at commit {commits}.")
     headings = ["budget", "choice", "peak", "tokens/s", *(["predicted"] if is_predicted else []), "fastest drawn", "its tokens/s",
                 "ratio", "rounds", "verdict"]
     return [Heading(2, "What the planner chooses"),
-            Table(caption, headings, [check_row(check, is_predicted) for check in checks], ("choice", "fastest drawn", "verdict"))]
+            Table(caption, headings, [check_row(check, is_predicted) for check in checks], ("choice", "fastest drawn", "verdict")),
+            Fold("What the columns mean", [Text(details)])]
 
 
 # The estimator.

@@ -56,6 +56,13 @@ def of_families(sweep: Sweep, *families: str) -> Sweep:
     return dataclasses.replace(sweep, cases=[case for case in sweep.cases if case.family in families])
 
 
+def presets(sweep: Sweep) -> list[Case]:
+    """The presets that were trained, without the baselines that some are held against."""
+    cases = of_families(sweep, "fit").cases
+    baselines = {case.baseline for case in cases}
+    return [case for case in cases if case.name not in baselines]
+
+
 def ladder(sweep: Sweep) -> list[Case]:
     """The rungs from the lowest on; each has all techniques of the rung before."""
     return sorted(of_families(sweep, "ladder").cases, key=lambda case: len(case.techniques))
@@ -87,6 +94,7 @@ class Pair:
     case: Case | None
     baseline_peak: float
     memory: float  # bytes that both save more than the product of their ratios of peaks would
+    excess: float  # bytes that the peak of both is above the smaller one of each alone
     predicted: bool  # whether memory comes from dry runs
     log_time: Interval | None  # the logarithm of the step time's ratio together, less those of each alone
     refused: str
@@ -109,16 +117,16 @@ def log_time_interaction(together: Case | None, alone: list[Case | None]) -> Int
 
 
 def memory_interaction(names: tuple[str, str], cases: list[Case | None],
-                       predictions: Predictions | None) -> tuple[float, bool]:
-    """(bytes, whether they are predicted). All four peaks are measured, or all are predicted."""
-    if all(case and case.pairs for case in cases):
-        together, first, second = (case.peak_ratio.value for case in cases)
+                       predictions: Predictions | None) -> tuple[float, float, bool]:
+    """Pair's (memory, excess, predicted). All four peaks are measured, or all are predicted."""
+    if is_measured := all(case and case.pairs for case in cases):
         base = statistics.median(base.peak for _, base in cases[0].pairs)
-        return base * (first * second - together), False
-    if predictions is None:
-        return math.nan, False
-    base, first, second, together = (predictions.peak(*part) for part in ((), names[:1], names[1:], names))
-    return first * second / base - together, True
+        together, first, second = (base * case.peak_ratio.value for case in cases)
+    elif predictions:
+        base, first, second, together = (predictions.peak(*part) for part in ((), names[:1], names[1:], names))
+    else:
+        return math.nan, math.nan, False
+    return first * second / base - together, together - min(first, second), not is_measured
 
 
 def baseline_peak(sweep: Sweep, predictions: Predictions | None) -> float:
@@ -144,9 +152,9 @@ def pairs(sweep: Sweep, predictions: Predictions | None) -> list[Pair]:
         if key not in predicted and key not in cases:
             continue
         parts = [cases.get(key), *(cases.get(frozenset([name])) for name in names)]
-        memory, dry = memory_interaction(names, parts, predictions)
+        memory, excess, dry = memory_interaction(names, parts, predictions)
         refused = predicted[key].refused if key in predicted else ""
-        found.append(Pair(names, parts[0], whole, memory, dry, log_time_interaction(parts[0], parts[1:]), refused))
+        found.append(Pair(names, parts[0], whole, memory, excess, dry, log_time_interaction(parts[0], parts[1:]), refused))
     return found
 
 

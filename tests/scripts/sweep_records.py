@@ -106,7 +106,7 @@ def core() -> list[dict]:
 
 def plan() -> list[dict]:
     """core; one pair, which saves 150 MiB less than the sum of its parts and takes 1.5 times the product of their times;
-    flash attention by sequence, even at 1024 tokens; recomputation by size of model; a card's preset."""
+    flash attention by sequence, even at 1024 tokens; recomputation by size of model; presets of cards, one beside its baseline."""
     out = core() + in_part("pairs", "single", "baseline", 1000, 800, [])
     out += in_part("pairs", "pair", "flash_attention + bf16", 600, 450, ["flash_attention", "bf16"])
     for sequence, ratio in ((512, 2), (1024, 1), (2048, 0.5)):
@@ -118,7 +118,9 @@ def plan() -> list[dict]:
         out += in_part(part, "single", "baseline", 1000, 800, [], parameters=parameters, model=model)
         out += in_part(part, "crossover", "recompute_full", 1000 * ratio, 200, ["recompute_full"], parameters=parameters,
                        model=model)
-    out += in_part("presets", "fit", "gpu-8gb", 700, 300, [], against=None, model="moe-nano")
+    out += in_part("presets", "fit", "gpu-8gb's baseline", 1400, 800, [], against=None, model="moe-nano")
+    out += in_part("presets", "fit", "gpu-8gb", 700, 300, [], against="gpu-8gb's baseline", model="moe-nano")
+    out += in_part("presets", "fit", "gpu-16gb", 350, 100, [], against=None, model="moe-nano")  # as older plans had it
     out.append(failed("gpu-12gb", family="fit", sweep="presets", techniques=[], against=None, model="moe-nano"))
     return out
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import gpu_page  # noqa: E402
 import guides_page  # noqa: E402
 import quality_page  # noqa: E402
-from report import assemble, cpu_tables, peer_tables, quality, rank_tables, records, rendering  # noqa: E402
+from report import assemble, built, cpu_tables, document, pages, peer_tables, quality, rank_tables, records, rendering  # noqa: E402
 from report.claims import page as claims_page  # noqa: E402
 
 FOLDERS = sorted(folder for folder in (ROOT / "results").iterdir() if folder.is_dir())
@@ -38,11 +38,23 @@ def verdicts_in(page: str) -> str:
     return re.search(r"^\d+ claims.*?: ([^.]+)\.", page, re.M)[1]
 
 
+def captions(blocks: list) -> list[str]:
+    """Of tables and pictures, without the passages that another page has."""
+    return [caption for block in blocks for caption in
+            ([block.caption] if isinstance(block, document.Table | document.Picture) else
+             captions(block.blocks) if isinstance(block, document.Fold) and not block.elsewhere else [])]
+
+
 @by_folder("page", sorted(ROOT.glob("results/*/report.md")))
 def test_reports_are_what_their_records_say(page, techniques):
-    blocks, _, _ = assemble.blocks_of([page.parent], techniques, claims_page.CLAIMS, page.parent)
+    stored = page.read_text()
+    at = pages.made_at(stored)
+    blocks, _, _ = assemble.blocks_of([page.parent], techniques, claims_page.CLAIMS, page.parent, at)
     text = rendering.to_markdown(blocks)
-    assert text == page.read_text(), f"scripts/report.py makes {page} anew"
+    if built.git("rev-list", "-1", at or "HEAD") is None:  # what changed is only known with its history
+        text, stored = (re.sub(r"^- Of commit .*\n", "", one, flags=re.MULTILINE) for one in (text, stored))
+    assert text == stored, f"scripts/report.py makes {page} anew"
+    assert [caption for caption in captions(blocks) if len(caption.split()) > 40] == []
     if (page.parent / "dry_runs.json").exists():
         assert verdicts_in(text) == verdicts_in((page.parent / "claims.md").read_text())
 
@@ -76,6 +88,13 @@ def test_tables_of_ranks_are_what_their_records_say(page):
 def test_tables_of_quality_are_what_their_records_say(page):
     text = rendering.to_markdown(quality.blocks(quality_page.read(page.with_suffix(".jsonl"))))
     assert text == page.read_text(), f"scripts/quality_page.py makes {page} anew"
+
+
+def test_the_readmes_figures_of_quality_are_its_records():
+    found = quality.effects(quality_page.read(ROOT / "results/epyc-2-cores/quality.jsonl"))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert quality.summary(found).rstrip(".") in readme
+    assert {len(run.steps) for effect in found for run in effect.case.runs} == {2000} and "for 2,000 steps from several seeds" in readme
 
 
 @by_folder("page", sorted(ROOT.glob("results/*/page.md")))

@@ -9,10 +9,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import document  # noqa: E402
-from report.claims import guide_tables, page, stated  # noqa: E402
+from report.claims import guide_tables, page, places, stated  # noqa: E402
 from report.claims.judge import Row  # noqa: E402
 
 ENTRIES = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
+
+
+# Columns that no guide fills.
+OURS = ("added arithmetic", "memory", "largest batch at the target")
 
 
 def test_every_table_is_of_claims_that_exist_and_columns_name_their_figures():
@@ -20,7 +24,7 @@ def test_every_table_is_of_claims_that_exist_and_columns_name_their_figures():
         assert {claim.partition(".")[0] for claim in spec["rows"].values()} == {spec["guide"]}
         figures = set().union(*(ENTRIES[claim].get("figures", {}) for claim in spec["rows"].values()))
         for column, names in spec["columns"].items():
-            assert figures & set(names) or column in ("added arithmetic", "empty the cache every"), (spec["title"], column)
+            assert figures & set(names) or column in OURS, (spec["title"], column)
 
 
 @pytest.mark.parametrize("figures, text", [
@@ -64,9 +68,28 @@ def test_of_several_machines_the_one_that_knows_most_of_a_claim():
     best = guide_tables.best({"one": judged(row("a.b", "untested", untested=["x"]), row("a.c", found={"y": "1"})),
                               "two": judged(row("a.b", found={"y": "2"}), row("a.c", found={"y": "3"}))})
     assert {claim: found.folder for claim, found in best.items()} == {"a.b": "two", "a.c": "one"}
+    best = guide_tables.best({"one": judged(row("a.b", found={"y": "1"}, untested=["x"]), row("a.c", found={"y": "1"})),
+                              "two": judged(row("a.b", found={"y": "2"}), row("a.c", found={"y": "3", "z": "4"}, untested=["x"]))})
+    assert {claim: found.folder for claim, found in best.items()} == {"a.b": "two", "a.c": "two"}
 
 
 def test_a_preset_is_measured_by_training_it():
     assert guide_tables.command("ava.gpu_rtx_3090", []) == \
         "build/dev/bin/moelab train --config moe-100m --preset gpu-rtx3090 data.path=FOLDER"
-    assert guide_tables.command("ava.oom_at_step_0", []) == ""
+    assert guide_tables.command("ava.oom_at_times", []) == ""
+
+
+def test_a_claim_links_to_its_tables_and_each_table_has_an_anchor_of_its_own():
+    lines = (ROOT / "results" / places.GUIDES_PAGE).read_text().splitlines()
+    headings = [document.slug(line.lstrip("# ")) for line in lines if line.startswith("#")]
+    assert len(headings) == len(set(headings)) and {document.slug(spec["title"]) for spec in places.TABLES} <= set(headings)
+    assert places.links("nemo.mixed_precision") == "[Memory against speed](../guides.md#memory-against-speed)"
+    assert places.links("ava.zero_1").count("](../guides.md#") == 2 and places.links("ava.priority") == ""
+    text = page.Judged([row("nemo.mixed_precision")], [], {"nemo": "N"}, []).page
+    assert "- in the guide's table: [Memory against speed](../guides.md#memory-against-speed)" in text
+
+
+def test_what_no_guide_claims_has_no_column_of_claims():
+    spec = {"guide": "verl", "title": "T", "columns": {"memory": ["memory"]}, "rows": {"first": "verl.optimizer_offload"}}
+    table = made([row("verl.optimizer_offload", found={"memory": "saves 20 %"})], spec)[1]
+    assert table.headings == ["", "memory, ours", "verdict", "what decided it"] and table.rows[0][:2] == ["first", "saves 20 %"]

@@ -7,6 +7,7 @@ import sys
 import programs
 import pytest
 import sweep_records as made
+import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -85,13 +86,51 @@ def test_only_missing_dry_runs_are_made_and_an_interrupted_line_is_made_again(tm
     assert "`host_reference`: moelab: no reference" in page and "0 of 2 rows fit" in page
 
 
-def test_speeds_are_of_miniatures_in_two_rounds(tmp_path, monkeypatch):
+def miniature(path: pathlib.Path, model: str, milliseconds: float, **changes) -> None:
+    """Two rounds of bf16 and packing, one of lion."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"train.tokens_per_device": "1024"}
+    rows = [made.record(round=number, model=model, **changes) for number in (1, 2)]
+    rows += [made.record("bf16", number, milliseconds, model=model, **changes) for number in (1, 2)]
+    rows += [made.record("packing", number, milliseconds, model=model, settings=settings, **changes) for number in (1, 2)]
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in [*rows, made.record("lion", 1, milliseconds, model=model, **changes)])
+
+
+def row_of(page: str, card: str, technique: str) -> str:
+    return next(line for line in page.partition(f": {card}\n")[2].splitlines() if line.startswith(f"| `{technique}` |"))
+
+
+def test_speeds_are_of_the_miniature_of_the_cards_model_and_of_the_newest_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix_page, "ROOT", tmp_path)
+    old = {"machine": {"cpu": "z", "class": "other"}, "started": "2025-01-01T00:00:00Z"}
+    miniature(tmp_path / "results/here/miniatures.jsonl", "moe-nano", 500)
+    miniature(tmp_path / "results/here/miniatures.jsonl", "moe-230m", 250)
+    miniature(tmp_path / "results/there/miniatures.jsonl", "moe-nano", 100, **old)
+    page = matrix_page.page(LINES)
+    for card in ("RTX 4060", "RTX 4070", "RTX 4080", "RTX 4090"):
+        assert row_of(page, card, "bf16").endswith("| 2.00 × |"), "an older machine's says 10"
+    assert row_of(page, "A100 40 GB", "bf16").endswith("| 4.00 × |")
+    assert row_of(page, "RTX 4060", "lion").endswith("| not measured |"), "one round"
+    assert row_of(page, "RTX 4060", "packing").endswith("| 2.00 ×, other tokens |")
+    assert page.count("speed: of a miniature of `moe-nano` on a CPU, 2 cores, commit `abc123`.") == 4
+    eighty = page.partition(": A100 80 GB\n")[2]
+    assert "×" not in eighty and "speed" not in eighty.partition("##")[0] and "not measured yet" not in page
+
+
+def test_a_presets_own_speed_stands_below_its_card(tmp_path, monkeypatch):
     monkeypatch.setattr(matrix_page, "ROOT", tmp_path)
     (tmp_path / "results/here").mkdir(parents=True)
-    rows = [made.record(round=number, model="moe-nano") for number in (1, 2)]
-    rows += [made.record("bf16", number, milliseconds=500, model="moe-nano") for number in (1, 2)]
-    made.write(tmp_path / "results/here/miniatures.jsonl", [*rows, made.record("lion", 1, milliseconds=500, model="moe-nano")])
-    found, sources = matrix_page.speeds()
+    made.write(tmp_path / "results/here/records.jsonl", made.plan())
     page = matrix_page.page(LINES)
-    assert "| 2.00 × |" in page and "| not measured |" in page
-    assert found == {"bf16": "2.00 ×"} and sources == ["a CPU, 2 cores, commit `abc123`"]
+    said = "Preset `gpu-8gb` trains its miniature of `moe-nano` at 2.00 × its own baseline's speed and 0.58 × of its peak (a CPU, 2 cores"
+    assert f": RTX 4060\n\n{said}" in page and page.count("Preset `") == 1, "gpu-12gb ended out of memory"
+
+
+def test_cards_have_the_presets_and_models_of_the_plan_and_of_the_program():
+    parts = yaml.safe_load((ROOT / "bench/tradeoff/full.yaml").read_text())["parts"]
+    (trained,) = [part["fit"] for part in parts if "fit" in part]
+    known = {(row["card"], row["preset"], row["model"])
+             for row in json.loads((ROOT / "results/xeon-2-cores/card_plans.json").read_text())["rows"]}
+    for card, (preset, model) in matrix_page.CARDS.items():
+        assert trained[preset] == model and (card, preset, model) in known

@@ -8,6 +8,7 @@ import matplotlib
 import pytest
 import sweep_records as made
 import yaml
+from report_calls import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -52,8 +53,8 @@ def test_the_change_is_of_pairs_and_its_interval_students(tmp_path):
     found = cells(tmp_path)
     assert list(found) == ["lion", "bf16", "recompute_full"], "the largest change first"
     assert found["lion"][:3] == ["+0.1000 (+0.0122 to +0.1878)", "**worse**", "0.0878"]
-    assert found["bf16"][1] == "the seeds can't tell" and found["bf16"][5] == "5"
-    assert found["recompute_full"][:3] == ["0", "the seeds can't tell", "0.0000"]
+    assert found["bf16"][1] == "**the seeds can't tell**" and found["bf16"][5] == "5"
+    assert found["recompute_full"][:3] == ["0", "**the seeds can't tell**", "0.0000"]
     assert found["lion"][3] == "0.50 ×"
     assert found["lion"][6].startswith("`")
     assert (tmp_path / "quality.png").stat().st_size > 5000
@@ -73,6 +74,27 @@ def test_seeds_are_never_mixed(tmp_path):
     """A run is held against the baseline of its own seed: the losses of seeds differ by more than the technique's change."""
     rows = seeds("baseline", [1.0, 5.0]) + seeds("lion", [1.5, 5.5])
     assert page(tmp_path, rows).returncode == 0 and cells(tmp_path)["lion"][:3] == ["+0.5000", "**worse**", "0.0000"]
+
+
+def test_a_report_has_the_changes_of_the_quality_beside_its_records(tmp_path):
+    made.write(tmp_path / "records.jsonl", made.sweep())
+    rows = seeds("baseline", BASE) + seeds("flash_attention", [base + 0.1 for base in BASE])
+    made.write(tmp_path / "quality.jsonl", rows + seeds("bf16", [2.01, 2.09, 1.91, 2.19, 2.0]))
+    done = call(tmp_path, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "report.md").read_text()
+    costs = text.partition("## What each technique costs")[2].partition("## ")[0]
+    said = {line.split("|")[1].strip(" `"): line.split("|")[5].strip() for line in costs.splitlines() if line.startswith("| `")}
+    assert said["flash_attention"] == "+0.1000, **worse**" and said["bf16"] == "**the seeds can't tell**"
+    assert said["capacity"] == "not measured"
+    assert f"## {quality.TITLE}" in text and "![Memory, speed and change of the held-out loss" in text
+    assert "| `flash_attention` | +0.1000 | **worse** | 0.0000 | 5 |" in text
+    assert '<strong class="grey">the seeds can\'t tell' in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "quality.png").stat().st_size > 5000
+    (tmp_path / "quality.jsonl").unlink()
+    assert call(tmp_path, "--out", tmp_path).returncode == 0
+    text = (tmp_path / "report.md").read_text()
+    assert quality.TITLE not in text and "final loss" not in text
 
 
 def test_one_seed_alone_shows_nothing(tmp_path):

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from report_calls import refused, sweep_of
 
-from report import figures, pages, records
+from report import figures, format, pages, records
 from report.plots import pareto, run_curves, theme
 
 # Records.
@@ -146,6 +146,18 @@ def test_bootstrap_interval_holds_what_it_should():
     assert figures.ratio_of_rates(sample) == figures.ratio_of_rates(sample)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 20])
+def test_medians_of_resamples_spread_as_those_of_drawn_samples_do(count):
+    generator = np.random.default_rng(count)
+    values = np.arange(count, dtype=float)
+    drawn = np.median(values[generator.integers(count, size=(40_000, count))], axis=-1)
+    medians = figures.resampled_medians(values, (40_000,), generator)
+    places = np.unique(drawn)
+    assert set(medians) <= set(np.arange(0, count, 0.5))
+    for place in places:  # 40,000 draws of a share tell it to 0.0025: four times that
+        assert abs((medians <= place).mean() - (drawn <= place).mean()) < 0.014
+
+
 def test_bootstrap_interval_of_rounds_that_differ_spans_them():
     """Constant steps: all of the spread is between the rounds, and a resample's median of three is one of them."""
     pairs = [(np.full(5, ratio), np.ones(5)) for ratio in (1.0, 2.0, 4.0)]
@@ -192,6 +204,47 @@ def test_pareto_front_against_its_definition():
         assert set(front) == {i for i, point in enumerate(points) if not beaten(point, points)}, points
         assert [points[i][0] for i in front] == sorted(points[i][0] for i in front)
     assert figures.pareto_front([]) == []
+
+
+def test_the_front_is_of_ratios_to_the_baseline_of_the_same_rounds(tmp_path):
+    """Rounds 3 and 4 are ten times as slow: what ran in them has fewer tokens/s and the better ratio."""
+    slow = {1: 1, 2: 1, 3: 10, 4: 10}
+    rows = [made.record(round=number, milliseconds=1000 * factor) for number, factor in slow.items()]
+    rows += [made.record("early", number, 800, 400) for number in (1, 2)]
+    rows += [made.record("late", number, 5000, 400) for number in (3, 4)] + [made.record("alone", number, 1, 1) for number in (5, 6)]
+    sweep = sweep_of(tmp_path, rows)
+    assert sweep.case("late").speed.value < sweep.case("early").speed.value
+    assert [case.name for case in figures.on_front(sweep)] == ["late"]
+    assert "alone" not in [case.name for case in figures.placed(sweep)], "without a baseline in its rounds it has no ratio"
+    assert pages.short_answers(sweep)[0].startswith("Fastest: `late`, 2.00 × the speed in 0.67 × the peak of `baseline`")
+    figure = pareto.pareto(sweep, theme.WIDE)
+    targets = [line.get_xydata()[0] for line in figure.axes[0].get_lines() if line.get_gid()]
+    assert np.allclose(targets, [(1, 1), (2 / 3, 1.25), (2 / 3, 2)])
+    plt.close(figure)
+
+
+def test_what_is_held_against_a_stack_stands_beside_the_baseline_of_the_stack(tmp_path):
+    """The stack is twice as fast; without a part it is 1.5 times as fast as the stack, so three times as the baseline."""
+    rows = []
+    for number in (1, 2):
+        rows += [made.record(round=number), made.record("stack", number, 500, 400)]
+        rows += [made.record("stack without a", number, 1000 / 3, 300, family="leave_one_out", against="stack")]
+    sweep = sweep_of(tmp_path, rows)
+    assert sweep.case("stack without a").speed_ratio.value == pytest.approx(1.5)
+    whole = figures.beside_roots(sweep)
+    left_out = whole.case("stack without a")
+    assert left_out.baseline == "baseline" and left_out.speed_ratio.value == pytest.approx(3)
+    assert left_out.peak_ratio.value == pytest.approx(700 / 1200)
+    assert [case.name for case in figures.on_front(whole)] == ["stack without a"]
+    assert whole.case("stack") is sweep.case("stack") and whole.case("baseline") is sweep.case("baseline")
+
+
+@pytest.mark.parametrize("ends, said", [
+    ((0.97, 0.93, 0.998), "0.970 × (0.930–0.998)"), ((0.97, 0.93, 1.0), "0.97 × (0.93–1.00)"), ((0.97, 0.93, 1.004), "0.97 × (0.93–1.00)"),
+    ((1.1, 1.003, 1.2), "1.100 × (1.003–1.200)"), ((0.997, 0.996, 0.998), "0.997 × (0.996–0.998)"), ((1.5, 1.4, 1.6), "1.50 × (1.40–1.60)"),
+    ((0.9999, 0.9999, 0.9999), "1.00 ×"), ((0.5, 0.5, 0.501), "0.50 ×")])
+def test_an_interval_that_excludes_1_never_reads_as_if_it_ended_there(ends, said):
+    assert format.times(figures.Interval(*ends)) == said
 
 
 # Pictures.
@@ -243,7 +296,8 @@ def test_one_round_has_no_interval_and_no_place_on_the_front(tmp_path):
     assert pages.speed_times(sweep.case("once")) == "2.00 × (one round)"
     assert "(1.0" in pages.speed_times(sweep.case("twice"))
     assert pages.short_answers(sweep)[0].startswith("Fastest: `twice`,")
-    assert pages.short_answers(sweep)[1].endswith("in 500.00 MiB, in a single round."), "bytes of one round are exact"
+    assert pages.short_answers(sweep)[1] == ("Smallest: `once`, 2.00 × the speed in 0.42 × the peak of `baseline` (4,096 tokens/s in "
+                                             "500.00 MiB, in a single round)."), "bytes of one round are exact"
 
 
 def test_a_baseline_beside_single_rounds_is_neither_fastest_nor_a_front(tmp_path):

@@ -65,7 +65,8 @@ def test_interaction_of_a_measured_pair(whole):
     (sweep,) = sweep_parts.together(whole[0])
     pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of("moe-micro"))}
     pair = pairs["flash_attention", "bf16"]
-    assert pair.memory == pytest.approx(-100 * made.MIB) and not pair.predicted and pair.baseline_peak == 1200 * made.MIB
+    assert pair.memory == pytest.approx(-100 * made.MIB) and pair.excess == pytest.approx(-50 * made.MIB), "bf16 alone leaves 900"
+    assert not pair.predicted and pair.baseline_peak == 1200 * made.MIB
     assert pair.log_time.value == pytest.approx(math.log(0.6 / 0.8 / 0.5))
     assert pair.log_time.low == pytest.approx(pair.log_time.high)  # all rounds alike
 
@@ -118,11 +119,24 @@ def test_pages_say_what_is_unmeasured_and_refused(whole):
 def test_a_single_round_only_outlines_its_cell(rounds):
     case = figures.Case("c", [], [], "baseline")
     case.pairs = [()] * rounds
-    pair = sweep_parts.Pair(("a", "b"), case, 100.0, 5.0, False, figures.Interval(0.2, 0.1, 0.3), "")
+    pair = sweep_parts.Pair(("a", "b"), case, 100.0, 5.0, -9.0, False, figures.Interval(0.2, 0.1, 0.3), "")
     figure = pair_plots.pair_map([pair], ["a", "b"], theme.WIDE)
     memory, time = figure.axes[0].patches
     assert memory.get_facecolor()[3] > 0 and (time.get_facecolor()[3] > 0) == (rounds > 1)
     assert time.get_edgecolor()[3] > 0
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("memory, excess, face", [(5.0, -9.0, pair_plots.BETTER), (-5.0, -1.0, pair_plots.OVERLAP),
+                                                  (-5.0, 0.9, pair_plots.OVERLAP), (-5.0, 1.1, pair_plots.WORSE)])
+def test_only_a_pair_that_is_larger_than_one_alone_is_red_in_memory(memory, excess, face):
+    pair = sweep_parts.Pair(("a", "b"), None, 100.0, memory, excess, True, None, "")
+    figure = pair_plots.pair_map([pair], ["a", "b"], theme.PRINTED)
+    assert figure.axes[0].patches[0].get_facecolor()[:3] == face
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 and box.x1 <= figure.bbox.x1, "no word is cut"
     plt.close(figure)
 
 
@@ -241,9 +255,11 @@ def test_what_fits(whole):
     text = markdown(sweep_part_pages.fit_blocks(whole[0], whole[1].fits))
     for row in ("| RTX 4060 | 8.00 GiB | baseline | **too large** | moe-nano | 12.00 GiB | none | 0 | 4 |",
                 "| RTX 4060 | 8.00 GiB | guides_stack | **fits** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
-                "| gpu-8gb | moe-nano | 1 | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |", "| gpu-12gb | **failed**: out of memory |",
+                "| gpu-8gb | moe-nano | 1 | 1.37 GiB | 700.00 MiB (50%) | 0.58 × | 2.00 × | 2,793 | 2 |",
+                "| gpu-16gb | moe-nano | 1 | 1000.00 MiB | 500.00 MiB (50%) | – | – | 5,585 | 2 |", "| gpu-12gb | **failed**: out of memory |",
                 "asked for 3 GiB"):
         assert row in text, text
+    assert "| gpu-8gb's baseline" not in text and "# gpu-8gb's baseline\n" in text, "it has a command and no row"
     assert rendering.inline("**fits**") == '<strong class="green">fits</strong>'
 
 
@@ -261,7 +277,7 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     sweeps = sweeps_of(tmp_path, made.sweep())
     (sweep,) = sweep_parts.together(sweeps)
     beside = sidecars.read_beside([tmp_path / "records.jsonl"])
-    assert (beside.predictions, beside.fits, beside.card_plans, beside.draws, beside.checks) == ([], [], [], [], [])
+    assert all(getattr(beside, field.name) == [] for field in dataclasses.fields(beside))
     assert [*sweep_part_pages.ladder_blocks(sweep, ""), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, []), *sweep_part_pages.estimate_blocks([]),
             *sweep_part_pages.check_blocks([])] == []
@@ -311,6 +327,20 @@ def test_your_card_opens_with_the_best_that_is_known(whole):
     best = cards.your_card(beside, [], on_h100)[1].rows[1]
     known = cards.measured_on("H100 80 GB", "moe-micro", on_h100)
     assert best[4:6] == [f"{max(case.speed.value for case in known):,.0f}", "measured"]
+
+
+def test_a_column_without_a_measurement_is_left_out(whole):
+    sweeps, beside = whole
+
+    def table(machine: dict) -> document.Table:
+        of = [dataclasses.replace(sweep, machine=machine, model="moe-nano") for sweep in sweeps]
+        tables = [block for block in cards.your_card(beside, [], of) if isinstance(block, document.Table)]
+        return next(one for one in tables if "largest batch" in one.headings)
+    unmeasured = table({"cpu": "a CPU"})
+    assert "tokens/s" not in unmeasured.headings and unmeasured.caption.endswith("Its speed was measured on none of them.")
+    assert all(len(row) == len(unmeasured.headings) for row in unmeasured.rows)
+    measured = table({"gpu": "NVIDIA GeForce RTX 4060"})
+    assert measured.headings[-1] == "tokens/s" and measured.rows[0][-1] not in ("", "not measured")
 
 
 def test_another_models_largest_batch_is_another_row():

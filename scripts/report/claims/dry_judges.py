@@ -1,10 +1,15 @@
 """What dry runs and closed formulas say of claims: functions that dry_runs.yaml names as `judge`. Each takes the
 estimates by the names of the runs, the figures of the claim, and what else stands beside `judge` in that file."""
+import json
 import math
+import pathlib
 from collections.abc import Callable
 
 from .findings import STATE
-from .outcomes import RIGHT, Part, of_need, of_percent, of_size, of_whether
+from .outcomes import OVERSTATED, RIGHT, Part, of_need, of_percent, of_size, of_whether
+
+# What the planner reckons with, by datasheet.
+DEVICES = json.loads((pathlib.Path(__file__).resolve().parents[3] / "train/predict/devices.json").read_text())["devices"].values()
 
 GB, MB = 1e9, 1e6
 # What was found, in words, and each part of the claim. The part "" is the whole.
@@ -106,12 +111,13 @@ def fits(runs: dict, _: dict) -> Judged:
     def taken(run: dict) -> str:
         peak, on_card, limit = (run[name] for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
         host = f", {gb(run['host_bytes'])} on the host" if run["host_bytes"] > GB else ""
-        return f"{gb(on_card)} taken, {on_card / limit:.0%} of the memory of {card_of(run)}, of tensors {gb(peak)}{host}"
+        card = f"the memory of {card_of(run)}" if run["gpu"] else f"its limit of {gb(limit)}"
+        return f"{gb(on_card)} taken, {on_card / limit:.0%} of {card}, of tensors {gb(peak)}{host}"
     if len(runs) == 1:
         (run,) = runs.values()
-        return taken(run), whole(of_whether(run["fits"]))
+        return taken(run), {"": Part(of_whether(run["fits"]), gb(run["on_card_bytes"]))}
     return "; ".join(f"{name}: {taken(run)}" for name, run in runs.items()), \
-        {name: Part(of_whether(run["fits"]), taken(run)) for name, run in runs.items()}
+        {name: Part(of_whether(run["fits"]), gb(run["on_card_bytes"])) for name, run in runs.items()}
 
 
 def nano(runs: dict, figures: dict) -> Judged:
@@ -123,10 +129,16 @@ def nano(runs: dict, figures: dict) -> Judged:
 
 
 def rtx_3090(runs: dict, figures: dict) -> Judged:
-    low, high = figures["claimed_memory_gb"]
-    taken = runs["preset"]["on_card_bytes"]
-    return f"{gb(taken)} taken on {card_of(runs['preset'])}", \
-        {"memory": Part(of_size(taken, GB * low, GB * high), gb(taken)), "tokens/s": Part(None)}
+    """A speed that needs more FLOPs a second than the planner reckons with for the card is overstated; what needs fewer can't be judged
+    without the card."""
+    (low, high), run = figures["claimed_memory_gb"], runs["preset"]
+    taken = run["on_card_bytes"]
+    needed = figures["claimed_tokens_per_second"] * run["flops"] / product(figures, "batch", "sequence", "accumulation")
+    rate = 1e9 / next(device for device in DEVICES if device.get("card") == run["gpu"]["name"])["nanoseconds"]["products_fp16"]
+    speed = f"{figures['claimed_tokens_per_second']} need {100 * needed / rate:.1f} % of the card's {rate / 1e12:.0f} TFLOP/s"
+    return f"{gb(taken)} taken on {card_of(run)}; {speed}", \
+        {"memory": Part(of_size(taken, GB * low, GB * high), gb(taken)),
+         "tokens/s": Part(OVERSTATED if needed > rate else None, f"{speed}; no such card was there to measure it")}
 
 
 def state_100m(runs: dict, figures: dict) -> Judged:
@@ -220,10 +232,10 @@ def preset_of_ranks(runs: dict, _: dict, lacks: str = "") -> Judged:
     would, and sends. lacks: what the claim's preset has and ours has not."""
     ranks, alone = runs["ranks"], runs["one rank"]
     peak, undivided, limit = ranks["peak_bytes"], alone["peak_bytes"], ranks["memory_limit_bytes"]
-    found = f"the fullest rank takes {gb(peak)} of {gb(limit)}, {share(100 * peak / undivided)} of what one rank alone would " \
-        f"({gb(undivided)}), and sends {gb(ranks['sent_bytes'])} a step"
+    found = f"the fullest rank takes {gb(peak)} of {gb(limit)}, {share(100 * peak / undivided)} of one rank's " \
+        f"{gb(undivided)}, and sends {gb(ranks['sent_bytes'])} a step"
     works = ranks["fits"] and peak < undivided and ranks["sent_bytes"] > 0
-    return found, {"its settings": Part(of_whether(works))} | ({lacks: Part(None)} if works and lacks else {})
+    return found, {"its settings": Part(of_whether(works))} | ({lacks: Part(None, "our preset has none")} if works and lacks else {})
 
 
 def product(figures: dict, *names: str) -> float:
@@ -234,7 +246,7 @@ def formula_of_data(_: dict, figures: dict) -> Judged:
     """What batches read ahead take, as read_ahead() counts them."""
     batches = figures["workers"] * figures["prefetch"] + 1
     total = batches * product(figures, "batch", "sequence", "bytes")
-    return f"{batches} batches take {total:,.0f} bytes", {"": Part(of_size(total, GB * figures["claimed_gb"]), mb(total))}
+    return f"{batches} batches take {total:,.0f} bytes", {"in all": Part(of_size(total, GB * figures["claimed_gb"]), mb(total))}
 
 
 def formula_of_activations(runs: dict, figures: dict) -> Judged:
@@ -251,7 +263,7 @@ def formula_of_scores(runs: dict, figures: dict) -> Judged:
     layer = product(figures, "batch", "heads", "sequence", "sequence", "bytes")
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     return f"{mb(layer)} a layer by the formula; counted are {mb(held)} more than flash attention holds", \
-        {"": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held))}
+        {"a layer": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held))}
 
 
 def formula_of_flash(runs: dict, figures: dict) -> Judged:

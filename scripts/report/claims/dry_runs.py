@@ -11,18 +11,21 @@ import yaml
 from ..figures import Interval
 from ..records import ReportError
 from ..working import each
-from . import dry_judges, findings
+from . import advice_judges, dry_judges, findings
 from .findings import Finding
 from .stated import ARITHMETIC, BATCH, MEMORY_OF, SAVED, Claim, Technique
 from .verdicts import Measurement, brief
 
 SCHEMA = 1
+ROOT = pathlib.Path(__file__).resolve().parents[3]  # files in the words of dry runs are relative to it
+JUDGES = vars(dry_judges) | vars(advice_judges)
 WIDER = 4  # times the batch of the run `more`
 
 
 @dataclasses.dataclass(frozen=True)
 class DryClaim:
-    """An entry of dry_runs.yaml. runs: the words after `moelab estimate --json`, by name; judge: see dry_judges.py."""
+    """An entry of dry_runs.yaml. runs: the words after `moelab estimate --json`, by name; judge: see dry_judges.py
+    and advice_judges.py."""
 
     runs: dict[str, list[str]]
     judge: Callable[[dict[str, dict], dict], dry_judges.Judged] | None
@@ -30,7 +33,7 @@ class DryClaim:
 
 def dry_claim(runs: dict[str, str] | None = None, judge: str = "", **more) -> DryClaim:
     words = {name: text.split() for name, text in (runs or {}).items()}
-    return DryClaim(words, functools.partial(getattr(dry_judges, judge), **more) if judge else None)
+    return DryClaim(words, functools.partial(JUDGES[judge], **more) if judge else None)
 
 
 DRY_CLAIMS = {claim: dry_claim(**entry) for claim, entry in
@@ -86,8 +89,8 @@ def shared_words(claim: str) -> str:
 
 
 def estimate(program: pathlib.Path, words: list[str]) -> dict:
-    command = [str(program), "estimate", "--json", *words]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [str(program.resolve()), "estimate", "--json", *words]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if run.returncode not in (0, 3):
         raise ReportError(f"{' '.join(command)}: {run.stderr.strip()}")
     full = json.loads(run.stdout)
@@ -102,7 +105,7 @@ def estimate(program: pathlib.Path, words: list[str]) -> dict:
 def how_found(claim: str) -> str:
     """The dry runs of a claim as calls of the program."""
     calls = "; ".join(f"`estimate {' '.join(words)}`" for words in DRY_CLAIMS[claim].runs.values())
-    return f"dry run: {calls}" if calls else "by formula"
+    return f"dry run: {calls}" if calls else "by tests" if DRY_CLAIMS[claim].judge.func is advice_judges.held_by_tests else "by formula"
 
 
 def made_by(program: pathlib.Path) -> dict:

@@ -61,14 +61,19 @@ def measure(claim: Claim, case: Case) -> Interval | None:
         return step_time(case)
     if claim.of and claim.of not in MEMORY_OF:
         return None
-    ratio = ratio_of_kinds(case, MEMORY_OF[claim.of]) if claim.of else case.peak_ratio
+    return measured_saving(case, MEMORY_OF[claim.of] if claim.of else ())
+
+
+def measured_saving(case: Case, kinds: tuple[str, ...]) -> Interval | None:
+    """Percent of the baseline's memory of these kinds that is saved; without kinds of the whole peak."""
+    ratio = ratio_of_kinds(case, kinds) if kinds else case.peak_ratio
     return ratio and ratio.through(lambda share: 100 * (1 - share))
 
 
 def savings(case: Case) -> dict[str, Interval]:
     """Percent of the baseline's memory that is saved, of each kind in BESIDE and of the whole peak."""
-    ratios = {of: ratio_of_kinds(case, kinds) for of, kinds in BESIDE.items()} | {"the whole peak": case.peak_ratio}
-    return {of: ratio.through(lambda share: 100 * (1 - share)) for of, ratio in ratios.items() if ratio}
+    saved = {of: measured_saving(case, kinds) for of, kinds in (BESIDE | {"the whole peak": ()}).items()}
+    return {of: one for of, one in saved.items() if one}
 
 
 def find(claim: Claim, case: Case | None, idle: str = "") -> Finding:

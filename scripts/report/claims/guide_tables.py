@@ -1,17 +1,14 @@
 """The tables of the guides in their own rows and columns, each figure beside what was found here. tables.yaml says which claim
 stands in which row, and which of its figures in which column."""
 import dataclasses
-import pathlib
-
-import yaml
 
 from ..document import Heading, Items, Table, Text
 from . import dry_runs, page
 from .judge import REASONS, Row
 from .outcomes import UNTESTED
 from .stated import Technique, shown, value_text
+from .places import TABLES
 
-TABLES = yaml.safe_load((pathlib.Path(__file__).parent / "tables.yaml").read_text())
 NONE = "not measured"
 # What a figure says there is more of, and what below 0.
 WORDS = {"slowdown_percent": ("more time", "less time"), "speed_percent": ("more tokens/s", "fewer tokens/s"),
@@ -48,7 +45,7 @@ def best(judged: dict[str, page.Judged]) -> dict[str, Found]:
 
 
 def weight(row: Row) -> tuple:
-    return row.verdict != UNTESTED, -len(row.untested), len(row.found)
+    return row.verdict != UNTESTED, len(row.found), -len(row.untested)
 
 
 def claimed(figures: dict, names: list[str]) -> str:
@@ -80,20 +77,26 @@ def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
     return [f"{label}: {'; '.join(found.row.untested)}{how}"] if found.row.untested else []
 
 
+def headings_of(column: str, is_claimed: bool, is_measured: bool) -> list[str]:
+    """A second column for our figures; the first is left out where no row claims any."""
+    return [column] if not is_measured else [*([f"{column}, claimed"] if is_claimed else []), f"{column}, ours"]
+
+
 def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], techniques: list[Technique]) -> list:
     rows = {label: known[claim] for label, claim in spec["rows"].items()}
     figures = {label: entries[claim].get("figures", {}) for label, claim in spec["rows"].items()}
     # A column gets a second one, for our figures, only if some row has a measurement for it. Columns of settings have none.
     measured = {column for column, names in spec["columns"].items() if any(one.ours(names) for one in rows.values())}
-    headings = ["", *(head for column in spec["columns"]
-                      for head in ([f"{column}, claimed", f"{column}, ours"] if column in measured else [column])),
+    stated = {column for column, names in spec["columns"].items() if any(claimed(one, names) != "–" for one in figures.values())}
+    headings = ["", *(head for column in spec["columns"] for head in headings_of(column, column in stated, column in measured)),
                 "verdict", "what decided it"]
     lines = []
     for label, one in rows.items():
         cells = [label]
         for column, names in spec["columns"].items():
             said = claimed(figures[label], names)
-            cells += [said, one.ours(names) or ("–" if said == "–" else NONE)] if column in measured else [said]
+            cells += [said] if column in stated or column not in measured else []
+            cells += [one.ours(names) or ("–" if said == "–" else NONE)] if column in measured else []
         lines.append([*cells, f"**{one.row.verdict}**", f"{one.row.decided or NONE} {one.link}"])
     left = [line for label, one in rows.items() for line in missing(label, one, techniques)]
     return [Heading(3, spec["title"]), Table("", headings, lines, tuple(headings)),

@@ -1,5 +1,5 @@
-"""The verdict on a claim: by dry runs, by the bytes of an optimizer's state, by crossovers or by sweeps. What is wrong
-with the claim's own sums stands beside it and decides nothing."""
+"""The verdict on a claim: by dry runs and cases that it names, by the bytes of an optimizer's state, by crossovers or by sweeps. What
+is wrong with the claim's own sums stands beside it and decides nothing."""
 import dataclasses
 import pathlib
 
@@ -8,7 +8,8 @@ import yaml
 from .. import figures
 from ..format import times
 from ..records import ReportError
-from . import dry_runs, findings, outcomes, rank_speeds
+from . import case_judges, dry_runs, findings, outcomes, rank_speeds
+from .lines import line_of
 from .outcomes import OVERSTATED, RIGHT, UNTESTED, Part
 from .stated import ARITHMETIC, STEP_TIME, UNJUDGED, Claim, Technique, figure_text, is_figure
 from .verdicts import Measurement, Verdicts, beside_no_figure, brief, of_case
@@ -19,6 +20,7 @@ REASONS = {begin: why
            for begin in begins}
 NO_FIGURE = "no figure is claimed"
 NO_CASE = "no record of a case that says"
+DRY = "beside the dry runs, decides nothing"
 
 
 @dataclasses.dataclass
@@ -44,10 +46,10 @@ def claimed_text(entry: dict, settings: bool = False) -> str:
                      if settings or is_figure(name))
 
 
-def bytes_per_parameter(case: figures.Case, states: dict) -> float | None:
+def bytes_per_parameter(case: figures.Case, summaries: dict) -> float | None:
     """Bytes of optimizer state and a 4-byte master (fp32 weights are their own) a parameter."""
-    state = states.get(case.any.command)
-    return None if state is None else state["optimizer"] / state["count"] + 4
+    summary = summaries.get(case_judges.run_key(case.any.command, case.any.started))
+    return None if summary is None else summary["optimizer"] / summary["count"] + 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +79,14 @@ def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[Point]:
 
 class Judge:
     def __init__(self, sweeps: list[figures.Sweep], techniques: list[Technique], claimed: list[Claim],
-                 states: dict, dry: dict):
-        self.sweeps, self.states, self.dry = sweeps, states, dry
+                 summaries: dict, dry: dict):
+        self.sweeps, self.summaries, self.dry = sweeps, summaries, dry
         self.techniques, self.claimed = techniques, claimed
         self.findings = [(sweep, finding) for sweep in sweeps
                          for finding in findings.findings_of(claimed, techniques, sweep)]
 
     def row(self, entry: dict) -> Row:
-        row = (self.by_dry_run(entry) or self.by_state(entry) or self.by_crossover(entry) or self.by_sweep(entry)
+        row = (self.by_parts(entry) or self.by_state(entry) or self.by_crossover(entry) or self.by_sweep(entry)
                or self.unmeasured(entry))
         row.sums = entry.get("arithmetic", "")
         return row
@@ -101,27 +103,47 @@ class Judge:
         dry = dry_runs.measurement(self.of(claim), self.dry.get(claim, {}))
         return [*([dry] if dry else []), *(of_case(*one) for one in found.values())]
 
-    def by_dry_run(self, entry: dict) -> Row | None:
+    def by_parts(self, entry: dict) -> Row | None:
+        """By the parts of the claim that dry runs and cases of its own decide."""
+        dry, cases = self.by_dry_runs(entry), self.by_cases(entry)
+        if dry is None and cases is None:
+            return None
+        (found, parts), (seen, more) = dry or ("", {}), cases or ("", {})
+        speed, speeds = self.speeds(entry) if dry else ("", {})
+        parts = parts | more | speeds
+        timed = self.timed(entry["id"]) if "time" in parts else None
+        if timed:
+            parts["time"] = Part(timed.outcome, brief(timed))
+        evidence = [*([f"{found} ({dry_runs.how_found(entry['id'])})"] if dry else []), *filter(None, [seen, speed])]
+        evidence += [one.text + (f"; {DRY}" if dry else "") + (" but the time" if timed in one.findings else "")
+                     for one in self.measurements(entry["id"])]
+        if cases and not self.of(entry["id"]):
+            evidence += [beside_no_figure(*one) for one in self.cases_of(entry)]
+        untested = [f"{name}: {part.found or 'not measured here'}" for name, part in parts.items() if part.outcome is None]
+        decided = line_of([found, seen, speed, timed and brief(timed)], parts)
+        row = make_row(entry, [part.outcome for part in parts.values()], decided, untested, evidence)
+        row.found = {name: part.found for name, part in parts.items() if part.found and part.outcome}
+        return row
+
+    def by_dry_runs(self, entry: dict) -> dry_runs.dry_judges.Judged | None:
         dry, runs = dry_runs.DRY_CLAIMS.get(entry["id"]), self.dry.get(entry["id"], {})
         if dry is None or dry.judge is None or runs.keys() != dry.runs.keys():
             return None
         try:
-            found, parts = dry.judge(runs, entry.get("figures", {}))
+            return dry.judge(runs, entry.get("figures", {}))
         except KeyError as missing:
             raise ReportError(f"claims: {entry['id']} has no figure {missing}, which it is judged by") from None
-        speed, speeds = self.speeds(entry)
-        parts |= speeds
-        timed = self.timed(entry["id"]) if "time" in parts else None
-        if timed:
-            parts["time"] = Part(timed.outcome, brief(timed))
-        evidence = [f"{found} ({dry_runs.how_found(entry['id'])})", *filter(None, [speed])]
-        evidence += [f"{one.text}; beside the dry runs, decides nothing" + (" but the time" if timed in one.findings else "")
-                     for one in self.measurements(entry["id"])]
-        untested = [f"{name} is not measured here" for name, part in parts.items() if part.outcome is None]
-        decided = "; ".join(filter(None, [found, speed, timed and brief(timed), by_outcome(parts)]))
-        row = make_row(entry, [part.outcome for part in parts.values()], decided, untested, evidence)
-        row.found = {name: part.found for name, part in parts.items() if part.found}
-        return row
+
+    def by_cases(self, entry: dict) -> case_judges.Judged | None:
+        """None where nothing was measured of it."""
+        judge = case_judges.judge_of(entry["id"])
+        found = judge(case_judges.Seen(entry.get("figures", {}), self.sweeps, self.cases_of(entry), self.summaries)) if judge else ("", {})
+        return found if found[1] else None
+
+    def cases_of(self, entry: dict) -> list[tuple[figures.Sweep, figures.Case]]:
+        """The cases that add a technique of the claim to their baseline, with a round of both."""
+        rows = [row for row in self.techniques if entry["id"] in row.claims]
+        return [(sweep, case) for sweep in self.sweeps for case in findings.cases_about(rows, sweep) if case.pairs]
 
     def timed(self, claim: str) -> findings.Finding | None:
         """The time that a sweep measured of all parts of the technique together; None where it decides nothing."""
@@ -146,7 +168,7 @@ class Judge:
             names = {"baseline"}
         held: dict[str, dict[str, list[str]]] = {}  # titles of sweeps by bytes and case
         for sweep, case in ((sweep, case) for sweep in self.sweeps for case in sweep.cases if case.name in names):
-            bytes_ = bytes_per_parameter(case, self.states)
+            bytes_ = bytes_per_parameter(case, self.summaries)
             if bytes_ is not None:
                 held.setdefault(f"{bytes_:.2f}", {}).setdefault(case.name, []).append(sweep.title)
         if not held:
@@ -190,7 +212,8 @@ class Judge:
         if said.best is None and outside and not said.inside:
             return make_row(entry, [], "", [f"every case lies outside of the claim: {outside}"], evidence)
         found = [finding.outcome for finding in said.findings if finding.outcome] + [None] * len(missing)
-        decided = "; ".join(filter(None, [said.best.brief, said.tally])) if said.best else ""
+        decided = said.line if said.best else ""
+        evidence += [f"in all: {said.tally}"] if said.tally and said.tally not in decided else []
         row = make_row(entry, found, decided, [f"{figure}: {why}" for figure, why in missing.items()], evidence)
         row.found = {name: text for name, value in entry["figures"].items() if (text := said.of_figure(figure_text(name, value)))}
         return row
@@ -203,19 +226,10 @@ class Judge:
 
     def unmeasured(self, entry: dict) -> Row:
         begins = [begin for begin in REASONS if entry["id"].startswith(begin)]
-        reason = REASONS[max(begins, key=len)] if begins else NO_CASE if entry.get("figures") else NO_FIGURE
-        rows = [row for row in self.techniques if entry["id"] in row.claims]
-        cases = [(sweep, case) for sweep in self.sweeps for case in findings.cases_about(rows, sweep) if case.pairs]
+        cases, names = self.cases_of(entry), [f"`{row.name}`" for row in self.techniques if entry["id"] in row.claims]
+        without = f"no record here of {', '.join(names)}" if names and not cases else NO_CASE if entry.get("figures") else NO_FIGURE
+        reason = REASONS[max(begins, key=len)] if begins else without
         return make_row(entry, [], "", [reason], [beside_no_figure(*one) for one in cases])
-
-
-def by_outcome(parts: dict[str, Part]) -> str:
-    """"right: fp32, bf16; overstated: fp8"; "" where all parts have one outcome."""
-    known = {name: part.outcome for name, part in parts.items() if part.outcome}
-    if len(set(known.values())) < 2:
-        return ""
-    return "; ".join(f"{word}: {', '.join(part for part, outcome in known.items() if outcome == word)}"
-                     for word in dict.fromkeys(known.values()))
 
 
 def make_row(entry: dict, found, decided: str, untested: list[str], evidence: list[str]) -> Row:

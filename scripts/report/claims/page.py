@@ -8,7 +8,8 @@ from .. import figures
 from ..document import Fold, Heading, Items, Table, Text
 from ..records import ReportError, files_of, read_records
 from ..rendering import to_markdown
-from . import dry_runs
+from . import dry_runs, places
+from .case_judges import run_key
 from .judge import Judge, Row
 from .outcomes import UNTESTED, VERDICTS
 from .stated import Guides, Technique, read_guides, read_techniques
@@ -36,6 +37,12 @@ RULE = (
     "runs of their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the "
     "whole peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves "
     "is of the state that it divides; its speed is held against ranks that divide nothing, over the same link.",
+    "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies on its side of "
+    "nothing in every case. A step of advice is right if it saves a hundredth of the peak that the steps before it leave; what is said to "
+    "run out of memory must not fit, and each remedy must. An order is right if what costs no time comes before what does, and of the rest "
+    "what saves more for its time comes first. A profile is right if it does with a model what it is for. What a program does is right if "
+    "tests of this one hold it.",
+    "A line says what was found, or, where that is too much, an example of each outcome; all of it is in the evidence.",
     "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest "
     "to the largest round; alone where all agree), against the naive baseline of the same model and sequence. State: "
     "weights, masters, gradients and optimizer state. Weights and activations: the masters are weights too. Layers, and sequences × "
@@ -68,7 +75,8 @@ def untested(rows: list[Row]) -> list:
 
 
 def evidence(row: Row) -> Fold:
-    said = [*row.evidence, *(f"untested: {one}" for one in row.untested)]
+    said = [f"in the guide's table: {where}"] if (where := places.links(row.id)) else []
+    said += [*row.evidence, *(f"untested: {one}" for one in row.untested)]
     said += [f"its own sums are wrong: {row.sums}"] if row.sums else []
     return Fold(f"`{row.id}`: **{row.verdict}**", [Items(said)], row.id)
 
@@ -110,18 +118,20 @@ class Judged:
                             Text(f"Measured: {'; '.join(self.sources)}.")])
 
 
-def states_of(paths: list[pathlib.Path]) -> dict:
-    """{command: state bytes, and the number of parameters}, from the summaries in the records."""
-    states = {}
+def summaries_of(paths: list[pathlib.Path]) -> dict:
+    """{run_key(): what the summary of the run in the records holds beside what a Record does}."""
+    summaries = {}
     for path in paths:
         for line in path.read_text(errors="replace").splitlines():
             try:
                 fields = json.loads(line)
                 summary = fields["summary"]
-                states[fields["command"]] = summary["state_bytes"] | {"count": summary["model"]["parameters"]}
+                summaries[run_key(fields["command"], fields["started"])] = {
+                    **summary["state_bytes"], "count": summary["model"]["parameters"], "host_bytes": summary.get("host_bytes"),
+                    "fill_rate": summary.get("fill_rate"), "resident_bytes": fields.get("resident_bytes")}
             except (ValueError, KeyError, TypeError):
                 continue
-    return states
+    return summaries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +139,7 @@ class Inputs:
     """What is judged by, all of it sound."""
 
     sweeps: list[figures.Sweep]
-    states: dict
+    summaries: dict
     techniques: list[Technique]
     guides: Guides
     settings: set[str]  # those that runs resolved, empty where no record says
@@ -149,7 +159,7 @@ def read_inputs(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pat
     records, _ = read_records(paths)
     rows, guides = read_techniques(techniques), read_guides(claims_file)
     settings = set().union(*(figures.flat(record.resolved) for record in records))
-    return Inputs(figures.sweeps(records), states_of(paths), rows, guides, settings)
+    return Inputs(figures.sweeps(records), summaries_of(paths), rows, guides, settings)
 
 
 def sources_of(sweeps: list[figures.Sweep]) -> list[str]:
@@ -162,7 +172,7 @@ def sources_of(sweeps: list[figures.Sweep]) -> list[str]:
 
 
 def judge(inputs: Inputs, dry: dict) -> Judged:
-    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, inputs.states, dry)
+    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, inputs.summaries, dry)
     rows = [judge.row(entry) for entry in inputs.guides.entries]
     return Judged(rows, inputs.techniques, inputs.guides.titles, sources_of(inputs.sweeps))
 

@@ -30,5 +30,8 @@ def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, di
     if not speeds:
         return "", {"its speed": outcomes.Part(None)}
     text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{percent(one)} {place}" for place, one in speeds.items())
-    return text, {f"its speed {place}": outcomes.Part(outcomes.of_interval(claimed, claimed, one, True), percent(one))
-                  for place, one in speeds.items()}
+    parts = {}
+    for place, one in speeds.items():
+        outcome = outcomes.of_interval(claimed, claimed, one, True)
+        parts[f"its speed {place}"] = outcomes.Part(outcome, f"{percent(one)} tokens/s" + ("" if outcome else ", too wide an interval"))
+    return text, parts

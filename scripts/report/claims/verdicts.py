@@ -5,7 +5,7 @@ import math
 
 from ..figures import Case, Sweep
 from ..format import percent
-from . import outcomes
+from . import lines, outcomes
 from .findings import Finding, savings, step_time
 from .stated import ARITHMETIC, BATCH, SAVED, SPEED, STEP_TIME, layers_of
 
@@ -149,6 +149,14 @@ class Verdicts:
         if len(set().union(*counts.values())) < 2:
             return ""
         return "; ".join(f"{figure}: {tally(count)}" for figure, count in counts.items())
+
+    @property
+    def line(self) -> str:
+        """What the best measurement and all together say; of too much, without the numbers of cases, then without the case's name."""
+        words = "; ".join(f"{figure}: {' or '.join(count)}" for figure, count in self.by_figure.items())
+        figures_ = ", ".join(dict.fromkeys(map(brief, self.best.decided)))
+        return lines.shortest("; ".join(filter(None, parts)) for parts in (
+            (self.best.brief, self.tally), (self.best.brief, words), (figures_, words), (words,)))
 
     @property
     def limit(self) -> list[str]:

@@ -6,7 +6,8 @@ import matplotlib.pyplot as plt
 from ..sweep_parts import Pair
 from .theme import POINT, Theme
 
-BETTER, WORSE = (0.13, 0.45, 0.80), (0.85, 0.29, 0.16)
+BETTER, WORSE, OVERLAP = (0.13, 0.45, 0.80), (0.85, 0.29, 0.16), (0.45, 0.47, 0.50)
+HARM = 1  # percent of the baseline's peak that two together may be above the smaller one
 
 
 def memory_share(pair: Pair) -> float:
@@ -24,6 +25,15 @@ def is_once(pair: Pair) -> bool:
     return bool(pair.case and pair.case.one_round)
 
 
+def memory_mark(pair: Pair) -> tuple[float, tuple[float, ...]]:
+    """The share that a cell shows, and its colour. Two that save the same bytes save less together than the product, which harms
+    nothing unless one alone is smaller; then the share is by how much."""
+    excess = 100 * pair.excess / pair.baseline_peak
+    if pair.memory < 0 and excess > HARM:
+        return excess, WORSE
+    return memory_share(pair), BETTER if pair.memory > 0 else OVERLAP
+
+
 def full_colour(pairs: list[Pair]) -> float:
     """The share at which a cell reaches its full colour: nine of ten filled cells stay below it."""
     shares = sorted(abs(share) for pair in pairs for share in (memory_share(pair), math.nan if is_once(pair) else time_share(pair))
@@ -31,13 +41,10 @@ def full_colour(pairs: list[Pair]) -> float:
     return max(1, math.ceil(shares[int(0.9 * (len(shares) - 1))])) if shares else 1
 
 
-def colour(share: float, full: float) -> tuple[float, ...]:
-    return (*(BETTER if share > 0 else WORSE), min(1, abs(share) / full))
-
-
-def cell(axes: plt.Axes, column: int, row: int, share: float, number: int, full: float, once: bool, theme: Theme) -> None:
+def cell(axes: plt.Axes, column: int, row: int, share: float, hue: tuple[float, ...], number: int, full: float, once: bool,
+         theme: Theme) -> None:
     """Filled, or with its colour in the outline where a single round was measured."""
-    shade = colour(share, full) if math.isfinite(share) else (0, 0, 0, 0)
+    shade = (*hue, min(1, abs(share) / full)) if math.isfinite(share) else (0, 0, 0, 0)
     face, edge, half, width = ((0, 0, 0, 0), shade, 0.36, 1.2) if once else (shade, theme.faint, 0.46, 0.5)
     axes.add_patch(plt.Rectangle((column - half, row - half), 2 * half, 2 * half, facecolor=face, edgecolor=edge, lw=width,
                                  gid=f"{POINT}{number}"))
@@ -51,8 +58,10 @@ def pair_map(pairs: list[Pair], names: list[str], theme: Theme) -> plt.Figure:
     refused, unmeasured = [], []
     for number, pair in enumerate(pairs):
         first, second = sorted(names.index(name) for name in pair.names)
-        for spot, share, once in (((first, second), memory_share(pair), False), ((second, first), time_share(pair), is_once(pair))):
-            cell(axes, *spot, share, number, full, once, theme)
+        time = time_share(pair)
+        for spot, (share, hue), once in (((first, second), memory_mark(pair), False),
+                                         ((second, first), (time, BETTER if time > 0 else WORSE), is_once(pair))):
+            cell(axes, *spot, share, hue, number, full, once, theme)
             if not math.isfinite(share):
                 (refused if pair.refused else unmeasured).append(spot)
     for spots, marker in ((refused, "x"), (unmeasured, ".")):
@@ -66,9 +75,9 @@ def pair_map(pairs: list[Pair], names: list[str], theme: Theme) -> plt.Figure:
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.set_title("above the diagonal: step time\nbelow it: peak memory", loc="right")
-    looks = [((*face, 1.0), f"{word} together, by {full} % or more")
-             for face, word in ((BETTER, "better"), (WORSE, "worse"))]
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face, _ in looks]
+    looks = {f"faster or smaller, by {full} % or more": BETTER, "overlap: saves less than expected": OVERLAP,
+             "slower, or larger than one alone": WORSE}
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in looks.values()]
     handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor=theme.ink, lw=1.2))
-    figure.legend(handles, [*(words for _, words in looks), "outlined: a single round"], loc="outside lower center", ncols=3, fontsize=9)
+    figure.legend(handles, [*looks, "outlined: a single round"], loc="outside lower center", ncols=2, fontsize=9)
     return figure

@@ -1,4 +1,4 @@
-"""Memory against speed, a point a case."""
+"""Memory against speed beside the baseline, a point a case."""
 import itertools
 import math
 import textwrap
@@ -10,8 +10,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ..byte_units import unit_of
-from ..figures import LEAST_ROUNDS, Case, Sweep, measured, on_front
+from ..figures import Case, Sweep, on_front, placed
 from .theme import Theme, blank, errors, padded, point_at
 
 ALIKE = 0.02  # nats: losses this near to the baseline's after a few steps say nothing
@@ -31,13 +30,13 @@ def overlap(a: Bbox, b: Bbox) -> float:
     return max(wide, 0) * max(high, 0)
 
 
-def name_at(axes: plt.Axes, case: Case, words: str, spot: tuple[float, float], unit: float, theme: Theme) -> plt.Annotation:
+def name_at(axes: plt.Axes, case: Case, words: str, spot: tuple[float, float], theme: Theme) -> plt.Annotation:
     """Words on the case beside its point, with a line to the point where it stands far off."""
     right, up = spot
     lead = {"arrowstyle": "-", "color": theme.ink, "lw": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 5}
     near = abs(right) <= 9 and abs(up) <= 11
     behind = {"boxstyle": "square,pad=0.1", "facecolor": theme.paper, "edgecolor": "none", "alpha": 0.75}
-    return axes.annotate(words, place(case, unit), spot, textcoords="offset points", fontsize=9, va="center",
+    return axes.annotate(words, place(case), spot, textcoords="offset points", fontsize=9, va="center",
                          ha="left" if right > 0 else "right", arrowprops=None if near else lead,
                          bbox=behind, zorder=6)
 
@@ -47,17 +46,17 @@ def between(ends: np.ndarray, margin: float) -> Bbox:
     return Bbox([ends.min(axis=0) - margin, ends.max(axis=0) + margin])
 
 
-def points_at(axes: plt.Axes, cases: list[Case], unit: float) -> list[Bbox]:
+def points_at(axes: plt.Axes, cases: list[Case]) -> list[Bbox]:
     """The boxes of the points, in pixels."""
-    return [between(axes.transData.transform([place(case, unit)]), 8) for case in cases]
+    return [between(axes.transData.transform([place(case)]), 8) for case in cases]
 
 
-def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]], unit: float) -> list[Bbox]:
+def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]]) -> list[Bbox]:
     """The bars of points and the pieces of the line, in pixels."""
     pieces = list(itertools.pairwise(line))
     for case in cases:
-        x, y = place(case, unit)
-        pieces += [((x, case.speed.low), (x, case.speed.high)), ((case.peak.low / unit, y), (case.peak.high / unit, y))]
+        (x, y), (peak, speed) = place(case), case.place
+        pieces += [((x, speed.low), (x, speed.high)), ((peak.low, y), (peak.high, y))]
     return [between(axes.transData.transform(ends), 2) for ends in pieces]
 
 
@@ -69,7 +68,7 @@ def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
     baselines = [case for case in cases if not case.baseline]
     room = max(2, most - len(baselines))
     picks = np.unique(np.linspace(0, len(front) - 1, min(room, len(front))).round().astype(int))
-    singles = sorted((case for case in cases if case.family == "single"), key=lambda case: case.peak.value / case.speed.value)
+    singles = sorted((case for case in cases if case.family == "single"), key=lambda case: place(case)[0] / place(case)[1])
     return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks), *singles]}.values())[:most]
 
 
@@ -81,15 +80,14 @@ def labels(cases: list[Case], front: list[Case], most: int) -> list[tuple[Case, 
             if case.name in numbers or case.name in names]
 
 
-def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], points: list[Bbox], lines: list[Bbox], unit: float,
-                theme: Theme) -> None:
+def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], points: list[Bbox], lines: list[Bbox], theme: Theme) -> None:
     """Names each point near it, where its label covers least: of points and other labels above all, then of lines."""
     renderer, frame = axes.figure.canvas.get_renderer(), axes.get_window_extent()
     taken = list(points)
-    for case, words in sorted(cases, key=lambda one: -one[0].speed.value):
+    for case, words in sorted(cases, key=lambda one: -place(one[0])[1]):
         tried = []
         for spot in SPOTS:
-            label = name_at(axes, case, words, spot, unit, theme)
+            label = name_at(axes, case, words, spot, theme)
             label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer)  # of the words, without the line to them
             label.remove()
@@ -97,16 +95,17 @@ def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], points: list[Bbox
             cut_off = box.width * box.height - overlap(box, frame)
             tried.append((covered + 10 * cut_off + 10 * math.hypot(*spot), spot, box))
         _, spot, box = min(tried, key=lambda one: one[0])
-        name_at(axes, case, words, spot, unit, theme)
+        name_at(axes, case, words, spot, theme)
         taken.append(box)
 
 
-def place(case: Case, unit: float) -> tuple[float, float]:
-    return case.peak.value / unit, case.speed.value
+def place(case: Case) -> tuple[float, float]:
+    peak, speed = case.place
+    return peak.value, speed.value
 
 
 def staircase(points: list[tuple[float, float]], bottom: float, right: float) -> list[tuple[float, float]]:
-    """The border of what the front reaches: at a budget of x bytes, the fastest case that fits."""
+    """The border of what the front reaches: with x of the peak, the fastest case that fits."""
     corners = [(points[0][0], bottom)]
     for (x, y), (following, _) in zip(points, [*points[1:], (right, 0)]):
         corners += [(x, y), (following, y)]
@@ -115,22 +114,23 @@ def staircase(points: list[tuple[float, float]], bottom: float, right: float) ->
 
 def face_of(case: Case, theme: Theme) -> str | tuple:
     """The colour of the change of its loss; hollow where it ran in one round alone."""
-    if len(case.runs) < LEAST_ROUNDS:
+    if case.one_round:
         return theme.paper
     change = 0 if not case.baseline else case.loss_change
     return COLOURS(SCALE(min(max(change, CHANGES[0]), CHANGES[-1] - 1e-9))) if math.isfinite(change) else theme.paper
 
 
-def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], unit: float, theme: Theme) -> None:
+def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], theme: Theme) -> None:
     """Pairs and parts of stacks fade behind single techniques."""
     for index, case in enumerate(cases):
         edge, marker = theme.front if case in front else theme.ink, "o" if case.baseline else "s"
         faded = case not in front and case.family != "single"
-        bars = (errors(case.speed), errors(case.peak, unit)) if len(case.runs) >= LEAST_ROUNDS else ()
-        axes.errorbar(*place(case, unit), *bars, color=edge, marker=marker,
+        peak, speed = case.place
+        bars = () if case.one_round else (errors(speed), errors(peak))
+        axes.errorbar(*place(case), *bars, color=edge, marker=marker,
                       markersize=5 if faded else 7.5, mfc=face_of(case, theme), mec=edge, mew=2 if case in front else 0.7,
                       capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1, zorder=4 if case in front else 3)
-        point_at(axes, *place(case, unit), index, theme)
+        point_at(axes, *place(case), index, theme)
     bar = axes.figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02,
                                format="%+.2f", ticks=CHANGES)
     bar.set_label("change of the loss against the baseline (nats a token)" if theme.is_wide else "change of the loss (nats a token)")
@@ -149,22 +149,21 @@ def legend(axes: plt.Axes, title: str, theme: Theme) -> None:
 
 
 def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
+    """Of cases beside one baseline (see beside_roots)."""
     figure, axes = plt.subplots(figsize=(theme.width, 5.6), layout="constrained")
-    cases = measured(sweep)
+    cases = placed(sweep)
     if not cases:
         return blank(figure, axes)
-    unit, name = unit_of(max(case.peak.high for case in cases))
-    axes.set_xlim(padded([case.peak.low / unit for case in cases], [case.peak.high / unit for case in cases], 0.08))
-    axes.set_ylim(padded([case.speed.low for case in cases], [case.speed.high for case in cases], 0.1))
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"peak memory ({name}; less is better)")
-    axes.set_ylabel("tokens a second (more is better)")
+    peaks, speeds = zip(*(case.place for case in cases))
+    axes.set_xlim(padded([peak.low for peak in peaks], [peak.high for peak in peaks], 0.08))
+    axes.set_ylim(padded([speed.low for speed in speeds], [speed.high for speed in speeds], 0.1))
+    axes.set_xlabel("peak memory ÷ the baseline's (less is better)")
+    axes.set_ylabel("speed ÷ the baseline's (more is better)")
     front = on_front(sweep)
-    draw_points(axes, cases, front, unit, theme)
+    draw_points(axes, cases, front, theme)
     legend(axes, f"{sweep.title}: memory against speed", theme)
-    line = staircase([place(case, unit) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
+    line = staircase([place(case) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
     axes.plot([x for x, _ in line], [y for _, y in line], color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
-    name_points(axes, labels(cases, front, 12 if theme.is_wide else 7), points_at(axes, cases, unit),
-                lines_at(axes, cases, line, unit), unit, theme)
+    name_points(axes, labels(cases, front, 12 if theme.is_wide else 7), points_at(axes, cases), lines_at(axes, cases, line), theme)
     return figure

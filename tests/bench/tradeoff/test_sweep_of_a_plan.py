@@ -28,7 +28,8 @@ WITHOUT = ["flash_attention", "capacity", "bf16", "recompute_full", "accumulatio
 CORE = ["baseline", "bf16", "guides_stack", *(f"guides_stack without {name}" for name in WITHOUT),
         "ladder 1: flash_attention", "ladder 2: + bf16"]
 RUNS = {*(("core", case, number) for case in CORE for number in (1, 2)), ("small", "baseline", 1), ("small", "bf16", 1),
-        ("presets", "gpu-8gb's baseline", 1), ("presets", "gpu-8gb", 1), ("pairs", "baseline", 1), ("pairs", "capacity + bf16", 1), ("pairs", "bf16 + lion", 1)}
+        ("presets", "gpu-8gb's baseline", 1), ("presets", "gpu-8gb", 1), ("pairs", "baseline", 1),
+        ("pairs", "capacity + bf16", 1), ("pairs", "bf16 + lion", 1)}
 
 
 def runs_of(sweep: Sweep) -> list[tuple]:

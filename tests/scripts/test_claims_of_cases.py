@@ -1,0 +1,138 @@
+"""Claims that name no figure of an effect: what cases made up here say of them, worked out by hand."""
+import pathlib
+import sys
+
+import pytest
+import sweep_records as made
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report import figures, records  # noqa: E402
+from report.claims import case_judges, judge as judging, page, stated as statements  # noqa: E402
+
+ALL = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
+
+
+def twice(case: str = "baseline", settings: dict | None = None, summary: dict | None = None, **changes) -> list[dict]:
+    """Two rounds alike, of runs that resolved these settings and have this beside in their summaries."""
+    runs = [made.record(case, number, **changes) for number in (1, 2)]
+    for run in runs:
+        run["summary"] |= {"model": {"parameters": 1}, "state_bytes": dict.fromkeys(("parameters", "gradients", "optimizer"), 1),
+                           "settings": settings or {}, **(summary or {})}
+    return runs
+
+
+def judged(tmp_path: pathlib.Path, claim: str, rows: list[dict], *names: str) -> judging.Row:
+    """The verdict on a claim about techniques of these names, without dry runs."""
+    path = made.write(tmp_path / "records.jsonl", rows)
+    sweeps = figures.sweeps(records.read_records([path])[0])
+    techniques = [statements.Technique(name, [], [claim]) for name in names]
+    return judging.Judge(sweeps, techniques, [], page.summaries_of([path]), {}).row(ALL[claim])
+
+
+def test_cases_are_of_claims_that_exist():
+    assert set(case_judges.CASES) <= set(ALL) and all(case_judges.judge_of(claim) for claim in case_judges.CASES)
+
+
+@pytest.mark.parametrize("milliseconds, activations, verdict", [
+    (1250, 200, "right"), (900, 200, "right in part"), (1250, 900, "right in part"), (900, 900, "overstated")])
+def test_a_smaller_batch_saves_memory_and_takes_longer(tmp_path, milliseconds, activations, verdict):
+    row = judged(tmp_path, "ava.smaller_batch", [*twice(), *twice("x", milliseconds=milliseconds, activations=activations)], "x")
+    assert row.verdict == verdict
+    if verdict == "right":
+        assert row.decided == "saves 50 % of the peak, 25 % more time"
+        assert row.found == {"memory": "saves 50 % of the peak", "time": "25 % more time"}
+
+
+def test_a_direction_that_nobody_knows_is_not_decided(tmp_path):
+    rows = [*twice(), made.record("x", 1, 900, 200), made.record("x", 2, 1500, 200)]
+    row = judged(tmp_path, "ava.smaller_batch", rows, "x")
+    assert row.verdict == "right in part" and row.untested[0].startswith("time: ")
+    row = judged(tmp_path, "ava.smaller_batch", [made.record(), made.record("x", milliseconds=2000, activations=200)], "x")
+    assert (row.verdict, row.untested) == ("right in part", ["time: one round alone"])
+
+
+def test_cases_that_differ_are_named(tmp_path):
+    rows = [*twice(), *twice("x", activations=200), *twice("y", activations=900)]
+    row = judged(tmp_path, "verl.optimizer_offload", rows, "x", "y")
+    assert row.verdict == "right in part" and "right: memory by `x` on moe-micro; overstated: memory by `y` on moe-micro" in row.decided
+
+
+@pytest.mark.parametrize("tokens, fill, size, verdict", [(1024, 1, 4096, "right"), (1024, 0.5, 4096, "overstated"), (900, 1, 4096, "overstated"),
+                                                         (1024, 1, 1024, "right in part")])
+def test_packed_batches_are_even(tmp_path, tokens, fill, size, verdict):
+    """Steps of 1,024 tokens, and a last one of as many or fewer; packed to as many as the claim names, or not."""
+    rows = [*twice(), *twice("packing", {"train": {"tokens_per_device": size, "sequence": 128}}, {"fill_rate": fill})]
+    for row in rows:
+        for step in row["steps"]:
+            step[1] = 1024 * step[0] - (1024 - tokens if step[0] == 9 else 0)
+    assert judged(tmp_path, "verl.dynamic_batch_size", rows, "packing").verdict == verdict
+
+
+@pytest.mark.parametrize("limit, activations, verdict, ended", [
+    (1800, 1100, "right", True), (4000, 1100, "right in part", False), (1800, 800, "overstated", False), (1600, 1100, "overstated", False)])
+def test_a_batch_that_follows_the_memory_grows_up_to_its_bound(tmp_path, limit, activations, verdict, ended):
+    """The peak is 1200 MiB before. It grows to 1500 where nine tenths of the limit may be taken, and no further growth would fit; or would;
+    or it does not grow; or beyond that bound."""
+    rows = [*twice(), *twice("dynamic_batch", {"memory": {"dynamic_batch.target": 0.9}}, activations=activations)]
+    for row in rows:
+        row["summary"]["memory_limit_bytes"] = limit * made.MIB
+    found = judged(tmp_path, "ava.dynamic_batching", rows, "dynamic_batch")
+    assert (found.verdict, found.untested) == (verdict, [] if ended else ["its end: in no case did the limit end its growth"])
+
+
+@pytest.mark.parametrize("before, held, milliseconds, verdict, untested", [
+    ((8, 4), 1700, 1000, "right", []), ((8, 4), 2000, 1000, "right in part", []), ((8, 4), 1700, 1100, "right in part", []),
+    ((1, 2), 1700, 1000, "right", ["time: no case starts from so many batches read ahead"])])
+def test_batches_read_ahead_are_counted_and_timed_from_where_the_claim_starts(tmp_path, before, held, milliseconds, verdict, untested):
+    """A batch has 100 bytes: 33 or 3 of them before, 17 after."""
+    workers, prefetch = before
+    rows = [*twice(settings={"data": {"workers": workers, "prefetch": prefetch}}, summary={"host_bytes": 100 * (workers * prefetch + 1)}),
+            *twice("read_ahead", {"data": {"workers": 8, "prefetch": 2}}, {"host_bytes": held}, milliseconds=milliseconds)]
+    row = judged(tmp_path, "ava.data_pipeline", rows, "read_ahead")
+    assert row.untested == untested and row.evidence[2].startswith(f"17 batches held {held:,} bytes, {workers * prefetch + 1} held ")
+    assert row.verdict == ("right in part" if untested else verdict)
+
+
+@pytest.mark.parametrize("sizes, verdict", [((1000, 900), "right"), ((1000, 1100), "overstated"), ((None, None), "untested")])
+def test_another_allocator_makes_the_process_smaller(tmp_path, sizes, verdict):
+    before, after = sizes
+    rows = [*twice(resident_bytes=before), *twice("jemalloc", resident_bytes=after)]
+    row = judged(tmp_path, "verl.host_allocator", rows, "jemalloc")
+    assert row.verdict == verdict
+    assert row.untested == ([] if before else ["`jemalloc` on moe-micro: the record holds no size of the process"])
+    assert judged(tmp_path, "verl.host_allocator", twice(), "jemalloc").untested == ["no record here of `jemalloc`"]
+
+
+def ladder(*steps: tuple[str, float, float]) -> list[dict]:
+    """The baseline of 1200 MiB and 1000 ms, and a rung for each technique with (milliseconds, MiB of activations)."""
+    rows, names = twice(), []
+    for name, milliseconds, activations in steps:
+        names.append(name)
+        rows += twice(f"ladder {len(names)}: {name}", techniques=list(names), family="ladder", milliseconds=milliseconds,
+                      activations=activations)
+    return rows
+
+
+@pytest.mark.parametrize("steps, wrong", [
+    ((("flash_attention", 800, 600), ("bf16", 700, 400), ("recompute_full", 900, 200), ("accumulation", 1200, 150)), []),
+    ((("flash_attention", 800, 600), ("recompute_full", 900, 400), ("bf16", 700, 200)), ["gradient_checkpointing"]),
+    ((("flash_attention", 800, 600), ("accumulation", 1200, 500), ("recompute_full", 1300, 100)), ["smaller_batch"]),
+    ((("flash_attention", 800, 600), ("recompute_full", 900, 400), ("bf16", 700, 450)), []),
+    ((("flash_attention", 800, 600), ("accumulation", 1200, 500), ("capacity", 600, 100)), [])])
+def test_what_is_free_comes_first_and_then_what_saves_most_for_its_time(tmp_path, steps, wrong):
+    """In order; a free step after one that costs time; one that saves more for less time after another; a free one that saves nothing;
+    and a step that is none of the guide's, which counts for nothing."""
+    row = judged(tmp_path, "ava.priority", ladder(*steps))
+    assert row.verdict == "right in part" and "zero_1 in its place: no ladder has it in two rounds" in row.untested
+    sweeps = figures.sweeps(records.read_records([tmp_path / "records.jsonl"])[0])
+    _, parts = case_judges.in_order(case_judges.Seen({}, sweeps, [], {}))
+    assert [name.removesuffix(" in its place") for name, part in parts.items() if part.outcome == "overstated"] == wrong
+
+
+def test_an_order_without_a_ladder_of_two_rounds_is_not_decided(tmp_path):
+    rows = [row for row in ladder(("flash_attention", 800, 600)) if row["round"] == 1]
+    row = judged(tmp_path, "ava.priority", rows)
+    assert (row.verdict, row.untested) == ("untested", ["the times of its steps: no ladder in the guide's order has two rounds"])
