@@ -77,6 +77,12 @@ class Group(subprocess.Popen):
         os.killpg(self.pid, signal.SIGKILL)
 
 
+def states(group: int) -> str:
+    """Of the processes in a group: what each does, in which call of the kernel and for how many seconds."""
+    listed = subprocess.run(["ps", "-o", "pid=,stat=,wchan=,etimes=,args=", "-g", str(group)], capture_output=True, text=True).stdout
+    return "; ".join(" ".join(line.split()) for line in listed.splitlines())
+
+
 def what_it_did(folder: pathlib.Path) -> str:
     """Where a kill met the training, from what it left."""
     saved = folder / "checkpoints"
@@ -92,7 +98,7 @@ class Chain:
     def __init__(self, start: Callable, folder: pathlib.Path, seconds: float, soon: float, seed: int):
         self.start, self.folder, self.seconds, self.soon = start, folder, seconds, soon
         self.random = random.Random(seed)
-        self.patience = 60.0  # seconds after which a training that was stopped is killed
+        self.patience = 60.0  # seconds in which a training that was stopped or killed must be gone
         self.counts: dict[str, int] = {}
         self.failures: list[str] = []
 
@@ -118,7 +124,12 @@ class Chain:
             os.kill(self.random.choice(victims), signal.SIGKILL)
         else:
             process.kill()
-        process.communicate(timeout=60)
+        try:
+            process.communicate(timeout=self.patience)
+        except subprocess.TimeoutExpired:
+            self.failures.append(f"SIGKILL: still there after {self.patience:.0f} s: {states(process.pid)}")
+            process.kill()
+            return
         self.count("kills")
         self.count(what_it_did(self.folder))
 

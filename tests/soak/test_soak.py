@@ -64,6 +64,18 @@ def test_a_stop_that_takes_too_long_is_found(tmp_path):
     assert chain.failures == ["SIGTERM: still there after 1 s"] and process.wait() != 0
 
 
+def test_a_process_that_outlives_its_kill_is_found(tmp_path):
+    start = functools.partial(kills.Group, ["sh", "-c", f"setsid sleep 20 & touch {tmp_path}/started; sleep 20"])
+    chain = kills.Chain(start, tmp_path, 0.2, 0.5, seed=0)
+    chain.patience = 1
+    process = chain.start()
+    while not (tmp_path / "started").exists():
+        time.sleep(0.01)
+    chain.kill(process)
+    (failure,) = chain.failures
+    assert failure.startswith("SIGKILL: still there after 1 s: ") and str(process.pid) in failure and chain.counts == {}
+
+
 @pytest.fixture(scope="session")
 def undisturbed(data, tmp_path_factory) -> disks.Undisturbed:
     return disks.Undisturbed(programs.moelab(), data, tmp_path_factory.mktemp("disks") / "work")
