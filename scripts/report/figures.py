@@ -291,10 +291,15 @@ def placed(sweep: Sweep) -> list[Case]:
     return [case for case in measured(sweep) if case.place]
 
 
+def comparable(sweep: Sweep) -> list[Case]:
+    """Those whose speeds can be ranked: not of a single round, which is not known well enough, nor of other tokens."""
+    return [case for case in placed(sweep) if not case.one_round and case.reads_alike]
+
+
 def on_front(sweep: Sweep) -> list[Case]:
-    """From small to large, by the ratios to the baseline of the same rounds (see beside_roots). What ran in a single round is
-    not among them: its speed is not known well enough. A baseline beside nothing is no front."""
-    cases = [case for case in placed(sweep) if not case.one_round]
+    """From small to large, by the ratios to the baseline of the same rounds (see beside_roots). A baseline beside nothing is no
+    front."""
+    cases = comparable(sweep)
     if not any(case.baseline for case in cases):
         return []
     return [cases[i] for i in pareto_front([tuple(ratio.value for ratio in case.place) for case in cases])]

@@ -10,7 +10,7 @@ from .claims import page as claims
 from .claims.findings import Finding
 from .claims.stated import Technique
 from .document import Commands, Fold, Heading, Items, Picture, Table, Text, pictures, plain, table_plain
-from .figures import RESAMPLES, SEED, Case, Sweep, beside_roots, measured, on_front, placed
+from .figures import RESAMPLES, SEED, Case, Sweep, beside_roots, comparable, measured, on_front, placed
 from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, speed_times, spread, times)
 from .plots import pareto, run_curves
@@ -89,7 +89,7 @@ def short_answers(sweep: Sweep) -> list[str]:
     """sweep: its cases beside one baseline (see beside_roots), as in all that compares them with each other."""
     if not measured(sweep):
         return ["No case of this sweep finished."]
-    cases, sure = placed(sweep), [case for case in placed(sweep) if not case.one_round]
+    cases, sure = placed(sweep), comparable(sweep)
     answers = []
     if any(case.baseline for case in sure):
         answers.append(answer("Fastest", max(sure, key=lambda case: case.place[1].value)))
@@ -98,7 +98,7 @@ def short_answers(sweep: Sweep) -> list[str]:
     numbered = ", ".join(f"{number} `{case.name}`" for number, case in enumerate(on_front(sweep), 1))
     if numbered:
         answers.append(f"On the front, from small to large: {numbered}. Nothing is both smaller and faster.")
-    once = len(cases) - len(sure)
+    once = sum(case.one_round for case in cases)
     if once:
         answers.append(f"{once} of {len(measured(sweep))} cases ran in a single round: their bytes are exact, their speed is uncertain.")
     losers = [case for case in sure if case.baseline and case.speed_ratio.high < 1 and case.peak_ratio.low >= 1]
