@@ -85,9 +85,9 @@ def make(program: str, store: Store) -> None:
             store.append(dry_run(program, technique) | {"version": version})
 
 
-def newest(sweeps: list[figures.Sweep]) -> figures.Sweep:
-    """By its last run."""
-    return max(sweeps, key=lambda sweep: max(run.started for case in sweep.cases for run in (*case.runs, *case.failures)))
+def last_run(sweep: figures.Sweep) -> str:
+    """When it started."""
+    return max(run.started for case in sweep.cases for run in (*case.runs, *case.failures))
 
 
 def source(sweep: figures.Sweep) -> str:
@@ -96,23 +96,18 @@ def source(sweep: figures.Sweep) -> str:
 
 def speeds() -> dict[str, figures.Sweep]:
     """The newest miniature of each model. Machines are never pooled."""
-    found: dict[str, list[figures.Sweep]] = {}
-    for path in sorted((ROOT / "results").glob("*/miniatures.jsonl")):
-        for sweep in figures.sweeps(records.read_file(path)[0]):
-            found.setdefault(sweep.model, []).append(sweep)
-    return {model: newest(sweeps) for model, sweeps in found.items()}
+    found = [sweep for path in sorted((ROOT / "results").glob("*/miniatures.jsonl")) for sweep in figures.sweeps(records.read_file(path)[0])]
+    return {sweep.model: sweep for sweep in sorted(found, key=last_run)}
 
 
 def presets() -> dict[str, str]:
     """What the newest runs of each preset say of its speed and peak beside its baseline."""
-    found: dict[str, list[figures.Sweep]] = {}
+    found = []  # a sweep a preset
     for folder in sorted(path for path in (ROOT / "results").iterdir() if path.is_dir()):
         fits = [record for path in records.files_of(folder) for record in records.read_file(path)[0] if record.family == "fit"]
-        for sweep in figures.sweeps(fits):
-            for case in sweep_parts.presets(sweep):
-                found.setdefault(case.name, []).append(dataclasses.replace(sweep, cases=[case]))
-    kept = [newest(sweeps) for sweeps in found.values()]
-    return {sweep.cases[0].name: preset_text(sweep, sweep.cases[0]) for sweep in kept if sweep.cases[0].pairs}
+        found += [dataclasses.replace(sweep, cases=[case]) for sweep in figures.sweeps(fits) for case in sweep_parts.presets(sweep)]
+    latest = {sweep.cases[0].name: sweep for sweep in sorted(found, key=last_run)}
+    return {name: preset_text(sweep, sweep.cases[0]) for name, sweep in latest.items() if sweep.cases[0].pairs}
 
 
 def preset_text(sweep: figures.Sweep, case: figures.Case) -> str:

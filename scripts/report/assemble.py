@@ -16,8 +16,7 @@ def judged(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques
     stored = paths[0] / "dry_runs.json"
     if len(paths) > 1 or not of_techniques or not stored.exists():
         return None
-    summaries = page.summaries_of(records.files_of(paths[0]))
-    return page.judge(page.Inputs(sweeps, summaries, of_techniques, guides, set()), dry_runs.read(stored))
+    return page.judge(page.Inputs(sweeps, of_techniques, guides, set()), dry_runs.read(stored))
 
 
 def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,

@@ -118,7 +118,8 @@ def costs(sweeps: list[Sweep], effects: list[quality.Effect]) -> list:
         return []
     best = max(known, key=lambda sweep: sum(len(case.pairs) for case in sweep.cases))
     rows = sorted((case for case in best.cases if case.pairs), key=lambda case: case.peak_ratio.value)
-    losses = {effect.case.name: quality.told(effect) for effect in effects if best.case(effect.case.name) in rows}
+    shown = {case.name for case in rows}
+    losses = {effect.case.name: quality.told(effect) for effect in effects if effect.case.name in shown}
     caption = (f"{best.title}: memory and speed beside the baseline of the same round, the smallest first, with 95 % intervals. change: of "
                f"the loss after a few steps.{' final loss: of long runs, below.' if losses else ''}")
     return [Heading(2, "What each technique costs"),

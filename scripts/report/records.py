@@ -68,6 +68,10 @@ class Record:
     ranks: int  # processes that trained together; peaks and state are of the fullest, the rest is rank 0's
     link: str  # between the ranks; "" for one
     state: float  # bytes of weights, masters, gradients and optimizer state
+    optimizer_state: float  # bytes
+    host_bytes: float  # held in host memory at most, batches read ahead among them
+    fill_rate: float  # share of the places in its rows that tokens filled
+    resident: float  # bytes that the process was at most in memory, all of LibTorch with it
     sent: float  # bytes to other ranks in a step
     gemm_rate: float  # operations a second of a large product in the type of the run's, measured at its end
     hidden: float  # of the time that exchanges were under way, the share in which the rank did not wait
@@ -151,7 +155,9 @@ def parse(fields: dict) -> Record:
         noisy=bool(fields.get("noisy")), parameters=number((summary.get("model") or {}).get("parameters")),
         limit=number(summary.get("memory_limit_bytes")),
         resolved=summary.get("settings") or {}, ranks=int(fields.get("ranks") or 1), link=fields.get("link") or "",
-        state=max(map(state_of, of_ranks)), sent=sent_in_a_step(summary),
+        state=max(map(state_of, of_ranks)), optimizer_state=number((summary.get("state_bytes") or {}).get("optimizer")),
+        host_bytes=number(summary.get("host_bytes")), fill_rate=number(summary.get("fill_rate")),
+        resident=number(fields.get("resident_bytes")), sent=sent_in_a_step(summary),
         gemm_rate=gemm_rate_of(summary), hidden=number((summary.get("communication") or {}).get("hidden_share")),
         waited={home: number(one["share"]) for home, one in (summary.get("waited") or {}).items() if one["steps"]})
 

@@ -145,8 +145,8 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
                       large=True), Fold("What a cell shows", [Text(details)])]
     if measured:
         ordered = sorted(measured, key=lambda pair: -sweep_parts.saved(pair.case))
-        blocks.append(Table("The measured pairs against the baseline. saves: at the peak; beyond: how much more than the product of what "
-                            "each leaves. time beyond: the logarithm of the step time, less those of each alone.",
+        blocks.append(Table("Each measured pair beside the baseline: the memory that it saves at the peak, and its speed. The two columns "
+                            "beyond say by how much it saves more, and takes longer (as a logarithm), than its techniques alone let expect.",
                             ["pair", "saves", "beyond", "speed", "time beyond", "rounds"],
                             [pair_row(pair) for pair in ordered]))
     return [Heading(3, "Two techniques together"), Text(counts), Fold("The map of pairs, and those that were measured", blocks)]

@@ -16,8 +16,8 @@ from report.claims import dry_judges, dry_runs, judge as judging, outcomes, page
 ALL = yaml.safe_load(page.CLAIMS.read_text())["claims"]
 
 
-def rows_of(entries: list[dict], dry: dict, states: dict | None = None) -> list[judging.Row]:
-    judge = judging.Judge([], [], [], states or {}, dry)
+def rows_of(entries: list[dict], dry: dict) -> list[judging.Row]:
+    judge = judging.Judge([], [], [], dry)
     return [judge.row(entry) for entry in entries]
 
 
@@ -127,7 +127,7 @@ def swept(tmp_path: pathlib.Path, rows: list[dict], stated: dict, *names: str) -
     """The verdict on a claim with these figures about techniques of these names."""
     entry = {"id": "a.b", "text": "t", "figures": stated}
     techniques = [statements.Technique(name, [], ["a.b"]) for name in names]
-    return judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
+    return judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}).row(entry)
 
 
 def twice(*arguments, **changes) -> list[dict]:
@@ -189,7 +189,7 @@ def test_sparse_attention_beside_flash_attention(tmp_path, ratios, verdict, note
         for name, milliseconds in (("flash_attention", 1000), ("block_sparse", 1000 * ratio)):
             rows += made.in_part(f"attention over {sequence} tokens", "crossover", name, milliseconds, 400, [name], sequence)
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.sparse_attention"]
-    row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
+    row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}).row(entry)
     assert row.verdict == verdict and "at 4,096 tokens on moe-micro" in row.evidence[-1]
     assert note in "; ".join([row.decided, *row.untested]) and ("already" in row.decided) == ("already" in note)
 
@@ -198,7 +198,7 @@ def test_sparse_attention_of_one_round_decides_nothing(tmp_path):
     rows = [made.in_part("attention over 4096 tokens", "crossover", name, milliseconds, 400, [name], 4096)[0]
             for name, milliseconds in (("flash_attention", 1000), ("block_sparse", 500))]
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.sparse_attention"]
-    row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}, {}).row(entry)
+    row = judging.Judge(sweeps_of(tmp_path, rows), [], [], {}).row(entry)
     assert row.verdict == "untested" and "2.00 × (one round)" in row.evidence[-1] and "two rounds" in row.untested[0]
 
 
@@ -232,7 +232,7 @@ def test_a_combination_of_which_one_part_alone_peaks_as_low_decides_nothing(tmp_
         techniques = [statements.Technique("a", [], []), statements.Technique("b", [], []),
                       statements.Technique("both", ["a", "b"], ["a.b"])]
         entry = {"id": "a.b", "text": "t", "figures": {"memory_saved_percent": 50}}
-        row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
+        row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}).row(entry)
         assert row.verdict == verdict and ("`a` alone peaks as low" in " ".join(row.untested)) == (verdict == "untested")
 
 
@@ -242,7 +242,7 @@ def test_models_of_too_few_layers_cannot_tell_amounts_of_recomputation_apart(tmp
         techniques = [statements.Technique("half", [], ["a.b"], {"activations.checkpoint": "ratio"}),
                       statements.Technique("full", [], [], {"activations.checkpoint": "full"})]
         entry = {"id": "a.b", "text": "t", "figures": {"memory_saved_percent": 50}}
-        row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
+        row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}).row(entry)
         assert row.verdict == verdict and ("`full` peaks at the same bytes" in " ".join(row.untested)) == (verdict == "untested")
 
 
@@ -302,7 +302,7 @@ def test_arithmetic_is_counted_and_its_time_stands_beside_it(tmp_path):
     claimed = [claim for entry in entries.values() for claim in statements.claims_of(entry, "A")]
     rows = [*twice(), *twice("x", milliseconds=2000, activations=0)]
     dry = {"none": run_of(100, 60, 3), "more": run_of(30, 10, 4)}
-    judge = judging.Judge(sweeps_of(tmp_path, rows), [statements.Technique("x", [], list(entries))], claimed, {},
+    judge = judging.Judge(sweeps_of(tmp_path, rows), [statements.Technique("x", [], list(entries))], claimed,
                           {name: dry for name in entries})
     for entry in entries.values():
         row = judge.row(entry)
@@ -316,7 +316,7 @@ def test_dry_runs_of_a_deeper_model_decide_memory_and_batches():
     runs = {"none": run_of(100, 60, 3), "more": run_of(40, 18, 4), "wider": run_of(70, 20, 16)}
     def judged(parameters: float) -> judging.Row:
         runs["none"] |= {"model": {"parameters": parameters}}
-        return judging.Judge([], [], statements.claims_of(entry, "A"), {}, {entry["id"]: runs}).row(entry)
+        return judging.Judge([], [], statements.claims_of(entry, "A"), {entry["id"]: runs}).row(entry)
     row = judged(5.7e8)
     assert row.decided == ("saves 70 % of activation memory, 7.0 × the batch (dry run of `moe-570m train.sequence=512 train.micro_batch=8`); "
                            "memory: right; batch: understated")
@@ -346,7 +346,7 @@ def test_the_time_of_state_in_a_file_is_that_of_all_of_it_together(tmp_path):
                   statements.Technique("nvme_state", ["nvme_weights", "nvme_optimizer"], [entry["id"]])]
     rows = [*twice(), *twice("nvme_weights", milliseconds=2000, activations=700)]
     for more, verdict in (([], "right in part"), (twice("nvme_state", milliseconds=6000, activations=200), "right")):
-        judge = judging.Judge(sweeps_of(tmp_path, rows + more), techniques, statements.claims_of(entry, "A"), {}, {entry["id"]: runs})
+        judge = judging.Judge(sweeps_of(tmp_path, rows + more), techniques, statements.claims_of(entry, "A"), {entry["id"]: runs})
         row = judge.row(entry)
         assert row.verdict == verdict and ("500 % more time" in row.decided) == (verdict == "right"), row
 
@@ -392,7 +392,7 @@ def test_a_saving_of_the_peak_needs_activations_that_are_as_much_of_it(tmp_path,
     rows = [made.record(activations=activations, rest=rest), made.record("x", activations=0, rest=rest)]
     entry = {"id": "a.b", "text": "t", "figures": {"memory_saved_percent": 50}}
     techniques = [statements.Technique("x", [], ["a.b"], settings)]
-    row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}, {}).row(entry)
+    row = judging.Judge(sweeps_of(tmp_path, rows), techniques, statements.claims_of(entry, "A"), {}).row(entry)
     assert (row.verdict != "untested") == counted
     assert ("activations are 17 % of the baseline's peak" in row.evidence[-1]) == (not counted)
 
@@ -401,7 +401,7 @@ def test_what_was_measured_of_a_claim_without_figures_is_there_to_read(tmp_path)
     entry = {"id": "ava.oom_at_times", "text": "t"}
     techniques = [statements.Technique("empty_cache", [], [entry["id"]])]
     rows = [*twice(), *twice("empty_cache", milliseconds=500, activations=200)]
-    row = judging.Judge(sweeps_of(tmp_path, rows), techniques, [], {}, {}).row(entry)
+    row = judging.Judge(sweeps_of(tmp_path, rows), techniques, [], {}).row(entry)
     assert row.verdict == "untested" and row.evidence == [
         "`empty_cache` on moe-micro: saves 75 % of activation memory, 0 % of state, 50 % of the whole peak; added step time -50 %"]
 

@@ -17,7 +17,7 @@ CARD = {"name": "RTX 3090", "compute_capability": "8.6"}
 
 
 def row_of(claim: str, runs: dict) -> judging.Row:
-    return judging.Judge([], [], [], {}, {claim: runs}).row(ALL[claim])
+    return judging.Judge([], [], [], {claim: runs}).row(ALL[claim])
 
 
 def taking(gigabytes: float, limit: float = 24, **more) -> dict:

@@ -29,11 +29,20 @@ def judged(tmp_path: pathlib.Path, claim: str, rows: list[dict], *names: str) ->
     path = made.write(tmp_path / "records.jsonl", rows)
     sweeps = figures.sweeps(records.read_records([path])[0])
     techniques = [statements.Technique(name, [], [claim]) for name in names]
-    return judging.Judge(sweeps, techniques, [], page.summaries_of([path]), {}).row(ALL[claim])
+    return judging.Judge(sweeps, techniques, [], {}).row(ALL[claim])
 
 
 def test_cases_are_of_claims_that_exist():
     assert set(case_judges.CASES) <= set(ALL) and all(case_judges.judge_of(claim) for claim in case_judges.CASES)
+
+
+@pytest.mark.parametrize("state, verdict, decided", [
+    (4, "right", "8.00 bytes a parameter with a 4-byte master (`adam8bit`)"), (6, "overstated", "10.00 bytes a parameter with"),
+    (2, "understated", "6.00 bytes a parameter with"), (None, "untested", "")])
+def test_an_optimizers_bytes_a_parameter_are_its_states_and_a_master(tmp_path, state, verdict, decided):
+    held = {"model": {"parameters": 1000}, "state_bytes": state and {"parameters": 4000, "gradients": 4000, "optimizer": 1000 * state}}
+    row = judged(tmp_path, "vibee.adam8bit_bytes", [*twice(), *twice("adam8bit", summary=held)], "adam8bit")
+    assert row.verdict == verdict and row.decided.startswith(decided)
 
 
 @pytest.mark.parametrize("milliseconds, activations, verdict", [
@@ -128,7 +137,7 @@ def test_what_is_free_comes_first_and_then_what_saves_most_for_its_time(tmp_path
     row = judged(tmp_path, "ava.priority", ladder(*steps))
     assert row.verdict == "right in part" and "zero_1 in its place: no ladder has it in two rounds" in row.untested
     sweeps = figures.sweeps(records.read_records([tmp_path / "records.jsonl"])[0])
-    _, parts = case_judges.in_order(case_judges.Seen({}, sweeps, [], {}))
+    _, parts = case_judges.in_order(case_judges.Seen({}, sweeps, []))
     assert [name.removesuffix(" in its place") for name, part in parts.items() if part.outcome == "overstated"] == wrong
 
 

@@ -48,7 +48,7 @@ BY_STAGE = [{"zero": 0, "optimizer": 80, **STAGE}, *({"zero": zero, "optimizer":
 def ava_zero_1(folder: pathlib.Path, rows: list[dict]) -> judging.Row:
     runs = {name: {"ranks": {"count": 2, "by_stage": BY_STAGE}} for name in dry_runs.DRY_CLAIMS["ava.zero_1"].runs}
     techniques = [statements.Technique("zero_1", [], ["ava.zero_1"])]
-    return judging.Judge(sweeps_of(folder, rows), techniques, [], {}, {"ava.zero_1": runs}).row(CLAIMS["ava.zero_1"])
+    return judging.Judge(sweeps_of(folder, rows), techniques, [], {"ava.zero_1": runs}).row(CLAIMS["ava.zero_1"])
 
 
 def test_what_zero_saves_is_of_a_dry_run_and_its_speed_beside_undivided_ranks(tmp_path):
@@ -73,7 +73,7 @@ def test_each_kind_of_state_on_a_rank_is_held_against_the_claim(kind, verdict, e
     entry = {name: value for name, value in CLAIMS["vibee.zero_1"].items() if name != "arithmetic"}
     state = {"parameters": 2, "gradients": 2, "optimizer": 0.5} | ({kind: 0.5} if kind else {})
     runs = {"rank": {"state_bytes": state, "model": {"parameters": 1}}}
-    row = judging.Judge([], [], [], {}, {entry["id"]: runs}).row(entry)
+    row = judging.Judge([], [], [], {entry["id"]: runs}).row(entry)
     assert row.verdict == verdict and row.decided.endswith(ending)
     assert row.decided.startswith("parameters 14 GB, gradients ")
 
@@ -93,7 +93,7 @@ def test_whether_the_fullest_of_several_ranks_fits_its_card(claim, peaks, verdic
     entry = {name: value for name, value in CLAIMS[claim].items() if name != "arithmetic"}
     card = {"gpu": {"name": "a card", "compute_capability": "9.0"}, "host_bytes": 0}
     runs = {name: {"on_card_bytes": 1e9 * peak, **card} for name, peak in zip(dry_runs.DRY_CLAIMS[claim].runs, peaks)}
-    row = judging.Judge([], [], [], {}, {claim: runs}).row(entry)
+    row = judging.Judge([], [], [], {claim: runs}).row(entry)
     assert row.verdict == verdict and f"fp32 masters and moments ({peaks[0]} GB)" in row.decided
     assert "; a card has 80 GB (dry run: " in row.evidence[1]
 
@@ -102,7 +102,7 @@ def test_whether_the_fullest_of_several_ranks_fits_its_card(claim, peaks, verdic
 def test_ranks_that_share_a_model_hold_their_part_of_its_state(share, verdict):
     runs = {name: {"state_bytes": {"parameters": 100 * (1 if name == "one rank" else share)}}
             for name in dry_runs.DRY_CLAIMS["nemo.model_parallelism"].runs}
-    row = judging.Judge([], [], [], {}, {"nemo.model_parallelism": runs}).row(CLAIMS["nemo.model_parallelism"])
+    row = judging.Judge([], [], [], {"nemo.model_parallelism": runs}).row(CLAIMS["nemo.model_parallelism"])
     assert row.verdict == verdict and f"4 stages hold {100 * share:.0f} % of the state each" in row.decided
 
 
@@ -111,7 +111,7 @@ def test_ranks_that_share_a_model_hold_their_part_of_its_state(share, verdict):
 def test_a_preset_of_ranks_fits_holds_a_share_and_sends(changed, verdict):
     alone = {"peak_bytes": 16e9, "sent_bytes": 0, "memory_limit_bytes": 12e9, "fits": False}
     runs = {"ranks": {**alone, "peak_bytes": 4e9, "sent_bytes": 2e9, "fits": True} | changed, "one rank": alone}
-    nemo, verl = (judging.Judge([], [], [], {}, {claim: runs}).row(CLAIMS[claim])
+    nemo, verl = (judging.Judge([], [], [], {claim: runs}).row(CLAIMS[claim])
                   for claim in ("nemo.preset_large_model", "verl.profile_multi_device"))
     assert (nemo.verdict, nemo.untested) == (verdict, [])
     assert verl.verdict == ("right in part" if verdict == "right" else verdict)
@@ -131,7 +131,7 @@ def test_presets_of_ranks_are_dry_run_beside_one_rank():
 def test_weights_that_are_kept_are_gathered_once():
     for kept, verdict in ((100, "right"), (150, "overstated")):
         runs = {"ZeRO-2": {"sent_bytes": 100}, "resharded": {"sent_bytes": 150}, "kept": {"sent_bytes": kept}}
-        row = judging.Judge([], [], [], {}, {"verl.reshard_after_forward": runs}).row(CLAIMS["verl.reshard_after_forward"])
+        row = judging.Judge([], [], [], {"verl.reshard_after_forward": runs}).row(CLAIMS["verl.reshard_after_forward"])
         assert row.verdict == verdict, row
 
 

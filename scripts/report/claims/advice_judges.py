@@ -1,12 +1,10 @@
 """What dry runs say of advice, of settings and of orders, whose claims name no figure of an effect: functions that dry_runs.yaml
 names as `judge`, as those of dry_judges.py are."""
 import itertools
-import pathlib
 
-from .dry_judges import Judged, gb, share
+from .dry_judges import ROOT, Judged, gb, share
 from .outcomes import Part, of_whether
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 LEAST = 1  # percent of the memory before: a step that saves less does nothing for a run out of memory
 
 

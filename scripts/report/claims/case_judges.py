@@ -3,6 +3,7 @@ seen of the claim's techniques, and what else stands beside `judge` in that file
 import dataclasses
 import functools
 import itertools
+import math
 import pathlib
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from ..format import percent
 from ..records import Record
 from .dry_judges import Judged, gb, share
 from .findings import measured_saving, step_time
-from .outcomes import OVERSTATED, RIGHT, Outcome, Part, of_interval, of_whether
+from .outcomes import OVERSTATED, RIGHT, Outcome, Part, of_whether, part_of
 from .stated import MEMORY_OF
 
 CASES = yaml.safe_load((pathlib.Path(__file__).parent / "cases.yaml").read_text())
@@ -28,22 +29,11 @@ def judge_of(claim: str) -> Callable[["Seen"], Judged] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The claim's figures; the sweeps; their cases that add a technique of the claim to a baseline; and of each run what its summary holds,
-    by run_key()."""
+    """The claim's figures; the sweeps; and their cases that add a technique of the claim to a baseline."""
 
     figures: dict
     sweeps: list[figures.Sweep]
     cases: list[tuple[figures.Sweep, figures.Case]]
-    summaries: dict[tuple, dict]
-
-    def of(self, run: Record, name: str):
-        """A figure of the run's summary; None where the record has none."""
-        return self.summaries.get(run_key(run.command, run.started), {}).get(name)
-
-
-def run_key(command: str, started: str) -> tuple:
-    """What tells the runs of records apart."""
-    return command, started
 
 
 def ranged(values: list[figures.Interval]) -> str:
@@ -90,10 +80,10 @@ def even_batches(seen: Seen) -> Judged:
     parts, found, (least, most) = {}, [], seen.figures["tokens_per_device"]
     for sweep, case in seen.cases:
         (run, *_) = case.runs
-        tokens, fill = np.diff(run.steps[:, 1], prepend=0), seen.of(run, "fill_rate")
+        tokens = np.diff(run.steps[:, 1], prepend=0)
         sizes = f"{tokens.min():,.0f}" + (f" to {tokens.max():,.0f}" if len(set(tokens)) > 1 else "")
-        found.append(f"steps of {sizes} tokens, {share(100 * fill)} of the places filled")
-        parts[at(sweep, case)] = Part(of_whether(len(set(tokens)) == 1 and fill >= 0.9), found[-1])
+        found.append(f"steps of {sizes} tokens, {share(100 * run.fill_rate)} of the places filled")
+        parts[at(sweep, case)] = Part(of_whether(len(set(tokens)) == 1 and run.fill_rate >= 0.9), found[-1])
     if parts and not any(least <= case.any.resolved["train"]["tokens_per_device"] <= most for _, case in seen.cases):
         parts["its size"] = Part(None, f"no case packs {least:,} to {most:,} tokens")
     return "; ".join(found), parts
@@ -119,13 +109,12 @@ def batches_held(seen: Seen) -> Judged:
     parts, found, time = {}, [], Part(None, "no case starts from so many batches read ahead")
     for sweep, case in seen.cases:
         run, base = case.pairs[0]
-        held, before = (seen.of(one, "host_bytes") for one in (run, base))
-        found.append(f"{batches(run)} batches held {held:,} bytes, {batches(base)} held {before:,}")
-        parts[f"host memory by {at(sweep, case)}"] = Part(of_whether(held * batches(base) == before * batches(run)), f"{held:,} bytes")
+        held, before = run.host_bytes, base.host_bytes
+        found.append(f"{batches(run)} batches held {held:,.0f} bytes, {batches(base)} held {before:,.0f}")
+        parts[f"host memory by {at(sweep, case)}"] = Part(of_whether(held * batches(base) == before * batches(run)), f"{held:,.0f} bytes")
         if batches(base) == seen.figures["workers"] * seen.figures["prefetch"][0] + 1 and not case.one_round:
             claimed, longer = seen.figures["slowdown_percent"], step_time(case)
-            outcome = of_interval(claimed, claimed, longer, False)
-            time = Part(outcome, f"{percent(longer)} more time" + ("" if outcome else ", too wide an interval"))
+            time = part_of(claimed, longer, False, f"{percent(longer)} more time")
             found.append(time.found)
     return "; ".join(found), parts | ({"time": time} if parts else {})
 
@@ -139,11 +128,10 @@ def smaller_process(seen: Seen) -> Judged:
     """Whether the process is smaller at its largest under another allocator."""
     parts, found = {}, []
     for sweep, case in seen.cases:
-        sizes = [(seen.of(run, "resident_bytes"), seen.of(base, "resident_bytes")) for run, base in case.pairs]
-        if not all(run and base for run, base in sizes):
+        saved = figures.range_over([100 * (1 - run.resident / base.resident) for run, base in case.pairs])
+        if math.isnan(saved.value):
             parts[at(sweep, case)] = Part(None, "the record holds no size of the process")
             continue
-        saved = figures.range_over([100 * (1 - run / base) for run, base in sizes])
         found.append(f"`{case.name}` saves {percent(saved)} of the process")
         parts[at(sweep, case)] = Part(beyond(saved), f"saves {percent(saved)}")
     return "; ".join(found), parts

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from .findings import STATE
 from .outcomes import OVERSTATED, RIGHT, Part, of_need, of_percent, of_size, of_whether
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 # What the planner reckons with, by datasheet.
-DEVICES = json.loads((pathlib.Path(__file__).resolve().parents[3] / "train/predict/devices.json").read_text())["devices"].values()
+DEVICES = json.loads((ROOT / "train/predict/devices.json").read_text())["devices"].values()
 
 GB, MB = 1e9, 1e6
 # What was found, in words, and each part of the claim. The part "" is the whole.

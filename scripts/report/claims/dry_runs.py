@@ -12,12 +12,12 @@ from ..figures import Interval
 from ..records import ReportError
 from ..working import each
 from . import advice_judges, dry_judges, findings
+from .dry_judges import ROOT
 from .findings import Finding
 from .stated import ARITHMETIC, BATCH, MEMORY_OF, SAVED, Claim, Technique
 from .verdicts import Measurement, brief
 
 SCHEMA = 1
-ROOT = pathlib.Path(__file__).resolve().parents[3]  # files in the words of dry runs are relative to it
 JUDGES = vars(dry_judges) | vars(advice_judges)
 WIDER = 4  # times the batch of the run `more`
 
@@ -90,7 +90,7 @@ def shared_words(claim: str) -> str:
 
 def estimate(program: pathlib.Path, words: list[str]) -> dict:
     command = [str(program.resolve()), "estimate", "--json", *words]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)  # files in the words are relative to it
     if run.returncode not in (0, 3):
         raise ReportError(f"{' '.join(command)}: {run.stderr.strip()}")
     full = json.loads(run.stdout)

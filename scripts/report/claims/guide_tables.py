@@ -6,8 +6,8 @@ from ..document import Heading, Items, Table, Text
 from . import dry_runs, page
 from .judge import REASONS, Row
 from .outcomes import UNTESTED
-from .stated import Technique, shown, value_text
 from .places import TABLES
+from .stated import Technique, shown, value_text
 
 NONE = "not measured"
 # What a figure says there is more of, and what below 0.

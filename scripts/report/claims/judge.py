@@ -1,6 +1,7 @@
 """The verdict on a claim: by dry runs and cases that it names, by the bytes of an optimizer's state, by crossovers or by sweeps. What
 is wrong with the claim's own sums stands beside it and decides nothing."""
 import dataclasses
+import math
 import pathlib
 
 import yaml
@@ -46,10 +47,9 @@ def claimed_text(entry: dict, settings: bool = False) -> str:
                      if settings or is_figure(name))
 
 
-def bytes_per_parameter(case: figures.Case, summaries: dict) -> float | None:
-    """Bytes of optimizer state and a 4-byte master (fp32 weights are their own) a parameter."""
-    summary = summaries.get(case_judges.run_key(case.any.command, case.any.started))
-    return None if summary is None else summary["optimizer"] / summary["count"] + 4
+def bytes_per_parameter(case: figures.Case) -> float:
+    """Bytes of optimizer state and a 4-byte master (fp32 weights are their own) a parameter; NaN where no record says."""
+    return case.any.optimizer_state / case.any.parameters + 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +78,8 @@ def beside_flash(sweeps: list[figures.Sweep], name: str) -> list[Point]:
 
 
 class Judge:
-    def __init__(self, sweeps: list[figures.Sweep], techniques: list[Technique], claimed: list[Claim],
-                 summaries: dict, dry: dict):
-        self.sweeps, self.summaries, self.dry = sweeps, summaries, dry
+    def __init__(self, sweeps: list[figures.Sweep], techniques: list[Technique], claimed: list[Claim], dry: dict):
+        self.sweeps, self.dry = sweeps, dry
         self.techniques, self.claimed = techniques, claimed
         self.findings = [(sweep, finding) for sweep in sweeps
                          for finding in findings.findings_of(claimed, techniques, sweep)]
@@ -137,7 +136,7 @@ class Judge:
     def by_cases(self, entry: dict) -> case_judges.Judged | None:
         """None where nothing was measured of it."""
         judge = case_judges.judge_of(entry["id"])
-        found = judge(case_judges.Seen(entry.get("figures", {}), self.sweeps, self.cases_of(entry), self.summaries)) if judge else ("", {})
+        found = judge(case_judges.Seen(entry.get("figures", {}), self.sweeps, self.cases_of(entry))) if judge else ("", {})
         return found if found[1] else None
 
     def cases_of(self, entry: dict) -> list[tuple[figures.Sweep, figures.Case]]:
@@ -168,8 +167,8 @@ class Judge:
             names = {"baseline"}
         held: dict[str, dict[str, list[str]]] = {}  # titles of sweeps by bytes and case
         for sweep, case in ((sweep, case) for sweep in self.sweeps for case in sweep.cases if case.name in names):
-            bytes_ = bytes_per_parameter(case, self.summaries)
-            if bytes_ is not None:
+            bytes_ = bytes_per_parameter(case)
+            if not math.isnan(bytes_):
                 held.setdefault(f"{bytes_:.2f}", {}).setdefault(case.name, []).append(sweep.title)
         if not held:
             return None

@@ -32,6 +32,12 @@ def of_interval(low: float, high: float, measured: Interval, more_is_better: boo
     return UNDERSTATED if (measured.low > claimed[1]) == more_is_better else OVERSTATED
 
 
+def part_of(claimed: float, measured: Interval, more_is_better: bool, found: str) -> Part:
+    """Of a measured interval against one claimed percentage."""
+    outcome = of_interval(claimed, claimed, measured, more_is_better)
+    return Part(outcome, found if outcome else f"{found}, too wide an interval")
+
+
 def of_percent(value: float, low: float, high: float | None = None, more_is_better: bool = True) -> Outcome:
     return of_interval(low, low if high is None else high, Interval(value, value, value), more_is_better)
 

@@ -9,7 +9,6 @@ from ..document import Fold, Heading, Items, Table, Text
 from ..records import ReportError, files_of, read_records
 from ..rendering import to_markdown
 from . import dry_runs, places
-from .case_judges import run_key
 from .judge import Judge, Row
 from .outcomes import UNTESTED, VERDICTS
 from .stated import Guides, Technique, read_guides, read_techniques
@@ -118,28 +117,11 @@ class Judged:
                             Text(f"Measured: {'; '.join(self.sources)}.")])
 
 
-def summaries_of(paths: list[pathlib.Path]) -> dict:
-    """{run_key(): what the summary of the run in the records holds beside what a Record does}."""
-    summaries = {}
-    for path in paths:
-        for line in path.read_text(errors="replace").splitlines():
-            try:
-                fields = json.loads(line)
-                summary = fields["summary"]
-                summaries[run_key(fields["command"], fields["started"])] = {
-                    **summary["state_bytes"], "count": summary["model"]["parameters"], "host_bytes": summary.get("host_bytes"),
-                    "fill_rate": summary.get("fill_rate"), "resident_bytes": fields.get("resident_bytes")}
-            except (ValueError, KeyError, TypeError):
-                continue
-    return summaries
-
-
 @dataclasses.dataclass(frozen=True)
 class Inputs:
     """What is judged by, all of it sound."""
 
     sweeps: list[figures.Sweep]
-    summaries: dict
     techniques: list[Technique]
     guides: Guides
     settings: set[str]  # those that runs resolved, empty where no record says
@@ -159,7 +141,7 @@ def read_inputs(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pat
     records, _ = read_records(paths)
     rows, guides = read_techniques(techniques), read_guides(claims_file)
     settings = set().union(*(figures.flat(record.resolved) for record in records))
-    return Inputs(figures.sweeps(records), summaries_of(paths), rows, guides, settings)
+    return Inputs(figures.sweeps(records), rows, guides, settings)
 
 
 def sources_of(sweeps: list[figures.Sweep]) -> list[str]:
@@ -172,7 +154,7 @@ def sources_of(sweeps: list[figures.Sweep]) -> list[str]:
 
 
 def judge(inputs: Inputs, dry: dict) -> Judged:
-    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, inputs.summaries, dry)
+    judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, dry)
     rows = [judge.row(entry) for entry in inputs.guides.entries]
     return Judged(rows, inputs.techniques, inputs.guides.titles, sources_of(inputs.sweeps))
 

@@ -30,8 +30,4 @@ def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, di
     if not speeds:
         return "", {"its speed": outcomes.Part(None)}
     text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{percent(one)} {place}" for place, one in speeds.items())
-    parts = {}
-    for place, one in speeds.items():
-        outcome = outcomes.of_interval(claimed, claimed, one, True)
-        parts[f"its speed {place}"] = outcomes.Part(outcome, f"{percent(one)} tokens/s" + ("" if outcome else ", too wide an interval"))
-    return text, parts
+    return text, {f"its speed {place}": outcomes.part_of(claimed, one, True, f"{percent(one)} tokens/s") for place, one in speeds.items()}
