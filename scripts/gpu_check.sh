@@ -263,8 +263,11 @@ presets() {
   return "$failed"
 }
 
+# On a GPU in a model that keeps one busy, and again and again in the same file, until all is there.
 sweep() {
-  "$build/bin/bench_tradeoff" --quick --out "$out/tradeoff.jsonl" "data.path=$data" "run.device=$device"
+  local plan=(--plan scripts/gpu_sweep.yaml --extra-rounds 0)
+  [[ $device == cuda ]] || plan=(--quick)
+  "$build/bin/bench_tradeoff" "${plan[@]}" --out "$out/tradeoff.jsonl" "data.path=$data" "run.device=$device"
 }
 
 declare -A outcome=()

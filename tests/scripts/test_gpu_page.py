@@ -73,3 +73,23 @@ def test_a_gpu_without_a_datasheet_has_no_predicted_times(tmp_path, name):
 def test_a_folder_without_records_is_a_mistake(tmp_path):
     done = subprocess.run([sys.executable, ROOT / "scripts/gpu_page.py", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "no machine.json" in done.stderr
+
+
+def record(case, round, ms, peak, against="baseline"):
+    steps = [[step + 1, 8192 * (step + 1), 5.0, 900.0 if step == 0 else ms] for step in range(8)]
+    summary = {"peak_bytes": peak * MIB, "estimated_peak_bytes": 1000 * MIB, "settings": {"train": {"sequence": 1024}}}
+    return {"schema": 1, "case": case, "techniques": [], "against": None if case == against else against, "family": "single",
+            "sweep": "in bf16", "model": "moe-740m", "round": round, "settings": {}, "settings_hash": "", "command": "", "commit": "",
+            "dirty": False, "machine": {}, "started": "", "status": "ok", "message": "", "summary": summary, "steps": steps,
+            "memory": None}  # fmt: skip
+
+
+def test_a_technique_is_held_against_the_baseline_of_its_round(tmp_path):
+    rows = [record("baseline", 1, 100, 1010), record("lion", 1, 50, 505), record("baseline", 2, 300, 1010), record("lion", 2, 75, 505),
+            record("muon", 3, 100, 2020), {**record("sgd", 3, 100, 1), "status": "error", "summary": None}]  # fmt: skip
+    (tmp_path / "tradeoff.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write(tmp_path, [("sweep", "ok")])
+    assert "### in bf16: moe-740m, 1,024 tokens a row" in page and "sgd" not in page
+    assert "| baseline | 54,613 | – | 1010.00 MiB | – | +1.0% | 2 |" in page
+    assert "| lion | 136,533 | 3.00 x | 505.00 MiB | -50.0% | -49.5% | 2 |" in page
+    assert "| muon | 81,920 | – | 1.97 GiB | +100.0% | +102.0% | 1 |" in page
