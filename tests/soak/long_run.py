@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 
-ROUNDS = 10  # in which the long training's last steps and a fresh one take turns
+ROUNDS = 60  # short ones, in which the long training's last steps and a fresh one take turns: what else the machine does meets both
 MARGIN = 1000  # steps that may pass while a process is looked at, over all turns
 SETTINGS = {"train.micro_batch": 2, "train.sequence": 32, "model.vocab": 256, "checkpoint.every": 500, "checkpoint.keep": 2,
             "eval.batches": 2, "eval.every": 500, "run.log_every": 100, "run.threads": 1}
