@@ -118,10 +118,14 @@ def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
 
 
 def memory_blocks(sweep: Sweep, prefix: str) -> list:
+    """None where no kinds were counted, as on a GPU."""
+    singles = sweep_parts.of_families(sweep, "single")
+    if not run_curves.with_memory(singles):
+        return []
     caption = "What was held at the moment each phase of the last step peaked, by what it was held for."
     return [Heading(3, "Where the memory goes"), Fold("Memory by kind, a panel a case", [
             Picture(f"{prefix}memory", "Memory by kind in each phase of a step, one panel a case", caption,
-                    functools.partial(run_curves.memory, sweep_parts.of_families(sweep, "single")))])]
+                    functools.partial(run_curves.memory, singles))])]
 
 
 def loss_blocks(sweep: Sweep, prefix: str) -> list:

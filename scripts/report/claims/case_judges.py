@@ -60,9 +60,10 @@ def together(name: str, of_cases: dict[str, Part], text: str) -> dict[str, Part]
 def lowers(seen: Seen, of: str = "", for_time: bool = False) -> Judged:
     """Whether the technique saves memory in every case, of this kind or of the whole peak. for_time: and takes longer, beyond the interval,
     in every case of several rounds."""
-    if not seen.cases:
+    savings = {at(*one): measured_saving(one[1], MEMORY_OF[of] if of else ()) for one in seen.cases}
+    saved = {case: saving for case, saving in savings.items() if saving is not None}  # None: its kinds are not known, as on a GPU
+    if not saved:
         return "", {}
-    saved = {at(*one): measured_saving(one[1], MEMORY_OF[of] if of else ()) for one in seen.cases}
     memory = f"saves {ranged(list(saved.values()))} of {of or 'the peak'}"
     parts = together("memory", {case: Part(beyond(one), f"saves {percent(one)}") for case, one in saved.items()}, memory)
     if not for_time:

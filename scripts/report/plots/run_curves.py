@@ -43,11 +43,9 @@ def with_memory(sweep: Sweep) -> list[Case]:
 def memory(sweep: Sweep, theme: Theme) -> plt.Figure:
     cases = with_memory(sweep)
     columns = 3 if theme.is_wide and len(cases) > 8 else 2
-    rows = max(1, math.ceil(len(cases) / columns))
+    rows = math.ceil(len(cases) / columns)
     figure, grid = plt.subplots(rows, columns, figsize=(theme.width, 1.15 * rows + 1.1), layout="constrained",
                                 sharex=True, sharey=True, squeeze=False)
-    if not cases:
-        return blank(figure, *grid.flat)
     unit, name = unit_of(max(case.peak.high for case in cases))
     kinds = kinds_held(cases)
     grid.flat[0].set_xlim(0, 1.03 * max(case.peak.high for case in cases) / unit)
