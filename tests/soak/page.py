@@ -1,5 +1,6 @@
 """reliability.md: what soaks have tried and found, summed over their records."""
 import re
+import statistics
 
 import store
 
@@ -154,11 +155,14 @@ def long_text(records: list[dict]) -> str:
         begin, end = found["at_a_tenth"], found["at_nine_tenths"]
         changes = [f"{mib(begin['resident_bytes'])} → {mib(end['resident_bytes'])}",
                    *(f"{begin[key]} → {end[key]}" for key in ("handles", "allocated_bytes"))]
-        rows.append([found["steps"], *changes, f"{found['cost_ratio']:.3f}", "; ".join(record["failures"]) or "nothing"])
+        low, _, high = statistics.quantiles(found["cost_ratios"], n=4, method="inclusive")
+        turns = f"{found['cost_ratio']:.3f}; half of {len(found['cost_ratios'])} between {low:.2f} and {high:.2f}"
+        rows.append([found["steps"], *changes, turns, "; ".join(record["failures"]) or "nothing"])
     return f"""## Long training
 
 moe-pico, from a tenth to nine tenths of its steps, of which {GOALS["long"]:,} are the goal; then the CPU time of its steps over
-those of a fresh training, taken in turns (the median of ten).
+those of a fresh training, taken in turns: their median, and between what half of them lie. Ten turns of many steps, as at
+first, are too few on a machine whose speed changes from turn to turn.
 
 {table(["steps", "resident memory", "file handles", "allocated bytes", "late over fresh", "wrong"], rows)}
 """
