@@ -29,10 +29,11 @@ RULE = (
     "right in some cases alone, or untested; **off both ways** if none is right, one is overstated and another "
     "understated; **untested** if nothing decides it. A verdict is of the models and the machine measured here. Whether the "
     "claim's own sums add up is another matter and stands in a column of its own.",
-    "A case counts only where the technique can show its effect. These cases are left out: sizes that the claim does not name; models "
-    "with too few layers to tell different amounts of recomputation apart; combinations whose peak one of their parts reaches alone; and, "
-    "where a claim says that treating activations saves a share of the whole peak, models in which activations are less than that share. "
-    "Instead, dry runs of a deeper model decide. Their peaks are exact. Claims of bytes or arithmetic alone are held against dry "
+    "A case counts only if the technique can show its effect in it. Four kinds of cases do not count. First, sizes that the claim does "
+    "not name. Second, models with too few layers to tell different amounts of recomputation apart. Third, combinations whose peak one of "
+    "their parts reaches alone. Fourth, where a claim says that treating activations saves a share of the whole peak: models whose "
+    "activations are less than that share. In their place dry runs of a deeper model decide; their peaks are exact. Claims of bytes or "
+    "arithmetic alone are held against dry "
     "runs of their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the "
     "whole peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves "
     "is of the state that it divides; its speed is held against ranks that divide nothing, over the same link.",
