@@ -263,7 +263,7 @@ presets() {
   return "$failed"
 }
 
-# On a GPU in a model that keeps one busy, and again and again in the same file, until all is there.
+# On a GPU in a model that keeps one busy; what a call leaves unmeasured, the next goes on with.
 sweep() {
   local plan=(--plan scripts/gpu_sweep.yaml --extra-rounds 0)
   [[ $device == cuda ]] || plan=(--quick)

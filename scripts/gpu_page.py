@@ -11,12 +11,10 @@ import dataclasses
 import json
 import pathlib
 import re
-import statistics
 import sys
 
 import gpu_goals
-import numpy as np
-from report import records
+from report import figures, records
 from report.byte_units import human_bytes
 
 DEVICES = pathlib.Path(__file__).resolve().parents[1] / "train/predict/devices.json"
@@ -144,44 +142,12 @@ def run_row(run: Run) -> list[str]:
             human_bytes(run.predicted_bytes), human_bytes(run.measured_bytes), f"{run.memory_off:+.1%}"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A case of the sweep: its finished runs, and of each that has one the finished baseline of its round."""
-
-    runs: list[records.Record]
-    baselines: list[records.Record]
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second."""
-        return statistics.median(float(np.median(run.rates)) for run in self.runs)
-
-    @property
-    def speed(self) -> float | None:
-        """Its steps' rate beside the baseline's, the median of the rounds."""
-        pairs = zip(self.runs, self.baselines, strict=False)
-        return statistics.median(float(np.median(base.timed_ms) / np.median(run.timed_ms)) for run, base in pairs) if self.baselines else None
-
-
-def cases_of(found: list[records.Record]) -> list[Case]:
-    """In the order in which they ran first."""
-    ran: dict[str, list[records.Record]] = {}
-    for record in found:
-        ran.setdefault(record.case, []).append(record)
-    by_round = {(record.case, record.round): record for record in found}
-
-    def base_of(record: records.Record) -> records.Record | None:
-        return None if record.is_baseline else by_round.get((record.against, record.round))
-    return [Case(paired := sorted(runs, key=lambda run: base_of(run) is None), [base for run in paired if (base := base_of(run))])
-            for runs in ran.values()]
-
-
-def case_row(case: Case, least: float) -> list[str]:
-    last = case.runs[-1]
-    beside = "–" if last.is_baseline or not least else f"{last.peak / least - 1:+.1%}"
-    off = f"{last.peak / last.predicted_peak - 1:+.1%}" if last.predicted_peak else "–"
-    speed = f"{case.speed:.2f} x" if case.speed else "–"
-    return [last.case, f"{case.rate:,.0f}", speed, human_bytes(last.peak), beside, off, str(len(case.runs))]
+def case_row(case: figures.Case, baseline: figures.Case | None) -> list[str]:
+    held = case.peak.value
+    speed = f"{case.speed_ratio.value:.2f} x" if case.speed_ratio else "–"
+    beside = f"{held / baseline.peak.value - 1:+.1%}" if baseline and baseline.peak else "–"
+    off = f"{held / case.predicted.value - 1:+.1%}" if case.predicted.value else "–"
+    return [case.name, f"{case.speed.value:,.0f}", speed, human_bytes(held), beside, off, str(len(case.runs))]
 
 
 def sweep_tables(folder: pathlib.Path) -> list[str]:
@@ -189,17 +155,14 @@ def sweep_tables(folder: pathlib.Path) -> list[str]:
     path = folder / "tradeoff.jsonl"
     if not path.is_file():
         return []
-    found = [record for record in records.read_file(path)[0] if record.status == "ok"]
     lines = ["", "## What techniques cost", "",
              "Speed beside the baseline of the same round, the median of the rounds; peaks as the allocator counts them, beside the "
              "baseline's, and how far they are from what the run predicted of itself before it began."]  # fmt: skip
-    for part in dict.fromkeys(record.sweep for record in found):
-        of_part = [record for record in found if record.sweep == part]
-        baseline = next((record for record in of_part if record.is_baseline), None)
-        settings = baseline or of_part[0]
-        lines += ["", f"### {part}: {settings.model}, {settings.sequence:,.0f} tokens a row", "",
-                  *table(["case", "tokens/s", "speed", "peak", "beside the baseline", "off the prediction", "rounds"],
-                         [case_row(case, baseline.peak if baseline else 0) for case in cases_of(of_part)])]  # fmt: skip
+    for sweep in figures.sweeps(records.read_file(path)[0]):
+        if cases := figures.measured(sweep):
+            lines += ["", f"### {sweep.part}: {sweep.model}, {cases[0].any.sequence:,.0f} tokens a row", "",
+                      *table(["case", "tokens/s", "speed", "peak", "beside the baseline", "off the prediction", "rounds"],
+                             [case_row(case, sweep.case(case.baseline)) for case in cases])]  # fmt: skip
     return lines
 
 

@@ -118,7 +118,7 @@ def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
 
 
 def memory_blocks(sweep: Sweep, prefix: str) -> list:
-    """None where no kinds were counted, as on a GPU."""
+    """Nothing if no run counted its memory by kind, as on a GPU."""
     singles = sweep_parts.of_families(sweep, "single")
     if not run_curves.with_memory(singles):
         return []

@@ -60,8 +60,8 @@ def together(name: str, of_cases: dict[str, Part], text: str) -> dict[str, Part]
 def lowers(seen: Seen, of: str = "", for_time: bool = False) -> Judged:
     """Whether the technique saves memory in every case, of this kind or of the whole peak. for_time: and takes longer, beyond the interval,
     in every case of several rounds."""
-    savings = {at(*one): measured_saving(one[1], MEMORY_OF[of] if of else ()) for one in seen.cases}
-    saved = {case: saving for case, saving in savings.items() if saving is not None}  # None: its kinds are not known, as on a GPU
+    kinds = MEMORY_OF[of] if of else ()
+    saved = {at(*one): saving for one in seen.cases if (saving := measured_saving(one[1], kinds))}  # none: as on a GPU, no kinds are known
     if not saved:
         return "", {}
     memory = f"saves {ranged(list(saved.values()))} of {of or 'the peak'}"
