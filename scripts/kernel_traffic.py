@@ -29,6 +29,7 @@ OVER = {
     "router_forward": "the balance loss reads the logits again, and its sums are doubles, which are large beside so few tokens",
     "rms_norm_forward": "the fp32 weights of a thread's eight elements are two words, and so two requests",
     "rms_norm_backward": "each block writes its part of the weight's gradient; here a part has four rows",
+    "fp8_codes_of_columns": "the factor is read twice: for its scales, and for its codes",
     "rope": "the fp32 angles of a thread's eight elements are two words, and so two requests",
     "cross_entropy_chunk": "the logits are read once for their sum and once for their gradient",
     "adafactor": "the gradient is read four times: for rows, columns, the size of the step, and the step",

@@ -4,87 +4,85 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <tuple>
 
+#include "kernels/dense/fp8_parts.h"
 #include "kernels/dense/product.h"
 #include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/gpu.h"
+#include "kernels/operator/op_handle.h"
 
 namespace moelab {
 namespace {
 
 using at::Tensor;
+using namespace fp8_detail;
 
 constexpr int64_t kGrain = 16384;  // elements a task
 
-struct Format {
-  float largest;
+struct Steps {
   float precision;  // distance of neighbours, relative to the power of two below them
   float smallest;   // distance of neighbours around 0
 };
 
-Format format_of(Fp8Format format) {
-  return format == Fp8Format::e4m3 ? Format{448, 0x1p-3f, 0x1p-9f} : Format{57344, 0x1p-2f, 0x1p-16f};
+Steps steps_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? Steps{0x1p-3f, 0x1p-9f} : Steps{0x1p-2f, 0x1p-16f};
 }
 
 // x to the nearest fp8 number; x is in the format's range.
-Vec rounded(const Vec& x, const Format& f) {
+Vec rounded(const Vec& x, const Steps& steps) {
   const Vec power = x & Vec(std::bit_cast<float>(0x7F800000u));
-  const Vec step = at::vec::maximum(power * Vec(f.precision), Vec(f.smallest));
+  const Vec step = at::vec::maximum(power * Vec(steps.precision), Vec(steps.smallest));
   const Vec shift = step * Vec(0x1.8p23f);          // the last place of x + shift is step: the sum rounds
   return ((x + shift) - shift) | (x & Vec(-0.0f));  // a negative number that rounds to 0 keeps its sign
-}
-
-// The smallest power of two that brings `most` into the format; NaN if `most` is not finite.
-float scale_of(float most, const Format& f) {
-  if (!std::isfinite(most)) return std::nanf("");
-  int exponent = 0;
-  const double fraction = std::frexp(double{most} / f.largest, &exponent);
-  return most == 0 ? 1 : std::ldexp(1.0f, fraction == 0.5 ? exponent - 1 : exponent);
 }
 
 // The larger of `most` and |x|; NaN if either is, since at::vec's maximum keeps it.
 Vec larger(const Vec& most, const Vec& x) { return at::vec::maximum(most, x.abs()); }
 
 template <class T>
-void round_row(const T* from, T* to, int64_t columns, const Format& f) {
+void round_row(const T* from, T* to, int64_t columns, Fp8Format format) {
   Vec most(0);
   for_each_vector(columns, [&](int64_t c, int64_t n) { most = larger(most, load_float(from + c, n)); });
   std::array<float, kLanes> lanes;
   store_float(lanes.data(), most);
   float all = 0;
   for (const float lane : lanes) all = std::isnan(all) || lane <= all ? all : lane;
-  const float scale = scale_of(all, f);
+  const float scale = fp8_scale(all, format);
+  const Steps steps = steps_of(format);
   for_each_vector(columns, [&](int64_t c, int64_t n) {
-    store_float(to + c, rounded(load_float(from + c, n) * Vec(1 / scale), f) * Vec(scale), n);
+    store_float(to + c, rounded(load_float(from + c, n) * Vec(1 / scale), steps) * Vec(scale), n);
   });
 }
 
 // Rounds `n` adjacent columns, a lane each.
 template <class T>
-void round_strip(const T* from, T* to, int64_t rows, int64_t columns, int64_t n, const Format& f) {
+void round_strip(const T* from, T* to, int64_t rows, int64_t columns, int64_t n, Fp8Format format) {
   Vec most(0);
   for (int64_t r = 0; r < rows; ++r) most = larger(most, load_float(from + r * columns, n));
   std::array<float, kLanes> lanes;
   store_float(lanes.data(), most);
-  for (float& lane : lanes) lane = scale_of(lane, f);
+  for (float& lane : lanes) lane = fp8_scale(lane, format);
   const Vec scale = load_float(lanes.data()), inverse = Vec(1) / scale;
+  const Steps steps = steps_of(format);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t i = r * columns;
-    store_float(to + i, rounded(load_float(from + i, n) * inverse, f) * scale, n);
+    store_float(to + i, rounded(load_float(from + i, n) * inverse, steps) * scale, n);
   }
 }
 
 template <class T>
-void round_all(const T* from, T* to, int64_t rows, int64_t columns, const Format& f, Fp8Scale scale) {
+void round_all(const T* from, T* to, int64_t rows, int64_t columns, Fp8Format format, Fp8Scale scale) {
   if (scale == Fp8Scale::by_row) {
     at::parallel_for(0, rows, kGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) round_row(from + r * columns, to + r * columns, columns, f);
+      for (int64_t r = begin; r < end; ++r) round_row(from + r * columns, to + r * columns, columns, format);
     });
     return;
   }
@@ -93,7 +91,7 @@ void round_all(const T* from, T* to, int64_t rows, int64_t columns, const Format
                    [&](int64_t begin, int64_t end) {
                      for (int64_t s = begin; s < end; ++s) {
                        const int64_t c = s * kLanes;
-                       round_strip(from + c, to + c, rows, columns, std::min(kLanes, columns - c), f);
+                       round_strip(from + c, to + c, rows, columns, std::min(kLanes, columns - c), format);
                      }
                    });
 }
@@ -117,13 +115,33 @@ class Fp8Linear : public Differentiable<Fp8Linear> {
   }
 };
 
-// The allocations of fp8_codes that are as large as x; not all operators that it calls have Meta kernels.
-Fp8Codes codes_on_meta(const Tensor& x, at::ScalarType type, Fp8Scale scale) {
-  const Tensor wide = x.to(at::kFloat), quotient = at::empty_like(wide);
-  const int64_t rows = x.size(0), columns = x.size(1);
-  const Tensor scales = scale == Fp8Scale::by_row ? at::empty({rows, 1}, wide.options())
-                                                  : at::empty({1, columns}, wide.options());
-  return {at::empty_like(x, x.options().dtype(type)), scales};
+std::tuple<Tensor, Tensor> codes_cpu(const Tensor& x, int64_t code) {
+  const auto format = static_cast<Fp8Format>(code);
+  const std::array<int64_t, 2> padding{0, fp8_padded(x.size(1)) - x.size(1)};
+  const Tensor wide = x.to(at::kFloat).contiguous(), scale = wide.abs().amax(1, true);
+  float* const scales = scale.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < x.size(0); ++r) scales[r] = fp8_scale(scales[r], format);
+  const Tensor bytes = wide.div(scale).to(type_of(format)).view(at::kByte);
+  return {at::constant_pad_nd(bytes, padding).view(type_of(format)), scale};
+}
+
+std::tuple<Tensor, Tensor> codes_meta(const Tensor& x, int64_t code) {
+  const CodesOutputs out(x, static_cast<Fp8Format>(code));
+  return {out.codes, out.scale};
+}
+
+// Each row of x, with zeros up to fp8_padded(columns).
+Fp8Codes padded_codes(const Tensor& x, Fp8Format format) {
+  const auto type = x.scalar_type();
+  TORCH_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf,
+              "fp8_codes: fp32, bf16 or fp16, not ", type);
+  TORCH_CHECK(x.dim() == 2 && (has_contiguous_rows(x) || has_contiguous_columns(x)),
+              "fp8_codes: a matrix with contiguous rows or columns, not ", x.sizes(), " with strides ",
+              x.strides());
+  static const auto op =
+      operator_handle<std::tuple<Tensor, Tensor>(const Tensor&, int64_t)>("moelab::fp8_codes");
+  const auto [codes, scale] = op.call(x, static_cast<int64_t>(format));
+  return {codes, scale};
 }
 
 }  // namespace
@@ -140,8 +158,7 @@ void fp8_round_out(const Tensor& to, const Tensor& x, Fp8Format format, Fp8Scale
   }
   with_element_type(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    round_all(x.const_data_ptr<T>(), to.mutable_data_ptr<T>(), x.size(0), x.size(1), format_of(format),
-              scale);
+    round_all(x.const_data_ptr<T>(), to.mutable_data_ptr<T>(), x.size(0), x.size(1), format, scale);
   });
 }
 
@@ -152,15 +169,11 @@ Tensor fp8_rounded(const Tensor& x, Fp8Format format, Fp8Scale scale) {
 }
 
 Fp8Codes fp8_codes(const Tensor& x, Fp8Format format, Fp8Scale scale) {
-  const auto type = format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
-  if (x.is_meta()) return codes_on_meta(x, type, scale);
-  const Tensor most = x.abs().amax(scale == Fp8Scale::by_row ? 1 : 0, true).to(at::kDouble);
-  const auto [fraction, exponent] = at::frexp(most / format_of(format).largest);
-  const Tensor power = at::where(fraction == 0.5, exponent - 1, exponent).clamp_min(-126);
-  const Tensor factor = (power.to(at::kInt) + 127).bitwise_left_shift(23).view(at::kFloat);  // 2^power
-  const Tensor finite = at::where(most == 0, at::ones_like(factor), factor);
-  const Tensor scales = at::where(most.isfinite(), finite, at::full_like(factor, NAN));
-  return {x.to(at::kFloat).div(scales).to(type), scales};
+  const bool by_row = scale == Fp8Scale::by_row;
+  const Tensor lines = by_row ? x : x.t();
+  const Fp8Codes padded = padded_codes(lines, format);
+  const Tensor codes = padded.codes.narrow(1, 0, lines.size(1));
+  return by_row ? Fp8Codes{codes, padded.scale} : Fp8Codes{codes.t(), padded.scale.t()};
 }
 
 bool has_fp8_products(c10::Device device) {
@@ -170,10 +183,8 @@ bool has_fp8_products(c10::Device device) {
 }
 
 Fp8Factors fp8_factors(const Tensor& a, Fp8Format format, const Tensor& b) {
-  const std::array<int64_t, 2> padding{0, (16 - a.size(1) % 16) % 16};
-  const auto left = fp8_codes(at::constant_pad_nd(a, padding), format, Fp8Scale::by_row);
-  const auto right = fp8_codes(at::constant_pad_nd(b.t(), padding), Fp8Format::e4m3, Fp8Scale::by_row);
-  return {left.codes.contiguous(), right.codes.contiguous().t(), left.scale, right.scale.t()};
+  const Fp8Codes left = padded_codes(a, format), right = padded_codes(b.t(), Fp8Format::e4m3);
+  return {left.codes, right.codes.t(), left.scale, right.scale.t()};
 }
 
 Tensor fp8_mm(const Tensor& a, Fp8Format format, const Tensor& b) {
@@ -191,5 +202,9 @@ Tensor fp8_mm(const Tensor& a, Fp8Format format, const Tensor& b) {
 }
 
 Tensor fp8_linear(const Tensor& x, const Tensor& weight) { return Fp8Linear::apply(x, weight); }
+
+TORCH_LIBRARY_FRAGMENT(moelab, m) { m.def("fp8_codes(Tensor x, int format) -> (Tensor, Tensor)"); }
+TORCH_LIBRARY_IMPL(moelab, CPU, m) { m.impl("fp8_codes", codes_cpu); }
+TORCH_LIBRARY_IMPL(moelab, Meta, m) { m.impl("fp8_codes", codes_meta); }
 
 }  // namespace moelab

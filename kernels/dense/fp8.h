@@ -1,26 +1,26 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace moelab {
+#include "kernels/dense/fp8_format.h"
 
-// The 8-bit floats of arXiv 2209.05433: e4m3 (to 448, no infinity) for weights and activations, e5m2 (to
-// 57344) for gradients.
-enum class Fp8Format { e4m3, e5m2 };
+namespace moelab {
 
 // What shares a scale. A product's factor has one scale for each row or column that the product sums over.
 enum class Fp8Scale { by_row, by_column };
 
 // Rounds x to fp8 and back: x (R, C) contiguous fp32, bf16 or fp16 is divided by its row's or column's scale,
 // rounded to nearest even, and multiplied by the scale again, in x's own type. A scale is the smallest power
-// of two that brings the largest magnitude into the format. So the results are exact in 16 bits too, and
-// ordinary products of them are products of fp8 numbers, summed as ordinary ones are. A row or column with an
-// element that is not finite becomes NaN. `to` may be x. On meta nothing is written. Throws c10::Error on
-// other tensors.
+// of two, from 2^-126 on, that brings the largest magnitude into the format. So the results are exact in 16
+// bits too, and ordinary products of them are products of fp8 numbers, summed as ordinary ones are. A row or
+// column with an element that is not finite becomes NaN. `to` may be x. On meta nothing is written. Throws
+// c10::Error on other tensors.
 void fp8_round_out(const at::Tensor& to, const at::Tensor& x, Fp8Format format, Fp8Scale scale);
 // As fp8_round_out, into a new tensor.
 at::Tensor fp8_rounded(const at::Tensor& x, Fp8Format format, Fp8Scale scale);
 
-// The rounded x as fp8 numbers `codes` (R, C) times fp32 scales, (R, 1) or (1, C).
+// The rounded x as fp8 numbers `codes` (R, C) times fp32 scales, (R, 1) or (1, C): 1 for zeros, NaN for what
+// is not finite. x (R, C) fp32, bf16 or fp16; its rows or its columns are contiguous, at any distance from
+// one another. Lines that share a scale have contiguous codes. Throws c10::Error on other tensors.
 struct Fp8Codes {
   at::Tensor codes, scale;
 };

@@ -10,6 +10,7 @@
 
 #include "kernels/attention/rope_device.h"
 #include "kernels/dense/embedding_device.h"
+#include "kernels/dense/fp8_device.h"
 #include "kernels/dense/rms_norm_device.h"
 #include "kernels/formats/compact_format.h"
 #include "kernels/formats/packed_blocks_device.h"
@@ -210,6 +211,27 @@ void dense() {
     float* const dweight = t.out<float>(kWidth);
     tell("rms_norm_backward", "rms_norm.cu", shape, t, [&] {
       cuda::rms_norm_backward(Element::bf16, rows, grad, x, rstd, weight, dx, partial, dweight, nullptr);
+    });
+  }
+  {
+    Tensors t;
+    const auto* const x = t.in<bf16>(R * kWidth);
+    auto* const codes = t.out<uint8_t>(R * kWidth);
+    float* const scale = t.out<float>(R);
+    tell("fp8_codes_of_rows", "fp8.cu", shape, t, [&] {
+      cuda::fp8_codes_of_rows(Element::bf16, Fp8Format::e4m3, {R, kWidth, kWidth}, x, codes, scale, nullptr);
+    });
+  }
+  {
+    Tensors t;
+    constexpr int64_t kParts = 16;
+    const auto* const x = t.in<bf16>(R * kWidth);
+    float* const maxima = t.scratch<float>(kParts * kWidth);
+    auto* const codes = t.out<uint8_t>(R * kWidth);
+    float* const scale = t.out<float>(kWidth);
+    tell("fp8_codes_of_columns", "fp8.cu", shape, t, [&] {
+      cuda::fp8_codes_of_columns(Element::bf16, Fp8Format::e4m3, {kWidth, R, kWidth}, x, maxima, kParts,
+                                 codes, scale, nullptr);
     });
   }
   {

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "kernels/dense/fp8.h"
 #include "kernels/moe/expert_block.h"
@@ -76,6 +78,83 @@ TEST(Fp8, CodesTimesTheirScalesAreWhatIsRounded) {
       }
     }
   }
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Rows of every kind that scales tell apart, and a last one that is a row as any other.
+Tensor rows_of_all_kinds(int64_t rows, int64_t columns, at::ScalarType dtype) {
+  const Tensor x = matrix(rows, columns, at::kFloat).clamp_(-3e4, 3e4);
+  const int64_t last = columns - 1, middle = columns / 2;
+  x[0].zero_();
+  x[1].fill_(-0.0);
+  x[2].mul_(0x1p-140f);                                             // subnormal numbers in fp32 …
+  x[3].mul_(0x1p-127f);                                             // … and in bf16 …
+  x[4].mul_(0x1p-22f);                                              // … and in fp16
+  x[5].clamp_(-50, 50)[middle] = -1.75 * 32;                        // a power of two times the largest number
+  x[6].clamp_(-50, 50)[last] = 32 * (1.75 + test::epsilon(dtype));  // the next number
+  x[8][last] = kInfinity;
+  x[9][0] = -kInfinity;
+  x[10][0] = dtype == at::kHalf ? 65504 : 3e38;
+  x[11].zero_()[last] = 0x1p-149f;
+  const Tensor narrow = x.to(dtype);
+  narrow[7][middle] = kNan;  // without a sign, which the conversion may give it, and a GPU's quotients lack
+  return narrow;
+}
+
+// By the library's operators, as codes and scales by row.
+Fp8Codes library_codes(const Tensor& x, Fp8Format format) {
+  const bool e4m3 = format == Fp8Format::e4m3;
+  const Tensor most = x.abs().amax(1, true).to(at::kDouble);
+  const auto [fraction, exponent] = at::frexp(most / (e4m3 ? 448 : 57344));
+  const Tensor power = at::where(fraction == 0.5, exponent - 1, exponent).clamp_min(-126);
+  const Tensor factor = at::exp2(power.to(at::kDouble)).to(at::kFloat);
+  const Tensor finite = at::where(most == 0, at::ones_like(factor), factor);
+  const Tensor scale = at::where(most.isfinite(), finite, at::full_like(factor, kNan));
+  return {x.to(at::kFloat).div(scale).to(e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2), scale};
+}
+
+Tensor transposed_in_memory(const Tensor& x) { return x.t().contiguous().t(); }
+
+// Codes and scales have the library's bits; the CPU's rounding is what they stand for.
+void expect_the_librarys_codes(c10::Device device) {
+  const std::pair<int64_t, int64_t> shapes[] = {{12, 1},  {13, 15},   {12, 17},
+                                                {40, 64}, {33, 1000}, {12, 4300}};
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const auto format : {Fp8Format::e4m3, Fp8Format::e5m2}) {
+      for (const auto& [rows, columns] : shapes) {
+        const Tensor x = rows_of_all_kinds(rows, columns, dtype), there = x.to(device),
+                     rounded = fp8_rounded(x, format, Fp8Scale::by_row).nan_to_num();
+        const Fp8Codes want = library_codes(x, format);
+        // a view whose rows do not begin at multiples of 16 bytes, too
+        const Tensor view =
+            at::zeros({rows, columns + 1}, there.options()).narrow(1, 1, columns).copy_(there);
+        for (const Tensor& layout : {there, transposed_in_memory(there), view}) {
+          const Fp8Codes got = fp8_codes(layout, format, Fp8Scale::by_row),
+                         across = fp8_codes(layout.t(), format, Fp8Scale::by_column);
+          const std::string name =
+              fmt::format("{} {} x {} strides {}", c10::toString(dtype), rows, columns, layout.stride(0));
+          EXPECT_TRUE(bitwise_equal(got.scale.cpu(), want.scale)) << name;
+          EXPECT_TRUE(bitwise_equal(got.codes.cpu(), want.codes)) << name;
+          EXPECT_TRUE(bitwise_equal(across.scale.t().cpu(), want.scale)) << name;
+          EXPECT_TRUE(bitwise_equal(across.codes.t().cpu(), want.codes)) << name;
+          const Tensor back = got.codes.cpu().to(at::kFloat).mul(got.scale.cpu()).to(dtype);
+          EXPECT_TRUE(bitwise_equal(back.nan_to_num(), rounded)) << name;
+          const Tensor padding = fp8_factors(layout, format, layout.t()).a.slice(1, columns).cpu();
+          EXPECT_EQ(padding.size(1), (16 - columns % 16) % 16);
+          EXPECT_TRUE(padding.view(at::kByte).eq(0).all().item<bool>()) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Fp8, CodesHaveTheLibrarysBits) { expect_the_librarys_codes(at::kCPU); }
+
+TEST(Fp8Cuda, CodesHaveTheLibrarysBits) {
+  MOELAB_NEEDS_CUDA();
+  expect_the_librarys_codes(c10::Device(c10::kCUDA, 0));
 }
 
 // Compares the product of what `device` rounds with float64; K is padded to whole 16 bytes. On the CPU the
@@ -258,6 +337,9 @@ TEST(Fp8, RefusesWrongTensors) {
   EXPECT_THROW(fp8_rounded(at::ones({4, 4}).t().narrow(0, 0, 2), Fp8Format::e4m3, Fp8Scale::by_row),
                c10::Error);
   EXPECT_THROW(fp8_rounded(at::ones({4, 4}, at::kDouble), Fp8Format::e4m3, Fp8Scale::by_row), c10::Error);
+  EXPECT_THROW(fp8_codes(at::ones({4, 4}, at::kDouble), Fp8Format::e4m3, Fp8Scale::by_row), c10::Error);
+  EXPECT_THROW(fp8_codes(at::ones({4, 4, 4}), Fp8Format::e4m3, Fp8Scale::by_row), c10::Error);
+  EXPECT_THROW(fp8_codes(at::ones({4, 4, 4}).select(2, 0), Fp8Format::e4m3, Fp8Scale::by_row), c10::Error);
 }
 
 }  // namespace

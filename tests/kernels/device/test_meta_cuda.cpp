@@ -150,14 +150,30 @@ TEST(SimulatedCuda, LinearPacksNothing) {
   EXPECT_EQ(peak_of(kMetaDevice, [&] { moelab::linear(x, w); }), 2 * 128 * 96);
 }
 
-// The codes of both factors, and what coding the larger one takes: a copy, two tensors in fp32, the codes.
+// The codes and scales of both factors, and the product. A factor whose columns are contiguous has maxima of
+// parts of its rows beside them, and codes of whole 16 bytes.
 TEST(SimulatedCuda, Fp8ProductsHoldTheirFactorsCodes) {
   const SimulatedDevice gpu(c10::kCUDA);
-  constexpr int64_t M = 128, K = 64, N = 32;
+  constexpr int64_t M = 128, K = 64, N = 32, T = 5000, padded = 5008, parts = 32;
   const Tensor x = meta({M, K}), w = meta({N, K});
-  const int64_t codes = M * K + 4 * M;
-  EXPECT_EQ(peak_of(kMetaDevice, [&] { fp8_linear(x, w); }),
-            std::max({11 * M * K + 4 * M, codes + 11 * N * K + 4 * N, codes + N * K + 4 * N + 2 * M * N}));
+  EXPECT_EQ(peak_of(kMetaDevice, [&] { fp8_linear(x, w); }), (M + N) * (K + 4) + 2 * M * N);
+  const Tensor dy = meta({T, N}), rows = meta({T, K});
+  EXPECT_EQ(peak_of(kMetaDevice, [&] { fp8_mm(dy.t(), Fp8Format::e5m2, rows); }),
+            (N + K) * (padded + 4) + 4 * parts * K);
+}
+
+TEST(SimulatedCuda, Fp8FactorsArePredictedOnAGpu) {
+  MOELAB_NEEDS_CUDA_ALLOCATOR();
+  for (const bool transposed : {false, true}) {
+    const auto peak_on = [&](c10::Device device) {
+      const Tensor x = at::ones({3000, 1000}, at::TensorOptions(device).dtype(at::kBFloat16));
+      const Tensor factor = transposed ? x.t() : x;
+      return peak_of(device, [&] { fp8_factors(factor, Fp8Format::e5m2, factor.t()); });
+    };
+    const auto measured = static_cast<double>(peak_on(kGpu));
+    const SimulatedDevice gpu(c10::kCUDA);
+    EXPECT_NEAR(static_cast<double>(peak_on(kMetaDevice)) / measured, 1, 0.01) << transposed;
+  }
 }
 
 // With `longest`: rows of documents of at most that many tokens.
