@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "kernels/dense/rms_norm_parts.h"
+#include "kernels/meta/simulated_device.h"
 #include "kernels/operator/differentiable.h"
 #include "kernels/operator/op_handle.h"
 
@@ -125,7 +126,8 @@ std::tuple<Tensor, Tensor> backward_cpu(const Tensor& grad, const Tensor& x, con
 }
 
 std::tuple<Tensor, Tensor> backward_meta(const Tensor&, const Tensor& x, const Tensor&, const Tensor&) {
-  BackwardOutputs out(x, Split(row_count(x)).parts);
+  const int64_t rows = row_count(x);
+  BackwardOutputs out(x, meta_is_cuda() ? cuda::rms_norm_parts(rows) : Split(rows).parts);
   return {out.dx, out.dweight};
 }
 

@@ -135,9 +135,9 @@ void rms_norm_forward(Element element, const NormRows& s, const void* x, const f
 }
 
 void rms_norm_backward(Element element, const NormRows& s, const void* grad, const void* x, const float* rstd,
-                       const float* weight, void* dx, float* partial, float* dweight, cudaStream_t stream) {
+                       const float* weight, void* dx, float* partial, int64_t parts, float* dweight,
+                       cudaStream_t stream) {
   if (s.width == 0) return;
-  const int64_t parts = rms_norm_parts(s.rows);
   if (parts > 0) {
     with_element(element, [&](auto zero) {
       using T = decltype(zero);

@@ -38,7 +38,8 @@ std::tuple<Tensor, Tensor> backward_cuda(const Tensor& grad, const Tensor& x, co
   cuda::rms_norm_backward(cuda::element_of(x), cuda_rows(x), grad.const_data_ptr(), x.const_data_ptr(),
                           rstd.const_data_ptr<float>(), weight.const_data_ptr<float>(),
                           out.dx.mutable_data_ptr(), out.partial_PD.mutable_data_ptr<float>(),
-                          out.dweight.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
+                          out.partial_PD.size(0), out.dweight.mutable_data_ptr<float>(),
+                          c10::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return {out.dx, out.dweight};
 }

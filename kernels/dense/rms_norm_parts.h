@@ -6,7 +6,15 @@
 
 // What RMSNorm's CPU, CUDA and Meta sides share. Axes: R rows (all but the last axis of x), D width, P
 // partial sums of the weight's gradient.
-namespace moelab::rms_norm_detail {
+namespace moelab {
+namespace cuda {
+
+// Number of partial sums on a GPU: each of four rows or more. It depends on the shape alone.
+inline int64_t rms_norm_parts(int64_t rows) { return std::min<int64_t>((rows + 3) / 4, 1024); }
+
+}  // namespace cuda
+
+namespace rms_norm_detail {
 
 // Where row i of a tensor starts: its leading axes folded into at most two strides, which covers the query
 // heads of a packed (B, S, N, hd) tensor.
@@ -53,4 +61,5 @@ struct BackwardOutputs {
         partial_PD(at::empty({parts, x.size(-1)}, x.options().dtype(at::kFloat))) {}
 };
 
-}  // namespace moelab::rms_norm_detail
+}  // namespace rms_norm_detail
+}  // namespace moelab

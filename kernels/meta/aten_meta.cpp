@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/ops/_softmax_backward_data_meta_dispatch.h>
 #include <ATen/ops/add_meta_dispatch.h>
 #include <ATen/ops/index_add_meta_dispatch.h>
 #include <ATen/ops/scatter_add_meta_dispatch.h>
@@ -10,6 +11,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
+
+#include "kernels/meta/simulated_device.h"
 
 // Shapes: B batch, H heads, S sequence, D head width.
 namespace moelab {
@@ -77,7 +80,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor&, const
   return {heads_outside(q), heads_outside(k), heads_outside(v)};
 }
 
-// ---- operators whose Meta kernel allocates differently from the CPU's ----
+// ---- operators whose Meta kernel allocates differently from the CPU's, or from CUDA's ----
 
 // LibTorch's kernel resizes a meta storage by writing its new length, past the allocator: every operator that
 // fills an empty `out` (arange, abs, …) would count as free. As on the CPU, the new block exists before the
@@ -135,6 +138,13 @@ Tensor scatter_add(const Tensor& self, int64_t dim, const Tensor& index, const T
   return backward_reuses(self) ? self : at::meta::scatter_add(self, dim, index, source);
 }
 
+// CUDA's kernel has the product of both in a tensor of its own first (LibTorch 2.11).
+Tensor softmax_backward(const Tensor& gradient, const Tensor& result, int64_t dim, at::ScalarType type) {
+  Tensor product;
+  if (meta_is_cuda()) product = at::empty_like(result);
+  return at::meta::_softmax_backward_data(gradient, result, dim, type);
+}
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -157,6 +167,7 @@ torch::Library register_kernels() {
   library.impl("index_add", index_add);
   library.impl("scatter.src", scatter);
   library.impl("scatter_add", scatter_add);
+  library.impl("_softmax_backward_data", softmax_backward);
   return library;
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/dense/embedding_device.h"
 #include "kernels/dense/fp8_device.h"
 #include "kernels/dense/rms_norm_device.h"
+#include "kernels/dense/rms_norm_parts.h"
 #include "kernels/formats/compact_format.h"
 #include "kernels/formats/packed_blocks_device.h"
 #include "kernels/formats/quantize.h"
@@ -207,10 +208,12 @@ void dense() {
     const auto *const grad = t.in<bf16>(R * kWidth), *const x = t.in<bf16>(R * kWidth);
     const float *const rstd = t.in<float>(R), *const weight = t.in<float>(kWidth);
     auto* const dx = t.out<bf16>(R * kWidth);
-    float* const partial = t.scratch<float>(cuda::rms_norm_parts(R) * kWidth);
+    const int64_t parts = cuda::rms_norm_parts(R);
+    float* const partial = t.scratch<float>(parts * kWidth);
     float* const dweight = t.out<float>(kWidth);
     tell("rms_norm_backward", "rms_norm.cu", shape, t, [&] {
-      cuda::rms_norm_backward(Element::bf16, rows, grad, x, rstd, weight, dx, partial, dweight, nullptr);
+      cuda::rms_norm_backward(Element::bf16, rows, grad, x, rstd, weight, dx, partial, parts, dweight,
+                              nullptr);
     });
   }
   {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/dense/rms_norm_device.h"
+#include "kernels/dense/rms_norm_parts.h"
 #include "kernels/device/launch.h"
 #include "kernels/loss/linear_cross_entropy_device.h"
 #include "kernels/moe/dispatch_device.h"

@@ -10,6 +10,7 @@
 #include "kernels/dense/embedding.h"
 #include "kernels/dense/fp8.h"
 #include "kernels/dense/linear.h"
+#include "kernels/dense/rms_norm.h"
 #include "kernels/loss/linear_cross_entropy.h"
 #include "kernels/memory/device_memory.h"
 #include "kernels/memory/ledger.h"
@@ -249,6 +250,22 @@ TEST(SimulatedCuda, BandsOfDocumentsAreAsLongAsTheLongest) {
             out + lse + dqkv + 4 * 2 * K * S * hd + 4 * (2 * keys * 128 * H + 3 * 128 * H * hd));
 }
 
+// CUDA's softmax holds the product of its result and gradient beside both, which is the peak there. The CPU's
+// comes later, with one tensor of heads more.
+TEST(SimulatedCuda, TheTextbooksScoresAreThereOnceMore) {
+  constexpr int64_t B = 2, S = 512, H = 4, hd = 64;
+  const auto peak = [] {
+    const Tensor qkv = meta({B, S, 3 * H, hd}, at::kFloat).requires_grad_(),
+                 dy = meta({B, S, H * hd}, at::kFloat);
+    return peak_of(kMetaDevice, [&] {
+      torch::autograd::backward({causal_attention(qkv, H, H, AttentionPath::materialised)}, {dy});
+    });
+  };
+  const int64_t as_cpu = peak();
+  const SimulatedDevice gpu(c10::kCUDA);
+  EXPECT_EQ(peak() - as_cpu, 4 * B * H * S * (S - hd));
+}
+
 TEST(SimulatedCuda, AttentionIsPredictedOnAGpu) {
   MOELAB_NEEDS_CUDA_ALLOCATOR();
   for (const std::optional<int64_t> longest : {std::optional<int64_t>(), {256}}) {
@@ -319,6 +336,18 @@ TEST(SimulatedCuda, ANormHoldsASumForEachChunk) {
     const Tensor x = meta({n});
     EXPECT_EQ(peak_of(kMetaDevice, [&] { squared_norm(x); }), 8 * ((n + (1 << 14) - 1) / (1 << 14) + 1));
   }
+}
+
+TEST(SimulatedCuda, ANormsWeightGradientHasAPartForEachBlockOfThreads) {
+  constexpr int64_t D = 64;
+  const auto backward_peak = [](int64_t rows) {
+    const Tensor x = meta({rows, D}).requires_grad_(), dy = meta({rows, D}),
+                 weight = meta({D}, at::kFloat).requires_grad_(), y = rms_norm(x, weight, 1e-6);
+    return peak_of(kMetaDevice, [&] { torch::autograd::backward({y}, {dy}); });
+  };
+  const SimulatedDevice gpu(c10::kCUDA);
+  for (const auto& [rows, parts] : {std::pair<int64_t, int64_t>{6, 2}, {1000, 250}, {5000, 1024}})
+    EXPECT_EQ(backward_peak(rows), 2 * D * rows + 4 * D * (1 + parts));
 }
 
 // Three chunks and five slabs; on a GPU the cases of other tests are too small for that.
