@@ -103,10 +103,13 @@ RunRecord::Totals totals_of(const std::string& lines) {
   return totals;
 }
 
+// Between two values by a straight line.
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(std::lround(q * static_cast<double>(values.size() - 1)))];
+  const double place = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(place), above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], place - static_cast<double>(below));
 }
 
 Json spread(const std::vector<double>& values) {

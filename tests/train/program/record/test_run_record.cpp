@@ -35,6 +35,26 @@ TEST(RunRecord, TheSummaryTellsTheReasonOfItsStatus) {
   EXPECT_EQ(summary["reason"], "cannot write \xef\xbf\xbd");
 }
 
+// Two of eight steps are the warm-up.
+TEST(RunRecord, TheMedianOfAnEvenNumberOfStepsLiesBetweenTwo) {
+  const TemporaryFolder folder;
+  const Settings settings =
+      load_settings({.config = "moe-pico", .overrides = {"run.dir=" + folder.path().string()}});
+  RunRecord record(settings, at::kCPU, "moelab train", 0);
+  for (const double milliseconds : {900, 900, 50, 10, 40, 20, 80, 80}) {
+    StepTaken step;
+    step.milliseconds = milliseconds;
+    step.report.tokens = 1000;
+    record.add(step);
+  }
+  record.write_summary({});
+  const auto summary = nlohmann::json::parse(std::ifstream(folder / "summary.json"));
+  EXPECT_DOUBLE_EQ(summary["step_ms"]["median"], 45);
+  EXPECT_DOUBLE_EQ(summary["step_ms"]["p10"], 15);
+  EXPECT_DOUBLE_EQ(summary["step_ms"]["p90"], 80);
+  EXPECT_DOUBLE_EQ(summary["tokens_per_second"]["median"], 22500);
+}
+
 TEST(RunRecord, AHeldOutLossThatIsMadeUpEntersTheLineOfItsStep) {
   const TemporaryFolder folder;
   const Settings settings =
