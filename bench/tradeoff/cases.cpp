@@ -10,6 +10,7 @@
 #include <set>
 
 #include "moe/settings/error.h"
+#include "train/settings/assign.h"
 #include "train/settings/presets/presets.h"
 #include "train/settings/print.h"
 
@@ -182,8 +183,8 @@ class Builder {
     Case plain{preset + "'s baseline", "fit", {}, "", model, with_techniques({model}, settings, {})};
     Case one{preset, "fit", {}, plain.name, model, {{"run.preset", preset}}};
     for (const std::string& text : common_) {
-      const size_t equals = text.find('=');
-      change(one.settings, text.substr(0, equals), text.substr(equals + 1));
+      const Assignment given = parse_override(text);
+      change(one.settings, given.key, given.value.text);
     }
     add(std::move(plain));
     add(std::move(one));
