@@ -8,24 +8,28 @@ namespace {
 __device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
 
 // Passes routes [begin, end) in order and calls place(i, id, n), where route i is its expert's n-th. Numbers
-// continue from counts (E, shared), which the block's threads have filled; a barrier of this function's comes
-// before they are read.
+// continue from counts (E, shared), which the block's threads have filled and which are full in the end: a
+// barrier comes first and last. A warp's lanes number their routes among themselves, its warps come in turn.
 template <class Place>
 __device__ void number_routes(const int32_t* ids, int64_t begin, int64_t end, int64_t experts,
                               int32_t* counts, const Place& place) {
-  __shared__ int32_t tile[kThreads];
+  const unsigned warp = threadIdx.x / kWarpThreads, lower_lanes = (1u << threadIdx.x % kWarpThreads) - 1;
+  __syncthreads();
   for (int64_t first = begin; first < end; first += kThreads) {
     const int64_t i = first + threadIdx.x;
     const int32_t id = i < end && is_expert(ids[i], experts) ? ids[i] : -1;
-    tile[threadIdx.x] = id;
-    __syncthreads();
-    int32_t before = 0;
-    for (unsigned j = 0; j < threadIdx.x; ++j) before += tile[j] == id;
-    const int32_t number = id >= 0 ? counts[id] + before : -1;
-    __syncthreads();  // all have read counts
-    if (id >= 0) atomicAdd(&counts[id], 1);
+    const unsigned same = __match_any_sync(0xFFFFFFFFu, id);
+    const int32_t before = __popc(same & lower_lanes);
+    int32_t number = -1;
+    for (unsigned turn = 0; turn < kThreads / kWarpThreads; ++turn) {
+      if (turn == warp) {
+        if (id >= 0) number = counts[id] + before;
+        __syncwarp();  // all have read counts
+        if (id >= 0 && before == 0) counts[id] += __popc(same);
+      }
+      __syncthreads();
+    }
     if (i < end) place(i, id, number);
-    __syncthreads();
   }
 }
 

@@ -36,6 +36,10 @@ T __shfl_xor_sync(unsigned lanes, T value, int other) {
   return value;
 }
 
+inline unsigned __match_any_sync(unsigned lanes, int value) {
+  return moelab::emulator::match_any(lanes, static_cast<uint32_t>(value));
+}
+
 template <class T>
 T atomicAdd(T* sum, T value) {
   return moelab::emulator::add_atomically(sum, value);
@@ -45,6 +49,7 @@ inline size_t __cvta_generic_to_shared(const void* address) {
   return moelab::emulator::shared_offset(address);
 }
 
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }

@@ -252,6 +252,14 @@ uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other) {
   return low | uint64_t{high} << 32;
 }
 
+uint32_t match_any(unsigned lanes, uint32_t value) {
+  if (lanes != 0xFFFFFFFFu) trap();
+  const Brought* const brought = bring_to_warp({value});
+  uint32_t same = 0;
+  for (unsigned lane = 0; lane < kWarp; ++lane) same |= uint32_t{brought[lane][0] == value} << lane;
+  return same;
+}
+
 void trap() {
   machine.trapped = true;
   _longjmp(machine.scheduler, 1);

@@ -46,6 +46,9 @@ const Brought* bring_to_warp(const Brought& mine);
 // __shfl_xor_sync: what the lane `lane ^ other` of the warp has brought. All 32 lanes must be named.
 uint64_t shuffle_xor(unsigned lanes, uint64_t bits, int other);
 
+// __match_any_sync: a bit for each lane of the warp that has brought the same value. All 32 must be named.
+uint32_t match_any(unsigned lanes, uint32_t value);
+
 // __threadfence.
 inline void fence() { races::fence(); }
 

@@ -20,6 +20,10 @@ __global__ void rotate_kernel(int* numbers) {
   numbers[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, mine, 5);
 }
 
+__global__ void match_kernel(int* numbers) {
+  numbers[threadIdx.x] = static_cast<int>(__match_any_sync(0xFFFFFFFFu, numbers[threadIdx.x]));
+}
+
 __global__ void divergent_kernel() {
   if (threadIdx.x < 100) __syncthreads();
 }
@@ -108,6 +112,8 @@ void sum_blocks(bool with_barriers, const int* numbers, int* sums, unsigned bloc
 }
 
 void rotate(int* numbers, unsigned threads) { rotate_kernel<<<1, threads, 0, nullptr>>>(numbers); }
+
+void match(int* numbers, unsigned threads) { match_kernel<<<1, threads, 0, nullptr>>>(numbers); }
 
 void diverge() { divergent_kernel<<<1, kThreads, 0, nullptr>>>(); }
 

@@ -12,6 +12,8 @@ constexpr int kThreads = 256;
 void sum_blocks(bool with_barriers, const int* numbers, int* sums, unsigned blocks);
 // numbers[i] = numbers[i ^ 5].
 void rotate(int* numbers, unsigned threads);
+// numbers[i] = in which lanes of its warp a thread has the number of thread i.
+void match(int* numbers, unsigned threads);
 // The first 100 threads of a block come to a barrier.
 void diverge();
 void trap(dim3 grid, dim3 block, size_t shared_bytes);

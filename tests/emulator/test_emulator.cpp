@@ -47,6 +47,18 @@ TEST(Emulator, ShufflesWithinWarps) {
   for (int i = 0; i < 96; ++i) EXPECT_EQ(numbers[static_cast<size_t>(i)], i ^ 5);
 }
 
+TEST(Emulator, FindsLanesOfOneValueWithinWarps) {
+  std::vector<int> numbers(64);
+  for (int i = 0; i < 64; ++i) numbers[static_cast<size_t>(i)] = i < 32 ? i % 3 - 1 : i;
+  samples::match(numbers.data(), 64);
+  for (int i = 0; i < 64; ++i) {
+    uint32_t want = 0;
+    for (int lane = 0; lane < 32; ++lane)
+      if (i < 32 ? lane % 3 == i % 3 : lane == i - 32) want |= 1u << lane;
+    EXPECT_EQ(static_cast<uint32_t>(numbers[static_cast<size_t>(i)]), want) << i;
+  }
+}
+
 TEST(Emulator, FailsWhereThreadsWaitForEver) {
   samples::diverge();
   EXPECT_EQ(cudaGetLastError(), cudaErrorLaunchFailure);
