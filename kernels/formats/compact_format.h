@@ -44,7 +44,7 @@ MOELAB_HOST_DEVICE inline float decode_first(int8_t code) {
 // Square roots of second moments divided by their scale, y in [0, 1], in 256 steps. A y that is not 0 never
 // becomes 0 (see unsigned_code).
 MOELAB_HOST_DEVICE inline uint8_t encode_second(float y) {
-  const int32_t code = round_to_int(y * 255);
+  const int32_t code = round_product_to_int(y, 255);
   return static_cast<uint8_t>(code == 0 && y > 0 ? 1 : code);
 }
 MOELAB_HOST_DEVICE inline float decode_second(uint8_t code) {
