@@ -129,9 +129,10 @@ inline void wait_for_all(Communicator& ranks) { of_all_ranks<int64_t>(ranks, 0);
 // The first rank's text.
 inline std::string of_first_rank(Communicator& ranks, const std::string& text) {
   const auto length = static_cast<size_t>(of_all_ranks<int64_t>(ranks, static_cast<int64_t>(text.size()))[0]);
+  if (length == 0) return {};
   std::vector<int64_t> words((length + sizeof(int64_t) - 1) / sizeof(int64_t));
   if (ranks.rank() == 0) std::memcpy(words.data(), text.data(), length);
-  if (length > 0) words = ranks.agree(words);
+  words = ranks.agree(words);
   return {reinterpret_cast<const char*>(words.data()), length};
 }
 
