@@ -200,7 +200,8 @@ def not_run(records: list[dict], sanitizer: str) -> str:
 
 def sanitizers_text(records: list[dict]) -> str:
     latest = {(record["sanitizer"], record["cell"]): record for record in records}
-    rows = [[SANITIZERS[sanitizer], f"`{cell}`", record["counts"].get("tests", 0), "; ".join(record["failures"]) or "nothing", record["commit"]]
+    rows = [[SANITIZERS[sanitizer], f"`{cell}`", record["counts"].get("tests", 0),
+             " ".join("; ".join(record["failures"]).split()) or "nothing", record["commit"]]
             for (sanitizer, cell), record in latest.items()]
     left = "\n".join(line for sanitizer in SANITIZERS if (line := not_run(records, sanitizer)))
     return f"""## Sanitizers

@@ -59,7 +59,7 @@ def run(test: dict, sanitizer: str, log: pathlib.Path) -> tuple[dict, list[str]]
             code = subprocess.run(test["command"], env=environment, stdout=output, stderr=output, timeout=SECONDS, check=False).returncode
         except subprocess.TimeoutExpired:
             return {}, [f"not done after {SECONDS} s"]
-    return judge(log.read_text(errors="replace"), code)
+    return judge(log.read_text(errors="replace").replace(f"{ROOT}/", ""), code)
 
 
 def main() -> int:
