@@ -34,7 +34,7 @@ void CopyStream::follow() {
 }
 
 void CopyStream::copy(void* to, const void* from, int64_t bytes) {
-  if (device_.is_cpu() && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // both may be null
+  if (device_.is_cpu() && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // no bytes: null
   if (!stream_) return;
   const c10::cuda::CUDAGuard guard(device_);
   C10_CUDA_CHECK(

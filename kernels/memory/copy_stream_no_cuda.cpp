@@ -14,7 +14,7 @@ CopyStream::~CopyStream() = default;
 CopyStream::CopyStream(CopyStream&&) noexcept = default;
 void CopyStream::follow() {}
 void CopyStream::copy(void* to, const void* from, int64_t bytes) {
-  if (device_.is_cpu() && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // both may be null
+  if (device_.is_cpu() && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // no bytes: null
 }
 void CopyStream::copy(const at::Tensor& to, const at::Tensor& from) { to.copy_(from); }
 void CopyStream::in_turn(const std::function<void()>& work) { work(); }

@@ -80,7 +80,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor&, const
   return {heads_outside(q), heads_outside(k), heads_outside(v)};
 }
 
-// ---- operators whose Meta kernel allocates differently from the CPU's, or from CUDA's ----
+// ---- operators whose Meta kernel does not allocate what the device that meta stands for would ----
 
 // LibTorch's kernel resizes a meta storage by writing its new length, past the allocator: every operator that
 // fills an empty `out` (arange, abs, …) would count as free. As on the CPU, the new block exists before the

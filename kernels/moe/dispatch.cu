@@ -8,8 +8,9 @@ namespace {
 __device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
 
 // Passes routes [begin, end) in order and calls place(i, id, n), where route i is its expert's n-th. Numbers
-// continue from counts (E, shared), which the block's threads have filled and which are full in the end: a
-// barrier comes first and last. A warp's lanes number their routes among themselves, its warps come in turn.
+// continue from counts (E, shared). The block's threads have filled counts before; afterwards counts has
+// these routes too. It begins and ends with a barrier. The lanes of a warp find their routes' order among
+// themselves; then one warp after the other adds to counts.
 template <class Place>
 __device__ void number_routes(const int32_t* ids, int64_t begin, int64_t end, int64_t experts,
                               int32_t* counts, const Place& place) {

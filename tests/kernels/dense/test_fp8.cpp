@@ -127,7 +127,7 @@ void expect_the_librarys_codes(c10::Device device) {
         const Tensor x = rows_of_all_kinds(rows, columns, dtype), there = x.to(device),
                      rounded = fp8_rounded(x, format, Fp8Scale::by_row).nan_to_num();
         const Fp8Codes want = library_codes(x, format);
-        // a view whose rows do not begin at multiples of 16 bytes, too
+        // In the view, rows begin at addresses that are no multiples of 16 bytes.
         const Tensor view =
             at::zeros({rows, columns + 1}, there.options()).narrow(1, 1, columns).copy_(there);
         for (const Tensor& layout : {there, transposed_in_memory(there), view}) {

@@ -151,8 +151,9 @@ TEST(SimulatedCuda, LinearPacksNothing) {
   EXPECT_EQ(peak_of(kMetaDevice, [&] { moelab::linear(x, w); }), 2 * 128 * 96);
 }
 
-// The codes and scales of both factors, and the product. A factor whose columns are contiguous has maxima of
-// parts of its rows beside them, and codes of whole 16 bytes.
+// A product holds the codes and scales of both factors, and its result. The codes of a row are padded to
+// whole 16 bytes. A factor with contiguous columns is read in parts, and holds the largest magnitude of each
+// part.
 TEST(SimulatedCuda, Fp8ProductsHoldTheirFactorsCodes) {
   const SimulatedDevice gpu(c10::kCUDA);
   constexpr int64_t M = 128, K = 64, N = 32, T = 5000, padded = 5008, parts = 32;
