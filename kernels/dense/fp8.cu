@@ -13,12 +13,6 @@
 namespace moelab::cuda {
 namespace {
 
-// The larger of `most` and |x|; NaN if either is.
-__device__ float larger(float most, float x) {
-  const float size = fabsf(x);
-  return size > most || isnan(size) ? size : most;
-}
-
 // Multiplying by a power of two's inverse divides exactly.
 __device__ uint8_t encode(Fp8Format format, float x, float inverse) {
   if (isnan(inverse)) return 0x7F;
@@ -47,7 +41,7 @@ __global__ void rows_kernel(Fp8Format format, Fp8Matrix s, const T* __restrict__
     float most = 0;
     for (int64_t j = first; j < s.columns; j += step) {
       const Elements xs = Elements::read(in + j);
-      for (int i = 0; i < N; ++i) most = larger(most, to_float(xs.of[i]));
+      for (int i = 0; i < N; ++i) most = larger(most, fabsf(to_float(xs.of[i])));
     }
     const float scale = fp8_scale(block_absmax(most), format), inverse = 1 / scale;
     for (int64_t j = first; j < width; j += step) {
@@ -110,7 +104,7 @@ __global__ void maxima_kernel(Fp8Matrix s, const T* __restrict__ x, int64_t part
   for (int64_t begin = place.part * kTile; begin < s.columns; begin += parts * kTile) {
     float xs[kEach];
     read_tile(s, place, x, begin, xs);
-    for (const float each : xs) most = larger(most, each);
+    for (const float each : xs) most = larger(most, fabsf(each));
   }
   most = largest_of_warps(most);
   if (place.warp == 0 && place.row < s.rows) maxima[place.part * s.rows + place.row] = most;

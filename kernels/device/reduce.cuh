@@ -35,6 +35,9 @@ struct Max {
   }
 };
 
+// The larger of a and b; NaN if either is NaN.
+__device__ inline float larger(float a, float b) { return a != a || a >= b ? a : b; }
+
 template <class T>
 __device__ inline T block_sum(T x) {
   return reduce_block(x, T(0), Sum());

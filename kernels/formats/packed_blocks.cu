@@ -32,10 +32,8 @@ __global__ void pack_kernel(const T* x, int64_t count, int64_t block, BlockCode 
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t begin = b * block, end = begin + block < count ? begin + block : count;
     float most = 0;
-    for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads) {
-      const float size = fabsf(to_float(x[i]));
-      most = size > most || isnan(size) ? size : most;
-    }
+    for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads)
+      most = larger(most, fabsf(to_float(x[i])));
     const float top = block_absmax(most);
     const bool finite = isfinite(kE5m2Max / top);  // else zeros, nearly zeros, or not finite
     const float scale = top_of(code) / top;

@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 #include <math_constants.h>
 
+#include "kernels/device/reduce.cuh"
 #include "kernels/loss/linear_cross_entropy_device.h"
 
 // R tokens of the chunk, V vocabulary, P parts of it. A block covers one part and 32 tokens, with the tokens
@@ -20,9 +21,6 @@ __device__ float to_float(__half x) { return __half2float(x); }
 __device__ void put(float* p, float x) { *p = x; }
 __device__ void put(__nv_bfloat16* p, float x) { *p = __float2bfloat16_rn(x); }
 __device__ void put(__half* p, float x) { *p = __float2half_rn(x); }
-
-// The larger of a and b; NaN if either is NaN.
-__device__ float larger(float a, float b) { return a != a || a >= b ? a : b; }
 
 // exp(a - b); 0 for an empty part or a logit of -inf, even if both are -inf.
 __device__ float exp_difference(float a, float b) { return a == -CUDART_INF_F ? 0.0f : expf(a - b); }
