@@ -5,6 +5,7 @@ import argparse
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -53,13 +54,19 @@ def judge(printed: str, code: int) -> tuple[dict, list[str]]:
 
 
 def run(test: dict, sanitizer: str, log: pathlib.Path) -> tuple[dict, list[str]]:
-    environment = ctest_tests.environment_of(test) | OPTIONS[sanitizer]
+    """Reports go to files of their own, because a test that captures stderr would hide them."""
+    reports = log.with_suffix(".reports")
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir()
+    to_files = {name: f"{options}:log_path={reports}/of" for name, options in OPTIONS[sanitizer].items()}
+    environment = ctest_tests.environment_of(test) | to_files
     with log.open("w") as output:
         try:
             code = subprocess.run(test["command"], env=environment, stdout=output, stderr=output, timeout=SECONDS, check=False).returncode
         except subprocess.TimeoutExpired:
             return {}, [f"not done after {SECONDS} s"]
-    return judge(log.read_text(errors="replace").replace(f"{ROOT}/", ""), code)
+    printed = "".join(path.read_text(errors="replace") for path in (log, *sorted(reports.iterdir())))
+    return judge(printed.replace(f"{ROOT}/", ""), code)
 
 
 def main() -> int:
