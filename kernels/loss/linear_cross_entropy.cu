@@ -1,7 +1,6 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <math_constants.h>
 
+#include "kernels/device/element.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/loss/linear_cross_entropy_device.h"
 
@@ -14,13 +13,6 @@ namespace {
 constexpr int kTokens = kCrossEntropyTokens;
 constexpr int kRows = 16;
 constexpr int kJoinThreads = 128;  // a thread a token
-
-__device__ float to_float(float x) { return x; }
-__device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ float to_float(__half x) { return __half2float(x); }
-__device__ void put(float* p, float x) { *p = x; }
-__device__ void put(__nv_bfloat16* p, float x) { *p = __float2bfloat16_rn(x); }
-__device__ void put(__half* p, float x) { *p = __float2half_rn(x); }
 
 // exp(a - b); 0 for an empty part or a logit of -inf, even if both are -inf.
 __device__ float exp_difference(float a, float b) { return a == -CUDART_INF_F ? 0.0f : expf(a - b); }
@@ -153,7 +145,7 @@ __global__ void gradient_kernel(CrossEntropyChunk c) {
       const float difference = logit - to_float(static_cast<const T*>(r.logits)[at]) - r.token_shift[token];
       gradient += power * r.token_scale[token] * (difference - r.token_divergence[token]);
     }
-    put(p, v == target ? c.token_target[token] : gradient);
+    *p = from_float<T>(v == target ? c.token_target[token] : gradient);
   }
 }
 
