@@ -21,7 +21,7 @@ from report.byte_units import human_bytes
 from report.document import Fold, Heading, Items, Table, Text, slug
 from report.format import machine_text, speed_times, times
 from report.rendering import to_markdown
-from report.sweep_part_pages import FITS
+from report.sweep_part_pages import FITS, TAKEN
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results/matrix.md"
@@ -32,11 +32,14 @@ CARDS = {"RTX 4060": ("gpu-8gb", "moe-nano"), "RTX 4070": ("gpu-12gb", "moe-nano
          "RTX 4090": ("gpu-24gb", "moe-nano"), "A100 40 GB": ("gpu-a100-40gb", "moe-230m"), "A100 80 GB": ("gpu-a100-80gb", "moe-570m")}
 INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alone beside the baseline of `{MODEL}`: fp32, stored scores, "
          "one-hot dispatch, eight rows of 1,024 tokens. Memory is predicted by dry runs for CUDA on that card; nothing here has run on a GPU.")
-WORDS = ("taken: what CUDA's caching allocator reserves, with cuBLAS's workspaces and CUDA's context; a row fits where that is no more than "
+RANKS = 2  # of the rows of several ranks
+BATCH_MAXIMUM = 16  # of dynamic_batch
+WORDS = (f"taken: {TAKEN}; a row fits where that is no more than "
          "the card, and where tensors take at most 95 % of it. largest batch: sequences of 1,024 tokens in a micro-batch; longest "
          "sequence: in tokens, in steps of 64; largest model: of those that have a name, at its own sequence. Each is the largest that "
          "fits while all else, the technique's micro-batch too, stays as it is; what the allocator reserves does not grow evenly, so a "
-         "slightly larger one may fit too. Of a technique of several ranks, one rank is shown.")
+         "slightly larger one may fit too. `packing` has neither batch nor sequence: all tokens of a step are one row. `dynamic_batch` "
+         f"makes its batch no larger than {BATCH_MAXIMUM}. `data_parallel` and `zero_…` are of {RANKS} ranks, of which one is shown.")
 SPEED = (" speed: on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same round, of two "
          "rounds or more. other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work.")
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
@@ -127,10 +130,18 @@ def of_card(lines: list[dict], card: str) -> list[tuple[str, dict]]:
     return sorted(rows, key=lambda one: one[1]["on_card"])
 
 
+def largest(technique: str, row: dict) -> list[str]:
+    """Batch and sequence."""
+    if technique == "packing":
+        return ["–", "–"]
+    is_maximum = technique == "dynamic_batch" and row["largest_batch"] == BATCH_MAXIMUM
+    return [f"{row['largest_batch']:,}{' (its maximum)' if is_maximum else ''}", f"{row['largest_sequence']:,}"]
+
+
 def cells(technique: str, row: dict, timed: figures.Sweep | None) -> list[str]:
     speed = [speed_cell(timed.case(technique))] if timed else []
-    return [f"`{technique}`", human_bytes(row["on_card"]), f"**{FITS[row['status']]}**", f"{row['largest_batch']:,}",
-            f"{row['largest_sequence']:,}", row["largest_model"] or "none", *speed]
+    return [f"`{technique}`", human_bytes(row["on_card"]), f"**{FITS[row['status']]}**", *largest(technique, row),
+            row["largest_model"] or "none", *speed]
 
 
 def title(lines: list[dict], card: str) -> str:
@@ -157,7 +168,8 @@ def page(lines: list[dict]) -> str:
     versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
     measured = "" if timed else "Speeds are not measured yet, so the tables have no column for them. "
     return to_markdown([
-        Heading(1, "Every technique on every card"), Text(INTRO), Fold("What the columns mean", [Text(WORDS + (SPEED if timed else ""))]),
+        Heading(1, "Every technique on every card"), Text(INTRO), Text("[What each technique is](../docs/techniques.md)."),
+        Fold("What the columns mean", [Text(WORDS + (SPEED if timed else ""))]),
         Items([f"[{name}](#{slug(name)})" for name in (title(lines, card) for card in CARDS)]),
         *(block for card, (preset, model) in CARDS.items()
           for block in card_blocks(lines, card, timed.get(model), of_presets.get(preset, ""))),

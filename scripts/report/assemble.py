@@ -1,7 +1,9 @@
 """Reads all that a report is about and puts it together."""
+import json
+import os
 import pathlib
 
-from . import built, figures, pages, records, sidecars, sweep_parts
+from . import built, cards, figures, pages, records, sidecars, sweep_parts
 from .claims import dry_runs, findings, page, stated
 
 
@@ -17,6 +19,18 @@ def judged(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques
     if len(paths) > 1 or not of_techniques or not stored.exists():
         return None
     return page.judge(page.Inputs(sweeps, of_techniques, guides, set()), dry_runs.read(stored))
+
+
+def titles_of(techniques: pathlib.Path) -> dict[str, str]:
+    """What each technique is."""
+    return {row["name"]: row.get("title", "") for row in json.loads(techniques.read_text())["techniques"]}
+
+
+def links_from(out: pathlib.Path) -> cards.Links:
+    """What a report in this folder can link to: docs/ only from inside of the checkout."""
+    table = os.path.relpath(built.ROOT / "docs/techniques.md", out) if out.resolve().is_relative_to(built.ROOT) else ""
+    planned = [path.parent.name for path in sorted(out.resolve().parent.glob(f"*/{sidecars.CARD_PLANS}"))]
+    return cards.Links((out / page.CLAIMS_PAGE).exists(), table, f"../{planned[0]}/report.md#your-card" if planned else "")
 
 
 def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,
@@ -35,6 +49,6 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     # Names of pictures keep the order of the records; what was measured in most rounds stands first.
     parts.sort(key=lambda part: -sum(len(case.runs) for case in part[0].cases))
     claims = judged(paths, everything, of_techniques, guides)
-    linked = (out / page.CLAIMS_PAGE).exists()
-    return pages.report_blocks(parts, everything, beside, claims, linked, of_techniques, notes,
-                              built.last_commit() if at is None else at), shown, notes
+    titles = titles_of(techniques) if techniques else {}
+    return pages.report_blocks(parts, everything, beside, claims, links_from(out), of_techniques, titles, notes,
+                               built.last_commit() if at is None else at), shown, notes

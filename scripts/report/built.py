@@ -38,4 +38,4 @@ def changed(commit: str, later: str) -> str:
         return "nothing that is built changed since"
     counts = collections.Counter(map(folder, files)).most_common()
     named = ", ".join(f"{name} ({count})" for name, count in counts[:FOLDERS])
-    return f"since then {len(files)} file{'s' if len(files) > 1 else ''} changed: {named}{', …' if len(counts) > FOLDERS else ''}"
+    return f"since then {len(files)} file{'s' if len(files) > 1 else ''} changed: {named}{' and others' if len(counts) > FOLDERS else ''}"

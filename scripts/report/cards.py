@@ -1,17 +1,29 @@
 """The three cards that a report opens with, and its contents."""
+import dataclasses
 import itertools
 import math
+import pathlib
 import re
 
 from . import quality
 from .byte_units import human_bytes
 from .claims import page as claims
 from .claims.stated import Technique
-from .document import Fold, Heading, Items, Table, Text, slug
-from .figures import LEAST_ROUNDS, Case, Sweep, measured
-from .format import loss_change, rounds_of, speed_times, times
+from .document import Commands, Fold, Heading, Items, Table, Text, slug
+from .figures import LEAST_ROUNDS, Case, Sweep, flat, measured
+from .format import CHANGE_WORDS, loss_change, rounds_of, speed_times, times
 from .sidecars import CardPlan, Fit, Fits, Sidecars
+from .sweep_part_pages import TAKEN
 from .sweep_parts import of_families
+
+
+@dataclasses.dataclass(frozen=True)
+class Links:
+    """What a report links to. "": it is not there."""
+
+    claims: bool  # the page of claims lies beside it
+    techniques: str  # docs/techniques.md
+    cards: str  # the card "Your card" of a report beside it
 
 
 def contents(blocks: list) -> Items:
@@ -24,8 +36,8 @@ def contents(blocks: list) -> Items:
 BEST = ("The fastest way to train that is known for each card: measured on it where a sweep did, else what `moelab plan` predicts. Other "
         "models and settings: `moelab plan --preset gpu-8gb`.")
 STACK = "What this stack of techniques allows on each card, by dry runs for CUDA."
-COLUMNS = ("needs: what CUDA's allocator is predicted to need, with its share of the card, or the measured peak. known by: where the speed "
-           "comes from. peak: of tensors with the settings above, with its share of the card. largest batch: train.micro_batch.")
+COLUMNS = (f"Memory, with its share of the card: taken: {TAKEN}; reserved: the same without CUDA's context, or the measured peak of tensors. "
+           "known by: where the speed comes from. largest batch: train.micro_batch.")
 NOT_MEASURED = "not measured"
 
 VARIANTS = {"ti", "super", "laptop", "max"}  # a card's name with one of these after it is another card's
@@ -48,13 +60,15 @@ def measured_on(card: str, model: str, sweeps: list[Sweep]) -> list[Case]:
             for case in measured(sweep) if len(case.runs) >= LEAST_ROUNDS]
 
 
-def best_row(plan: CardPlan, sweeps: list[Sweep]) -> list[str]:
+def fastest(plan: CardPlan, sweeps: list[Sweep]) -> Case | None:
+    """The fastest measured case that fits the card."""
     fitting = [case for case in measured_on(plan.card, plan.model, sweeps) if case.peak.value <= plan.limit]
-    best = max(fitting, key=lambda case: case.speed.value, default=None)
-    needs, speed, known, command = ((best.peak.value, best.speed.value, "measured", best.command) if best else
-                                    (plan.needed, plan.speed, plan.times, plan.command))
-    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}",
-            known, f"`{command}`"]
+    return max(fitting, key=lambda case: case.speed.value, default=None)
+
+
+def best_row(plan: CardPlan, best: Case | None) -> list[str]:
+    needs, speed, known = (best.peak.value, best.speed.value, "measured") if best else (plan.needed, plan.speed, plan.times)
+    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}", known]
 
 
 def chosen(fits: list[Fits]) -> list[Fit]:
@@ -74,67 +88,111 @@ def tokens_text(fit: Fit, sweeps: list[Sweep]) -> str:
 
 
 def card_row(fit: Fit, sweeps: list[Sweep]) -> list[str]:
-    peak = "–" if math.isnan(fit.peak) else f"{human_bytes(fit.peak)} ({fit.peak / fit.limit:.0%})"
-    return [fit.card, human_bytes(fit.limit), peak, f"{fit.largest_batch:,.0f}", tokens_text(fit, sweeps)]
+    taken = "–" if math.isnan(fit.taken) else f"{human_bytes(fit.taken)} ({fit.taken / fit.limit:.0%})"
+    return [fit.card, human_bytes(fit.limit), taken, f"{fit.largest_batch:,.0f}", tokens_text(fit, sweeps)]
 
 
 def stack_table(fits: list[Fit], sweeps: list[Sweep]) -> Table:
     """Without a column of speeds where none was measured."""
-    headings, rows = ["card", "memory", "peak", "largest batch", "tokens/s"], [card_row(fit, sweeps) for fit in fits]
+    headings, rows = ["card", "memory", "taken", "largest batch", "tokens/s"], [card_row(fit, sweeps) for fit in fits]
     if all(row[-1] == NOT_MEASURED for row in rows):
         return Table(f"{STACK} Its speed was measured on none of them.", headings[:-1], [row[:-1] for row in rows])
     return Table(STACK, headings, rows)
 
 
-def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep]) -> list:
+def plan_blocks(plans: list[CardPlan], sweeps: list[Sweep]) -> list:
+    """The best that is known for each card, and its commands, which are too long for a row on a phone."""
+    known = [(plan, fastest(plan, sweeps)) for plan in sorted(plans, key=lambda plan: plan.limit)]
+    headings, rows, caption = ["card", "memory", "model", "reserved", "tokens/s", "known by"], [best_row(*one) for one in known], BEST
+    if len(how := {row[-1] for row in rows}) == 1:
+        headings, rows, caption = headings[:-1], [row[:-1] for row in rows], f"{BEST} Each speed here: {how.pop()}."
+    return [Table(caption, headings, rows, wordy=("model", "known by")), Text("The command of each row, to copy:"),
+            Commands([f"# {plan.card}\n{best.command if best else plan.command}" for plan, best in known])]
+
+
+def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep], links: Links) -> list:
     """The best that is known for each card; then a table for each stack that allows the largest batch on some cards."""
     settings = {row.name: row.settings for row in techniques}
-    blocks = []
-    if beside.card_plans:
-        blocks.append(Table(BEST, ["card", "memory", "model", "needs", "tokens/s", "known by", "to copy"],
-                            [best_row(plan, sweeps) for plan in sorted(beside.card_plans, key=lambda plan: plan.limit)],
-                            wordy=("model", "known by", "to copy")))
+    blocks = plan_blocks(beside.card_plans, sweeps) if beside.card_plans else []
     for (stack, model), group in itertools.groupby(chosen(beside.fits), lambda fit: (fit.stack, fit.model)):
         copied = " ".join(f"{key}={value}" for key, value in settings.get(stack, {}).items())
         command = " ".join(filter(None, ["moelab train --config", model, copied, "data.path=FOLDER"]))
         blocks += [Text(f"`{stack}`, to copy: `{command}`"),
                    stack_table(list(group), sweeps)]
-    return [Heading(2, "Your card"), *blocks, Fold("What the columns mean", [Text(COLUMNS)])] if blocks else []
+    if blocks:
+        return [Heading(2, "Your card"), *blocks, Fold("What the columns mean", [Text(COLUMNS)])]
+    where = f"What fits each GPU, and the fastest way to train that is known for it: [the report that has it]({links.cards})."
+    return [Heading(2, "Your card"), Text(where)] if links.cards else []
 
 
 # What each technique costs.
 
-
-def cost_row(case: Case, losses: dict[str, str]) -> list[str]:
-    return [f"`{case.name}`", times(case.peak_ratio), speed_times(case), loss_change(case),
-            *([losses.get(case.name, NOT_MEASURED)] if losses else []), rounds_of(case)]
+KEYS = ("model", "precision.compute", "attention.kernel", "model.dispatch", "train.micro_batch", "train.sequence")  # that tell baselines apart
 
 
-def costs(sweeps: list[Sweep], effects: list[quality.Effect]) -> list:
-    """Of the sweep with the most rounds, every technique alone."""
-    singles = [of_families(sweep, "single") for sweep in sweeps]
-    known = [sweep for sweep in singles if any(case.pairs for case in sweep.cases)]
-    if not known:
+def baseline_of(case: Case) -> dict[str, str]:
+    """The settings of what it is held against, and the model."""
+    base = case.pairs[0][1]
+    return {"model": base.model, **flat(base.settings)}
+
+
+def beside_text(case: Case, usual: dict[str, str]) -> str:
+    """In what the baseline of a case differs from the usual one."""
+    own = baseline_of(case)
+    return " ".join(f"`{key}={value}`" for key, value in own.items() if usual.get(key) != value) or "the usual"
+
+
+def most_measured(sweeps: list[Sweep]) -> list[Case]:
+    """Each technique alone, of the sweep in which it ran most, the smallest first."""
+    singles = [case for sweep in sweeps for case in of_families(sweep, "single").cases if case.pairs]
+    best = {case.name: case for case in sorted(singles, key=lambda case: len(case.pairs))}
+    return sorted(best.values(), key=lambda case: case.peak_ratio.value)
+
+
+def usual_baseline(cases: list[Case]) -> dict[str, str]:
+    """That of most cases."""
+    texts = [str(baseline_of(case)) for case in cases]
+    return baseline_of(max(cases, key=lambda case: texts.count(str(baseline_of(case)))))
+
+
+def cost_columns(cases: list[Case], effects: list[quality.Effect], titles: dict[str, str]) -> dict[str, list[str]]:
+    """Those that are known of a technique at least, by heading."""
+    losses = {effect.case.name: quality.told(effect) for effect in effects}
+    usual = usual_baseline(cases)
+    columns = {"technique": [f"`{case.name}`" for case in cases], "memory": [times(case.peak_ratio) for case in cases],
+               "speed": list(map(speed_times, cases)), "change": list(map(loss_change, cases)),
+               "final loss": [losses.get(case.name, NOT_MEASURED) for case in cases], "rounds": list(map(rounds_of, cases)),
+               "baseline": [beside_text(case, usual) for case in cases], "what it is": [titles.get(case.name, "") for case in cases]}
+    empty = {"final loss": NOT_MEASURED, "baseline": "the usual", "what it is": ""}
+    return {heading: cells for heading, cells in columns.items() if set(cells) != {empty.get(heading)}}
+
+
+def costs(sweeps: list[Sweep], effects: list[quality.Effect], titles: dict[str, str], links: Links) -> list:
+    """Of all sweeps, every technique alone. titles: what each is."""
+    cases = most_measured(sweeps)
+    if not cases:
         return []
-    best = max(known, key=lambda sweep: sum(len(case.pairs) for case in sweep.cases))
-    rows = sorted((case for case in best.cases if case.pairs), key=lambda case: case.peak_ratio.value)
-    shown = {case.name for case in rows}
-    losses = {effect.case.name: quality.told(effect) for effect in effects if effect.case.name in shown}
-    caption = (f"{best.title}: memory and speed beside the baseline of the same round, the smallest first, with 95 % intervals. change: of "
-               f"the loss after a few steps.{' final loss: of long runs, below.' if losses else ''}")
+    columns = cost_columns(cases, effects, titles)
+    usual = usual_baseline(cases)
+    models = ", ".join(dict.fromkeys(f"`{pathlib.PurePath(case.any.model).stem}`" for case in cases))
+    caption = f"{models}: memory and speed beside the baseline of the same round, the smallest first, with 95 % intervals."
+    named = " ".join(f"`{key}={usual[key]}`" for key in KEYS if key in usual)
+    words = [f"change: of the loss after a few steps, in nats a token; {CHANGE_WORDS}",
+             *(["final loss: of long runs, [below](#" + slug(quality.TITLE) + ")."] if "final loss" in columns else []),
+             *([f"baseline: in what the row's differs from the usual, {named}."] if "baseline" in columns else []),
+             *([f"[What each technique does and trades]({links.techniques})."] if links.techniques else [])]
     return [Heading(2, "What each technique costs"),
-            Table(caption, ["technique", "memory", "speed", "change", *(["final loss"] if losses else []), "rounds"],
-                  [cost_row(case, losses) for case in rows])]
+            Table(caption, list(columns), [list(row) for row in zip(*columns.values())], ("baseline", "what it is")), Text(" ".join(words))]
 
 
 # The claims.
 
 
-def claims_card(judged: claims.Judged | None, linked: bool) -> list:
-    """The claims of the guides with their verdicts, where they are judged here. linked: that page lies beside."""
+def claims_card(judged: claims.Judged | None, links: Links) -> list:
+    """The claims of the guides with their verdicts, where they are judged here."""
     if judged is None:
         return []
-    where = f"[{claims.CLAIMS_PAGE}]({claims.CLAIMS_PAGE})" if linked else f"`{claims.CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
+    where = f"[{claims.CLAIMS_PAGE}]({claims.CLAIMS_PAGE})" if links.claims else f"`{claims.CLAIMS_PAGE}`, which `scripts/claims.py` makes,"
     return [Heading(2, "What guides claim"), Text(f"{claims.summary(judged.rows)} {where} has each in a line, with its evidence."),
             Fold("The claims, a line each", [*(Text(one) for one in claims.RULE), claims.by_technique(judged.rows, judged.techniques),
                                              *claims.tables(judged.rows, judged.guides, 3)], elsewhere=True)]

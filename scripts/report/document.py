@@ -1,4 +1,5 @@
 """A page as a list of blocks. rendering.py writes them as HTML and Markdown; tables go to a terminal as well."""
+import collections
 import dataclasses
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ LONG = 48  # characters; a longer cell is a passage
 class Heading:
     level: int
     text: str
+    anchor: str = ""  # see with_anchors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,21 @@ def pictures(blocks: list) -> list[Picture]:
 def slug(text: str) -> str:
     """The name under which a heading is linked to, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", plain(text).lower()).replace(" ", "-")
+
+
+def with_anchors(blocks: list, given: collections.Counter | None = None) -> list:
+    """The blocks, each heading with the id that GitHub gives it: a slug that was given before gets a number."""
+    given = collections.Counter() if given is None else given
+    found = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            name = slug(block.text)
+            block = dataclasses.replace(block, anchor=f"{name}-{given[name]}" if given[name] else name)
+            given[name] += 1
+        elif isinstance(block, Fold):
+            block = dataclasses.replace(block, blocks=with_anchors(block.blocks, given))
+        found.append(block)
+    return found
 
 
 def plain(text: str) -> str:

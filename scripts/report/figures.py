@@ -79,6 +79,11 @@ class Case:
         return all(reads(run) == reads(base) for run, base in self.pairs)
 
     @property
+    def ranked(self) -> bool:
+        """Whether its speed can be ranked: not one of a single round, which is not known well enough, nor one of other tokens."""
+        return not self.one_round and self.reads_alike
+
+    @property
     def noisy(self) -> bool:
         return any(run.noisy for run in self.runs)
 
@@ -292,8 +297,8 @@ def placed(sweep: Sweep) -> list[Case]:
 
 
 def comparable(sweep: Sweep) -> list[Case]:
-    """Those whose speeds can be ranked: not of a single round, which is not known well enough, nor of other tokens."""
-    return [case for case in placed(sweep) if not case.one_round and case.reads_alike]
+    """Those whose speeds can be ranked."""
+    return [case for case in placed(sweep) if case.ranked]
 
 
 def on_front(sweep: Sweep) -> list[Case]:

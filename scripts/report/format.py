@@ -6,6 +6,8 @@ from .document import Point
 from .figures import Case, Interval, Sweep, flat
 
 FAILURES = {"oom": "out of memory", "timeout": "timed out", "crash": "crashed", "skipped": "skipped"}
+CHANGE_WORDS = ("same bits: every loss and gradient norm is the baseline's; 0: the loss is; <0.0001: less than that, up or down; –: "
+                "none, as of a baseline or of steps that read other tokens. noisy: the rounds differ much, even when repeated.")
 
 
 def machine_text(machine: dict) -> str:
@@ -56,7 +58,9 @@ def predicted(case: Case) -> str:
 
 def loss_change(case: Case) -> str:
     """Against the baseline. "same bits": losses and gradient norms are equal; "0": the losses are."""
-    return "same bits" if case.same_bits else signed(case.loss_change)
+    if case.same_bits:
+        return "same bits"
+    return "<0.0001" if 0 < abs(case.loss_change) < 0.00005 else signed(case.loss_change)
 
 
 def signed(value: float) -> str:

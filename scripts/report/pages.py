@@ -11,7 +11,7 @@ from .claims.findings import Finding
 from .claims.stated import Technique
 from .document import Commands, Fold, Heading, Items, Picture, Table, Text, pictures, plain, table_plain
 from .figures import RESAMPLES, SEED, Case, Sweep, beside_roots, comparable, measured, on_front, placed
-from .format import (case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
+from .format import (CHANGE_WORDS, case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, speed_times, spread, times)
 from .plots import pareto, run_curves
 from .plots.images import png
@@ -40,18 +40,21 @@ def case_table(sweep: Sweep) -> Table:
                 "loss"]
     front = on_front(sweep)
     shown = [case for case in sweep.cases if case.family == "single" or case in front]
-    return Table("Medians over the rounds. memory and speed: ratios to the baseline of the same round, with 95 % intervals.", headings,
-                 [case_row(case, front) for case in shown])
+    repeated = any(case.baseline and not case.one_round for case in placed(sweep))
+    caption = (f"{'Medians over the rounds. ' if repeated else ''}memory and speed: ratios to the baseline of the same round"
+               f"{', with 95 % intervals' if repeated else ', the only one'}.")
+    if len({run.sweep for case in sweep.cases for run in case.runs}) > 1:
+        caption += " Parts of the sweep ran at different times: compare ratios, not tokens/s."
+    return Table(caption, headings, [case_row(case, front) for case in shown])
 
 
 def columns(sweep: Sweep) -> Fold:
     return Fold("What the columns and colours mean", [Text(
         "memory: its interval is from the smallest to the largest round, and left out where all agree. peak: bytes held at most; "
         "predicted: by a dry run, and how much more was measured; step: its time. loss: nats a token after the last step "
-        f"{steps_text(sweep)}; change: how much higher than the baseline's, also the colour in the picture, grey within {pareto.ALIKE}; same "
-        "bits: every loss and gradient norm of the run is the baseline's. front: its number from small to large, by memory and speed, where "
-        "nothing is both smaller and faster; what ran in a single round has no interval and no place on it. Hollow in the picture: a single "
-        "round, or a loss after other tokens.")])
+        f"{steps_text(sweep)}; change: how much higher than the baseline's. {CHANGE_WORDS} front: its number from small to large, by memory "
+        "and speed, where nothing is both smaller and faster; what ran in a single round has no interval. Hollow in the picture, and "
+        "without a place on the front: a single round, or steps that read other tokens than the baseline's.")])
 
 
 def wait_blocks(sweep: Sweep) -> list:
@@ -85,6 +88,14 @@ def answer(what: str, case: Case) -> str:
     return f"{what}: `{case.name}`, {speed.value:.2f} × the speed in {peak.value:.2f} × the peak of `{case.baseline}` ({figures})."
 
 
+def fastest(cases: list[Case]) -> str:
+    """Of cases whose speed can be ranked."""
+    best = max(cases, key=lambda case: case.place[1].value)
+    speed = best.place[1]
+    spans = f" Its interval, {speed.low:.2f} to {speed.high:.2f}, spans 1: it may be no faster than the baseline."
+    return answer("Fastest", best) + (spans if best.baseline and speed.low <= 1 <= speed.high else "")
+
+
 def short_answers(sweep: Sweep) -> list[str]:
     """sweep: its cases beside one baseline (see beside_roots), as in all that compares them with each other."""
     if not measured(sweep):
@@ -92,12 +103,15 @@ def short_answers(sweep: Sweep) -> list[str]:
     cases, sure = placed(sweep), comparable(sweep)
     answers = []
     if any(case.baseline for case in sure):
-        answers.append(answer("Fastest", max(sure, key=lambda case: case.place[1].value)))
+        answers.append(fastest(sure))
     if cases:
         answers.append(answer("Smallest", min(cases, key=lambda case: (case.place[0].value, -case.place[1].value))))
     numbered = ", ".join(f"{number} `{case.name}`" for number, case in enumerate(on_front(sweep), 1))
     if numbered:
         answers.append(f"On the front, from small to large: {numbered}. Nothing is both smaller and faster.")
+    others = [case for case in cases if not case.reads_alike]
+    if others:
+        answers.append(f"Not ranked by speed, for their steps read other tokens than the baseline's: {names(others)}.")
     once = sum(case.one_round for case in cases)
     if once:
         answers.append(f"{once} of {len(measured(sweep))} cases ran in a single round: their bytes are exact, their speed is uncertain.")
@@ -110,11 +124,23 @@ def short_answers(sweep: Sweep) -> list[str]:
     return answers
 
 
-def pareto_picture(sweep: Sweep, prefix: str) -> Picture:
-    return Picture(f"{prefix}pareto", "Peak memory against speed, both beside the baseline, one point a case",
-                   "Each point is a case beside the baseline of the same rounds, with its 95 % interval. Along the line, numbered from "
-                   "small to large, no other case is both smaller and faster.",
-                   functools.partial(pareto.pareto, sweep), [case_point(case, sweep) for case in placed(sweep)])
+def pareto_caption(sweep: Sweep, effects: dict[str, quality.Effect]) -> str:
+    """Of what is drawn."""
+    cases = placed(sweep)
+    repeated = any(case.baseline and not case.one_round for case in cases)
+    said = f"A point a case beside its baseline{', with its 95 % interval' if repeated else ''}."
+    if hollow := pareto.hollow_words(cases):
+        said += f" Hollow: {hollow}."
+    if on_front(sweep):
+        said += " Along the line nothing is both smaller and faster."
+    if pareto.coloured(cases, effects):
+        said += " Colour: change of long runs' loss; grey: the seeds can't tell, or unmeasured."
+    return said
+
+
+def pareto_picture(sweep: Sweep, effects: dict[str, quality.Effect], prefix: str) -> Picture:
+    return Picture(f"{prefix}pareto", "Peak memory against speed, both beside the baseline, one point a case", pareto_caption(sweep, effects),
+                   functools.partial(pareto.pareto, sweep, effects), [case_point(case, sweep) for case in placed(sweep)])
 
 
 def memory_blocks(sweep: Sweep, prefix: str) -> list:
@@ -178,9 +204,9 @@ def settings_blocks(sweep: Sweep) -> list:
 
 
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool) -> list:
-    whole = beside_roots(sweep)
+    whole, effects = beside_roots(sweep), {effect.case.name: effect for effect in beside.effects}
     return [Heading(2, f"{sweep.title} on {machine_text(sweep.machine)}"), Text(provenance(sweep)),
-            Items(short_answers(whole)), pareto_picture(whole, prefix), case_table(whole), columns(whole), *wait_blocks(sweep),
+            Items(short_answers(whole)), pareto_picture(whole, effects, prefix), case_table(whole), columns(whole), *wait_blocks(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
@@ -211,11 +237,12 @@ def made_at(markdown: str) -> str:
 
 
 def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
-                  judged: claims.Judged | None, linked: bool, techniques: list[Technique], notes: list[str], at: str) -> list:
-    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. linked:
-    the page of claims lies beside the report. at: see method_blocks."""
-    front = [*cards.your_card(beside, techniques, sweeps), *cards.costs([sweep for sweep, *_ in parts], beside.effects),
-             *cards.claims_card(judged, linked)]
+                  judged: claims.Judged | None, links: cards.Links, techniques: list[Technique], titles: dict[str, str], notes: list[str],
+                  at: str) -> list:
+    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. titles: what each
+    technique is. at: see method_blocks."""
+    front = [*cards.your_card(beside, techniques, sweeps, links), *cards.costs([sweep for sweep, *_ in parts], beside.effects, titles, links),
+             *cards.claims_card(judged, links)]
     rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
             *quality.section(beside.effects), *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps),
             *sweep_part_pages.fit_blocks(sweeps, beside.fits),

@@ -51,7 +51,7 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=jinja2.select_autoescape(["html"]),
                               trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     made.filters |= {"kind": lambda block: type(block).__name__.lower(), "inline": inline, "drawn": drawn,
-                     "number_parts": number_parts, "is_long": document.is_long, "slug": document.slug,
+                     "number_parts": number_parts, "is_long": document.is_long,
                      "cell": lambda text: text.replace("|", "\\|").replace("\n", " ")}
     return made
 
@@ -65,7 +65,7 @@ def source(name: str) -> markupsafe.Markup:
 
 def to_html(title: str, blocks: list) -> str:
     """One file that needs no other: style, pictures and the script are inside."""
-    return ENVIRONMENT.get_template("page.html").render(title=title, page=blocks, style=source("page.css"),
+    return ENVIRONMENT.get_template("page.html").render(title=title, page=document.with_anchors(blocks), style=source("page.css"),
                                                         script=source("page.js"))
 
 

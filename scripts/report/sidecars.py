@@ -36,7 +36,8 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What fits on a card of `limit` bytes. peak: of `model`, of which `status` speaks."""
+    """What fits on a card of `limit` bytes. taken: of the card by `model`, of which `status` speaks; NaN
+    in older records."""
 
     card: str
     limit: float
@@ -46,7 +47,7 @@ class Fit:
     largest_batch: float  # of `model`
     model: str
     status: str  # one of COLOURS
-    peak: float
+    taken: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,7 @@ def parse_fit(fields: dict) -> Fit:
         raise ValueError(f"status {fields['status']}: {', '.join(COLOURS)} are known")
     return Fit(fields["card"], number(fields["limit"]), name_now(fields["stack"]), fields["largest_model"] or "",
                number(fields["largest_layers"]), number(fields["largest_batch"]), fields["model"], fields["status"],
-               number(fields["peak"]))
+               number(fields.get("on_card")))
 
 
 def parse_fits(content: dict) -> Fits:

@@ -15,6 +15,7 @@ from .plots import crossovers, estimates, ladder, pairs
 from .sidecars import Draw, Fits, Predictions
 
 WORST = 10
+TAKEN = "what CUDA's caching allocator reserves, with cuBLAS's workspaces and CUDA's context"
 FITS = {"green": "fits", "amber": "fits tightly", "red": "too large"}  # by the status in a record
 
 
@@ -77,7 +78,7 @@ def ladder_blocks(sweep: Sweep, prefix: str) -> list:
 def leave_one_out_row(case: Case) -> list[str]:
     if not case.runs:
         return failed_row(case, 6)
-    return [case.name, signed_bytes(-sweep_parts.saved(case)), times(case.peak_ratio), speed_times(case),
+    return [case.name, times(case.peak_ratio), speed_times(case), signed_bytes(-sweep_parts.saved(case)),
             loss_change(case), rounds_of(case)]
 
 
@@ -90,7 +91,7 @@ def leave_one_out_blocks(sweep: Sweep) -> list:
     return [Heading(3, "Leaving one out"),
             Table(f"What changes when one technique is taken from {whole}, first those that it needs most. more at the "
                   "peak: bytes; memory, speed, loss: against it, as in the table of the cases.",
-                  ["case", "more at the peak", "memory", "speed", "loss", "rounds"],
+                  ["case", "memory", "speed", "more at the peak", "loss", "rounds"],
                   [leave_one_out_row(case) for case in ordered])]
 
 
@@ -134,12 +135,12 @@ def pair_blocks(sweep: Sweep, predictions: Predictions | None, prefix: str) -> l
     kinds = {"measured": len(measured), "only dry-run (their time is unmeasured)": len(found) - len(measured) - refused,
              "that cannot be combined": refused}
     counts = f"{len(found)} pairs: {', '.join(f'{count} {kind}' for kind, count in kinds.items() if count)}."
-    caption = ("Two techniques together, beside the product of what each leaves alone. Grey: they save less than that, as two that save "
-               "the same bytes must. Red: slower than that, or larger than one alone.")
+    caption = ("Two techniques together, beside the product of what each leaves alone. Grey: as two that save the same bytes must. Dot: "
+               "not measured. x: cannot be combined. Blank: as the product.")
     details = ("Below the diagonal: bytes at the peak, in percent of the baseline's; red: how far they are above the smaller one alone, where "
                f"that is more than {pairs.HARM} %. Above it: the logarithm of the step time, about its "
                "percent. Two that halve the peak are expected to leave a quarter. Peaks are measured where all four are, else of dry runs. "
-               "Outlined: the time of a single round, which decides nothing. ·: its time is unmeasured. ×: cannot be combined.")
+               "Outlined: the time of a single round, which decides nothing.")
     blocks = [Picture(f"{prefix}pairs", "Interaction of every pair of techniques, in memory and in step time", caption,
                       functools.partial(pairs.pair_map, found, names), [pair_point(pair) for pair in found],
                       large=True), Fold("What a cell shows", [Text(details)])]
@@ -193,7 +194,7 @@ def crossing_text(crossing: sweep_parts.Crossing) -> str:
 
 
 def crossover_rows(crossings: list[sweep_parts.Crossing]) -> list[list[str]]:
-    return [[crossing.label, crossovers.amount(x), times(case.peak_ratio), speed_times(case),
+    return [[f"{crossing.label} at {crossovers.amount(x)}", times(case.peak_ratio), speed_times(case),
              f"{sweep_parts.memory_time(case).value:.2f} × (one round)" if case.one_round else times(sweep_parts.memory_time(case)),
              rounds_of(case), case.any.model]
             for crossing in crossings for x, case in crossing.points]
@@ -210,7 +211,7 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
                    Picture(f"crossovers-{axis}", f"Speed and peak memory of techniques by {axis}", caption,
                            functools.partial(crossovers.crossovers, crossings)),
                    Table("The same in figures.",
-                         ["technique", axis, "memory", "speed", "memory × time", "rounds", "model"],
+                         [f"technique by {axis}", "memory", "speed", "memory × time", "rounds", "model"],
                          crossover_rows(crossings), ("model",))]
     parts = [sweep for sweep in sweeps if sweep_parts.of_families(sweep, "crossover").cases]
     blocks += failure_blocks(parts)
@@ -222,7 +223,7 @@ def crossover_blocks(sweeps: list[Sweep]) -> list:
 
 def fit_row(fit) -> list[str]:
     return [fit.card, human_bytes(fit.limit), fit.stack, f"**{FITS[fit.status]}**", fit.model,
-            "–" if math.isnan(fit.peak) else human_bytes(fit.peak), fit.largest_model or "none",
+            "–" if math.isnan(fit.taken) else human_bytes(fit.taken), fit.largest_model or "none",
             f"{fit.largest_layers:,.0f}", f"{fit.largest_batch:,.0f}"]
 
 
@@ -232,7 +233,7 @@ def fit_run_row(case: Case) -> list[str]:
     scale = fractions.Fraction(case.any.settings.get("run.scale", "1")).limit_denominator(1024)
     limit, peak = case.runs[-1].limit, case.peak.value
     limit_text, share = (human_bytes(limit), f" ({peak / limit:.0%})") if limit > 0 else ("–", "")
-    return [case.name, case.any.model, f"{scale}", limit_text, human_bytes(peak) + share, times(case.peak_ratio), speed_times(case),
+    return [case.name, times(case.peak_ratio), speed_times(case), case.any.model, f"{scale}", limit_text, human_bytes(peak) + share,
             f"{case.speed.value:,.0f}", rounds_of(case)]
 
 
@@ -245,19 +246,19 @@ def fit_runs(sweeps: list[Sweep]) -> list:
     return [Heading(3, "Presets, trained within their limits"),
             Table("scale: of the preset's model and memory (`--scale`). limit: at that scale; more ends out of memory. memory and speed: "
                   "ratios to the preset's baseline, the same model without its techniques, in the same round.",
-                  ["preset", "model", "scale", "limit", "peak", "memory", "speed", "tokens/s", "rounds"], rows, ("model",)),
+                  ["preset", "memory", "speed", "model", "scale", "limit", "peak", "tokens/s", "rounds"], rows, ("model",)),
             Fold("Where and how", [Text(provenance(of_cards[0])), Commands(commands)]), *failure_blocks(of_cards)]
 
 
 def fit_blocks(sweeps: list[Sweep], fits: list[Fits]) -> list:
-    blocks = [Table("By bisection over dry runs. fits: the model beside it takes no more than a run aims at (memory.target); tightly: up "
-                    f"to the critical threshold. Found by `{one.command}` at commit `{one.commit}`.",
-                    ["GPU", "memory", "techniques", "fits", "model", "its peak", "largest model", "most layers",
+    blocks = [Table("By bisection over dry runs. fits: the model's tensors stay within memory.target, tightly: within memory.critical, and what "
+                    f"is taken within the card. Found by `{one.command}` at commit `{one.commit}`.",
+                    ["GPU", "memory", "techniques", "fits", "model", "taken", "largest model", "most layers",
                      "largest batch"],
                     [fit_row(fit) for fit in one.rows], ("techniques", "fits", "model", "largest model"))
               for one in fits]
     if fits:
-        blocks.append(Fold("What the columns mean", [Text("too large: above the critical threshold. largest model: of those that have a name. "
+        blocks.append(Fold("What the columns mean", [Text(f"too large: neither. taken: {TAKEN}. largest model: of those that have a name. "
                                                           "most layers, largest batch: of the model beside.")]))
     blocks += fit_runs(sweeps)
     return [Heading(2, "What fits"), *blocks] if blocks else []
@@ -277,9 +278,9 @@ def check_blocks(checks: list[Check]) -> list:
     if not checks:
         return []
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(check.choice.commit for check in checks))
-    drawn = ", ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
+    drawn = " or ".join(dict.fromkeys(f"{check.drawn}" for check in checks))
     is_predicted = not all(math.isnan(check.choice.predicted) for check in checks)
-    caption = (f"What `moelab plan` chose for each budget, beside others that fit, drawn at random ({drawn} for a budget), all "
+    caption = (f"What `moelab plan` chose for each budget, beside others that fit, drawn at random ({drawn} for each budget), all "
                f"trained in turns. The choice holds if its ratio is at least {ALLOWED} or the interval reaches 1.")
     details = (f"{'predicted: the tokens/s of the plan, where recorded. ' if is_predicted else ''}ratio: speed of the choice to that of the "
                f"fastest drawn, with its 95 % interval. Measured by `scripts/check_plan.py` at commit {commits}.")

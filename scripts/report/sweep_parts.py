@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import yaml
 
-from .figures import SEED, Case, Interval, Sweep, drawn_ratios, interval_of
+from .figures import SEED, Case, Interval, Sweep, drawn_ratios, interval_of, summarise
 from .sidecars import Predictions
 
 # Families whose cases train one model on the same tokens and can stand in one picture.
@@ -22,7 +22,8 @@ PRIORITY = yaml.safe_load((pathlib.Path(__file__).parent / "ladder.yaml").read_t
 
 def together(sweeps: list[Sweep]) -> list[Sweep]:
     """Those whose cases stand in one picture: parts of a plan in which the same baseline was trained are one, and parts
-    about other sizes or about memory limits are left out, and so are ranks. Each case keeps the ratios of its own part."""
+    about other sizes or about memory limits are left out, and so are ranks. Each case keeps the ratios of its own part; the
+    baseline has the runs of all."""
     merged: dict[tuple, Sweep] = {}
     for sweep in map(of_one_rank, sweeps):
         baseline = next((case for case in sweep.cases if not case.baseline), None)
@@ -31,14 +32,25 @@ def together(sweeps: list[Sweep]) -> list[Sweep]:
         key = (sweep.model, str(sweep.machine), sweep.commit, sweep.dirty, baseline and baseline.any.settings_hash)
         whole = merged.setdefault(key, dataclasses.replace(sweep, cases=[], notes=[], part=""))
         whole.part = f"{whole.part}, {sweep.part}" if whole.part else sweep.part
-        known = {case.name for case in whole.cases}
-        whole.cases += [case for case in sweep.cases if case.name not in known]
+        for case in sweep.cases:
+            known = whole.case(case.name)
+            if known is None:
+                whole.cases.append(case)
+            elif not case.baseline:
+                whole.cases[whole.cases.index(known)] = pooled(known, case)
         whole.notes += sweep.notes
     models = [(whole.model, str(whole.machine)) for whole in merged.values()]
     for whole, model in zip(merged.values(), models):
         if models.count(model) == 1:
             whole.part = ""  # the model's name says which
     return list(merged.values())
+
+
+def pooled(one: Case, other: Case) -> Case:
+    """The runs of both."""
+    both = dataclasses.replace(one, runs=[*one.runs, *other.runs], failures=[*one.failures, *other.failures])
+    summarise(both)
+    return both
 
 
 def of_one_rank(sweep: Sweep) -> Sweep:

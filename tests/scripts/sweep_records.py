@@ -141,7 +141,8 @@ def predictions() -> dict:
 
 def fits() -> dict:
     rows = [{"size": "8GB", "card": "RTX 4060", "limit": 8 * 2**30, "stack": stack, "largest_model": largest, "largest_layers": layers,
-             "of_model": "moe-nano", "largest_batch": 4, "model": "moe-nano", "status": status, "peak": peak * 2**30}
+             "of_model": "moe-nano", "largest_batch": 4, "model": "moe-nano", "status": status, "peak": peak * 2**30,
+             "on_card": (peak + 1) * 2**30}
             for stack, largest, layers, status, peak in (("baseline", None, 0, "red", 12), ("small", "moe-pico", 9, "amber", 7.4),
                                                          ("guides_stack", "moe-nano", 20, "green", 5))]
     return {"schema": 1, "command": "moelab fits --json", "commit": "abc123", "machine": {}, "rows": rows}

@@ -31,10 +31,12 @@ def commits(tmp_path, monkeypatch) -> list[str]:
     return found
 
 
-def test_what_changed_is_grouped_by_folder_and_texts_do_not_count(commits):
+def test_what_changed_is_grouped_by_folder_and_texts_do_not_count(commits, monkeypatch):
     first, second, texts = commits
     assert built.last_commit() == second
     assert built.changed(first, texts) == "since then 5 files changed: train/io (2), bench (1), cmake (1), moe (1)"
+    monkeypatch.setattr(built, "FOLDERS", 2)
+    assert built.changed(first, texts).endswith("train/io (2), bench (1) and others"), "a full stop follows"
     assert built.changed(second, texts) == "nothing that is built changed since"
     assert built.changed("0123456", texts) == built.changed(first, "") == "what changed since is not known"
 

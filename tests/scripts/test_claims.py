@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, records  # noqa: E402
-from report.claims import dry_judges, dry_runs, judge as judging, outcomes, page, stated as statements  # noqa: E402
+from report.claims import dry_judges, dry_runs, findings, judge as judging, lines, outcomes, page, stated as statements, verdicts  # noqa: E402
 
 ALL = yaml.safe_load(page.CLAIMS.read_text())["claims"]
 
@@ -44,6 +44,37 @@ def test_a_breakdown_promises_nothing():
         "overhead": "right"}
 
 
+@pytest.mark.parametrize("claim, gradients, word, verdict", [
+    ("vibee.zero_0", 4, "more", "right in part"), ("vibee.zero_0", 1, "less", "right in part"), ("vibee.zero_1", 4, "more", "right in part")])
+def test_a_line_says_whether_a_size_is_more_or_less_than_claimed(claim, gradients, word, verdict):
+    """Of 14 GB in bf16 28 or 7 are found."""
+    (entry,) = [entry for entry in ALL if entry["id"] == claim]
+    state = {"parameters": 2, "gradients": gradients, "optimizer": 4 if claim == "vibee.zero_0" else 0.5}
+    (row,) = rows_of([entry], {claim: {"rank": {"state_bytes": state, "model": {"parameters": 1}}}})
+    assert row.verdict == verdict and row.decided.endswith(f"; right: parameters, optimizer; {word} than claimed: gradients, total")
+
+
+@pytest.mark.parametrize("claim, gradients, outcome", [
+    ("vibee.zero_0", 4, "understated"), ("vibee.zero_0", 1, "overstated"), ("vibee.zero_1", 4, "overstated"),
+    ("vibee.zero_1", 1, "understated"), ("vibee.breakdown_7b_fp32", 8, "understated")])
+def test_the_state_that_nothing_divides_promises_nothing(claim, gradients, outcome):
+    (entry,) = [entry for entry in ALL if entry["id"] == claim]
+    run = {"state_bytes": {"parameters": 2, "gradients": gradients, "optimizer": 4}, "model": {"parameters": 1}}
+    _, parts = dry_runs.DRY_CLAIMS[claim].judge({"rank": run}, entry["figures"])
+    assert parts["gradients"].outcome == outcome
+
+
+@pytest.mark.parametrize("before, after, verdict", [(30.5, 3.34, "understated"), (24, 5, "right"), (30, 9, "off both ways"),
+                                                    (15, 9, "overstated")])
+def test_a_start_that_is_larger_than_claimed_is_understated(before, after, verdict):
+    """24 GB are claimed to become 4 to 6."""
+    (entry,) = [entry for entry in ALL if entry["id"] == "parrot.moe_nano"]
+    runs = {"textbook": on_card(before * 1e9, True), "everything": on_card(after * 1e9, True)}
+    (row,) = rows_of([entry], {entry["id"]: runs})
+    assert row.verdict == verdict
+    assert row.decided.endswith("; more than claimed: before; less than claimed: after") == (verdict == "understated")
+
+
 def on_card(taken: int, fits: bool) -> dict:
     return {"gpu": {"name": "RTX 4090", "compute_capability": "8.9"}, "peak_bytes": taken // 2, "on_card_bytes": taken,
             "host_bytes": 0, "memory_limit_bytes": 24 << 30, "fits": fits}
@@ -54,8 +85,8 @@ def test_wrong_sums_stand_beside_the_verdict_and_hide_nothing():
     runs = dict.fromkeys(dry_runs.DRY_CLAIMS[entry["id"]].runs, on_card(2 << 30, True))
     (row,) = rows_of([entry], {entry["id"]: runs})
     assert (row.verdict, row.sums) == ("right", entry["arithmetic"])
-    assert "2.15 GB taken, 8% of the memory of RTX 4090 (compute capability 8.9), of tensors 1.07 GB" in row.evidence[1]
-    assert page.line(row)[1:] == ["**right**", "**wrong**", "device 24 GB, claimed 20 GB", row.decided]
+    assert "2.15 GB taken, 8 % of the memory of RTX 4090 (compute capability 8.9), of tensors 1.07 GB" in row.evidence[1]
+    assert page.line(row)[1:] == ["**right**", "**wrong**", "takes 20 GB", row.decided]
     (row,) = rows_of([entry], {})
     assert (row.verdict, row.sums) == ("untested", entry["arithmetic"])
 
@@ -66,7 +97,7 @@ def test_where_one_of_several_runs_fits_its_card_the_page_says_which():
     (row,) = rows_of([entry], {entry["id"]: {card: on_card(50 << 30, False),
                                              host: on_card(20 << 30, True) | {"host_bytes": 26 << 30}}})
     assert (row.verdict, row.decided) == ("right in part", f"overstated: {card} (53.7 GB); right: {host} (21.5 GB)")
-    assert f"{host}: 21.5 GB taken, 83% of " in row.evidence[1] and "27.9 GB on the host" in row.evidence[1]
+    assert f"{host}: 21.5 GB taken, 83 % of " in row.evidence[1] and "27.9 GB on the host" in row.evidence[1]
 
 
 @pytest.mark.parametrize("fits, verdict", [(True, "right"), (False, "overstated")])
@@ -140,14 +171,16 @@ def test_a_claim_is_right_where_all_cases_have_all_of_its_figures(tmp_path):
     stated = {"memory_saved_percent": 50, "slowdown_percent": 25}
     rows = [*twice(), *twice("half", milliseconds=1250, activations=200), *twice("other", activations=200)]
     row = swept(tmp_path, rows, stated, "half")
-    assert (row.verdict, row.untested, row.claimed) == ("right", [], "memory saved 50 %, slowdown 25 %")
+    assert (row.verdict, row.untested, row.claimed) == ("right", [], "saves 50 %, 25 % more time")
     assert row.decided == "saves 50 % of the peak, 25 % more time (`half` on moe-micro)"
     assert row.evidence[-1] == ("`half` on moe-micro: saves 75 % of activation memory, 0 % of state, 50 % of the whole peak; "
                                 "added step time 25 %")
     row = swept(tmp_path, rows, stated, "half", "other")
-    assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: right in 1 case, understated in 1 case")
+    assert row.verdict == "right in part" and row.decided == "right: saves 50 % of the peak, 25 % more time; understated: 0 % more time"
+    assert row.evidence[-1] == "in all: memory: right; time: right in 1 case, understated in 1 case"
     row = swept(tmp_path, rows, stated, "other")
-    assert row.verdict == "right in part" and row.decided.endswith("; memory: right; time: understated")
+    assert row.verdict == "right in part" and row.decided == (
+        "right: saves 50 % of the peak; understated: 0 % more time; by `other` on moe-micro")
 
 
 @pytest.mark.parametrize("stated, verdict", [
@@ -170,7 +203,7 @@ def test_a_saving_is_stated_of_the_memory_that_is_named_first(tmp_path):
 
 def test_offload_to_the_host_has_no_time_on_a_cpu(tmp_path):
     stated = {"memory_saved_percent": 50, "slowdown_factor": [2, 3]}
-    lacking = ["slowdown factor 2 to 3: not measured here"]
+    lacking = ["2 to 3 × the time (100 to 200 % more): not measured here"]
     for gpu, expected in ((None, ("right in part", lacking)), ("a GPU", ("right", []))):
         machine = {"cpu": "a CPU", "cores": 2, "gpu": gpu}
         rows = [*twice(machine=machine), *twice("host_x", milliseconds=2500, activations=200, machine=machine)]
@@ -207,10 +240,11 @@ def test_a_time_of_one_round_decides_nothing(tmp_path):
     for milliseconds in (1250, 9000):
         rows = [made.record(), made.record("x", milliseconds=milliseconds, activations=200)]
         row = swept(tmp_path, rows, {"slowdown_percent": 25}, "x")
-        assert (row.verdict, row.untested) == ("untested", ["slowdown 25 %: one round alone"])
+        assert (row.verdict, row.untested) == ("untested", ["25 % more time: one round alone"])
         assert f"{milliseconds / 10 - 100:.0f} % (one round)" in row.evidence[-1]
         row = swept(tmp_path, rows, {"memory_saved_percent": 50, "slowdown_percent": 25}, "x")
-        assert (row.verdict, row.untested) == ("right in part", ["slowdown 25 %: one round alone"])
+        assert (row.verdict, row.untested) == ("right in part", ["25 % more time: one round alone"])
+        assert row.decided == "right: saves 50 % of the peak; untested: 25 % more time; by `x` on moe-micro"
     rows = [*twice(), *twice("x", milliseconds=1250), made.record("y", milliseconds=9000)]
     assert swept(tmp_path, rows, {"slowdown_percent": 25}, "x", "y").verdict == "right"
 
@@ -246,6 +280,28 @@ def test_models_of_too_few_layers_cannot_tell_amounts_of_recomputation_apart(tmp
         assert row.verdict == verdict and ("`full` peaks at the same bytes" in " ".join(row.untested)) == (verdict == "untested")
 
 
+def test_a_line_has_an_example_of_each_outcome_of_each_figure(tmp_path):
+    """A half and a sixth of the peak are saved, where the claim has 50 % once and 75 % as a factor."""
+    rows = [*twice(), *twice("x", activations=200), *twice("y", activations=600)]
+    row = swept(tmp_path, rows, {"memory_saved_percent": 50}, "x", "y")
+    assert row.decided == "right: saves 50 % of the peak; overstated: saves 17 % of the peak"
+    row = swept(tmp_path, rows, {"memory_saved_percent": 50, "reduction_factor": 4, "batch_factor": 2}, "x", "y")
+    assert row.decided == ("right: saves 50 % against 50 %; overstated: saves 50 % against 75 %, saves 17 % against 50 %; "
+                           "untested: 2 × the batch")
+
+
+def test_too_many_examples_are_one_of_each_outcome():
+    """As of everything on by default: three outcomes of each of two figures."""
+    known = [("understated", 90), ("overstated", 54), ("right", 75)]
+    claims = [statements.Claim("a.b", "A", "t", figure, "memory saved", low, high, "", "")
+              for figure, low, high in (("saves 70 to 80 %", 70, 80), ("2 to 3 × less (50 to 67 %)", 50, 67))]
+    measured = [verdicts.Measurement(f"case {value}", "", [findings.Finding(one, None, figures.Interval(value, value, value), outcome)
+                                                           for one in claims], 2) for outcome, value in known]
+    line = verdicts.Verdicts(measured).line([])
+    assert line == "understated: saves 90 % against 70–80 %; overstated: saves 54 % against 70–80 %; right: saves 75 % against 70–80 %"
+    assert lines.short(line)
+
+
 # Of conditions that claims name.
 
 
@@ -266,7 +322,7 @@ def test_cases_outside_of_what_a_claim_names_do_not_count_against_it(tmp_path):
     row = swept(tmp_path, large + long + small, stated, "large", "long", "small")
     assert (row.verdict, row.untested) == ("right", [])
     (small_text,) = [one for one in row.evidence if one.startswith("`small` on moe-micro (small), 8 layers, 4 × 256 tokens: saves 0 %")]
-    assert small_text.endswith("; not counted: not from 1,000,000,000 parameters or 512 tokens on")
+    assert small_text.endswith("; not counted: not from 1B parameters or 512 tokens on")
     row = swept(tmp_path, small, stated, "small")
     assert row.verdict == "untested" and "every case lies outside of the claim" in row.untested[0]
 
@@ -276,7 +332,7 @@ def test_a_case_where_a_claim_says_that_it_does_not_hold_shows_so(tmp_path):
     rows = sized("large", 1e9, 256, activations=200) + sized("small", 1e6, 256)
     row = swept(tmp_path, rows, stated, "large", "small")
     assert row.verdict == "right"
-    assert row.evidence[-1] == "below 100,000,000 parameters it does not hold, as it says: `small` on moe-micro (small)"
+    assert row.evidence[-1] == "below 100M parameters it does not hold, as it says: `small` on moe-micro (small)"
     assert swept(tmp_path, sized("small", 1e6, 256), stated, "small").verdict == "untested"
 
 
@@ -318,16 +374,16 @@ def test_dry_runs_of_a_deeper_model_decide_memory_and_batches():
         runs["none"] |= {"model": {"parameters": parameters}}
         return judging.Judge([], [], statements.claims_of(entry, "A"), {entry["id"]: runs}).row(entry)
     row = judged(5.7e8)
-    assert row.decided == ("saves 70 % of activation memory, 7.0 × the batch (dry run of `moe-570m train.sequence=512 train.micro_batch=8`); "
-                           "memory: right; batch: understated")
-    assert (row.verdict, row.untested) == ("right in part", ["slowdown 10 to 20 %: not measured here"])
+    assert row.decided == "right: saves 70 % of activation memory; understated: 7.0 × the batch; untested: 10 to 20 % more time"
+    assert (row.verdict, row.untested) == ("right in part", ["10 to 20 % more time: not measured here"])
     assert judged(9e7).verdict == "untested", "the claim does not hold below 100M parameters"
 
 
 def test_formulas_of_the_guides_are_evaluated():
     """8 workers with 2 batches each and the one in use hold 17."""
     entries = [entry for entry in ALL if entry["id"].startswith("ava.formula_data")]
-    assert [row.decided for row in rows_of(entries, {})] == ["17 batches take 104,448 bytes", "17 batches take 835,584 bytes"]
+    assert [row.decided for row in rows_of(entries, {})] == [
+        f"17 batches take {bytes_} bytes; less than claimed" for bytes_ in ("104,448", "835,584")]
     assert [row.sums for row in rows_of(entries, {})] == ["the product is 98,304 bytes", "the product is 786,432 bytes"]
     estimate = {"peak_bytes_by_kind": {"activations": 5e8, "activations.attention": 5e7}}
     for id, words in (("ava.formula_activations", "176 MB for all 14 layers"), ("ava.formula_attention", "12.6 MB a layer"),
@@ -351,6 +407,30 @@ def test_the_time_of_state_in_a_file_is_that_of_all_of_it_together(tmp_path):
         assert row.verdict == verdict and ("500 % more time" in row.decided) == (verdict == "right"), row
 
 
+# Of words.
+
+
+@pytest.mark.parametrize("name, value, text", [
+    ("memory_saved_percent", [60, 80], "saves 60 to 80 %"), ("slowdown_percent", -10, "10 % less time"),
+    ("slowdown_percent", 0, "0 % more time"),
+    ("speed_percent", -1000, "1,000 % fewer tokens/s"), ("reduction_factor", [2, 8], "2 to 8 × less (50 to 88 %)"),
+    ("speedup_factor", [2, 3], "2 to 3 × the speed (100 to 200 % more)"), ("claimed_gb", 20, "takes 20 GB"),
+    ("gpu_gb", [12, 16], "fits 12 to 16 GB"),
+    ("not_below_parameters", 1e8, "not below 100M parameters"), ("from_parameters", 7e9, "from 7B parameters on"),
+    ("on_by_default", True, "on by default yes"), ("fp8_gb", 7, "fp8 7 GB")])
+def test_a_figure_in_words(name, value, text):
+    assert statements.figure_text(name, value) == text
+
+
+def test_what_is_claimed_leaves_out_what_the_sentence_says():
+    said = {entry["id"]: judging.claimed_text(entry) for entry in ALL}
+    assert said["ava.gradient_checkpointing"] == ("saves 60 to 80 % of activation memory, 10 to 20 % more time, 2 to 3 × the batch, "
+                                                  "not below 100M parameters")
+    assert said["vibee.fits_7b_on_24gb"] == "takes 20 GB" and said["ava.optimizer_states"].startswith("AdamW 2 × the weights, Adafactor 1 ×")
+    keys = ("memory saved", "slowdown", "reduction", "speedup", "batch factor", "claimed", "device", " -")
+    assert [text for text in said.values() if any(key in text for key in keys)] == []
+
+
 # Of input.
 
 
@@ -366,14 +446,14 @@ def test_parts_of_a_claim_that_hold_are_named():
             for name, bytes_ in (("fp32", 4), ("bf16", 2), ("fp8", 1.2))}
     (row,) = rows_of([entry], {entry["id"]: runs})
     assert row.verdict == "right in part"
-    assert row.decided == "fp32 28 GB, bf16 14 GB, fp8 8.4 GB; right: fp32, bf16; overstated: fp8"
+    assert row.decided == "fp32 28 GB, bf16 14 GB, fp8 8.4 GB; right: fp32, bf16; more than claimed: fp8"
     assert row.evidence[1].startswith("fp32 28 GB, bf16 14 GB, fp8 8.4 GB (dry run: `estimate --config dense-7b`; ")
 
 
 def test_reading_ahead_by_formula():
     (entry,) = [entry for entry in ALL if entry["id"] == "ava.data_pipeline"]
     (row,) = rows_of([entry], {})
-    assert row.decided == "33 batches become 17, 48 % less" and row.verdict == "right in part"
+    assert row.decided == "33 batches become 17, 48 % less; right: memory; untested: time" and row.verdict == "right in part"
 
 
 def test_dry_runs_of_other_settings_are_refused(tmp_path):
@@ -425,4 +505,4 @@ def test_offload_is_judged_where_all_of_the_state_is_away(away, verdict):
     kinds = dict.fromkeys(("parameters", "master", "gradients", "optimizer"), 2e9)
     runs = {"device": {"peak_bytes": 10e9, "peak_bytes_by_kind": kinds}, "away": {"peak_bytes": away, "peak_bytes_by_kind": kinds}}
     (row,) = rows_of([entry], {entry["id"]: runs})
-    assert (row.verdict, row.untested) == (verdict, ["time: not measured here"])
+    assert (row.verdict, row.untested) == (verdict, ["time: not measured here"]) and row.decided.endswith("; untested: time")

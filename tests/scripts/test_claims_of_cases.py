@@ -127,15 +127,15 @@ def ladder(*steps: tuple[str, float, float]) -> list[dict]:
 
 @pytest.mark.parametrize("steps, wrong", [
     ((("flash_attention", 800, 600), ("bf16", 700, 400), ("recompute_full", 900, 200), ("accumulation", 1200, 150)), []),
-    ((("flash_attention", 800, 600), ("recompute_full", 900, 400), ("bf16", 700, 200)), ["gradient_checkpointing"]),
-    ((("flash_attention", 800, 600), ("accumulation", 1200, 500), ("recompute_full", 1300, 100)), ["smaller_batch"]),
+    ((("flash_attention", 800, 600), ("recompute_full", 900, 400), ("bf16", 700, 200)), ["gradient checkpointing"]),
+    ((("flash_attention", 800, 600), ("accumulation", 1200, 500), ("recompute_full", 1300, 100)), ["smaller batch"]),
     ((("flash_attention", 800, 600), ("recompute_full", 900, 400), ("bf16", 700, 450)), []),
     ((("flash_attention", 800, 600), ("accumulation", 1200, 500), ("capacity", 600, 100)), [])])
 def test_what_is_free_comes_first_and_then_what_saves_most_for_its_time(tmp_path, steps, wrong):
     """In order; a free step after one that costs time; one that saves more for less time after another; a free one that saves nothing;
     and a step that is none of the guide's, which counts for nothing."""
     row = judged(tmp_path, "ava.priority", ladder(*steps))
-    assert row.verdict == "right in part" and "zero_1 in its place: no ladder has it in two rounds" in row.untested
+    assert row.verdict == "right in part" and "zero 1 in its place: no ladder has it in two rounds" in row.untested
     sweeps = figures.sweeps(records.read_records([tmp_path / "records.jsonl"])[0])
     _, parts = case_judges.in_order(case_judges.Seen({}, sweeps, []))
     assert [name.removesuffix(" in its place") for name, part in parts.items() if part.outcome == "overstated"] == wrong

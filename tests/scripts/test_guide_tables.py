@@ -28,9 +28,10 @@ def test_every_table_is_of_claims_that_exist_and_columns_name_their_figures():
 
 
 @pytest.mark.parametrize("figures, text", [
-    ({"memory_saved_percent": [60, 80]}, "60 to 80 %"), ({"slowdown_percent": 20}, "20 % more time"), ({}, "–"),
-    ({"slowdown_percent": -10}, "10 % less time"), ({"slowdown_factor": [2, 3]}, "2 to 3 × the time"), ({"parameters_gb": 28}, "28 GB"),
-    ({"reduction_factor": 1.5}, "1.5 × less"), ({"speed_percent": -15}, "15 % fewer tokens/s"), ({"batch": 12}, "12")])
+    ({"memory_saved_percent": [60, 80]}, "saves 60 to 80 %"), ({"slowdown_percent": 20}, "20 % more time"), ({}, "–"),
+    ({"slowdown_percent": -10}, "10 % less time"), ({"slowdown_factor": [2, 3]}, "2 to 3 × the time (100 to 200 % more)"),
+    ({"parameters_gb": 28}, "28 GB"),
+    ({"reduction_factor": 1.5}, "1.5 × less (33 %)"), ({"speed_percent": -15}, "15 % fewer tokens/s"), ({"batch": 12}, "12")])
 def test_a_claimed_figure_in_words(figures, text):
     assert guide_tables.claimed(figures, ["speed_percent", *figures]) == text
 
@@ -51,14 +52,15 @@ SPEC = {"guide": "nemo", "title": "T", "columns": {"memory": ["memory_saved_perc
 def test_each_column_stands_beside_what_was_found_and_settings_stand_alone():
     blocks = made([row("nemo.gradient_checkpointing", found={"memory_saved_percent": "saves 20 %", "slowdown_percent": "11 % more time"}),
                    row("nemo.activation_checkpointing", "right in part", {"memory_saved_percent": "saves 19 %"},
-                       ["slowdown 15 %: one round alone"])], SPEC, [stated.Technique("x", [], ["nemo.activation_checkpointing"])])
+                       ["15 % more time: one round alone"])], SPEC, [stated.Technique("x", [], ["nemo.activation_checkpointing"])])
     table = blocks[1]
     assert table.headings == ["", "memory, claimed", "memory, ours", "speed, claimed", "speed, ours", "note", "verdict", "what decided it"]
-    assert table.rows[0][:6] == ["first", "50 %", "saves 20 %", "20 % more time", "11 % more time", "–"]
-    assert table.rows[1][3:7] == ["15 % more time", "not measured", "0, 4, 8, 12", "**right in part**"]
+    assert table.rows[0][:6] == ["first", "saves 50 %", "saves 20 %", "20 % more time", "11 % more time", "–"]
+    assert table.rows[1][3:7] == ["15 % more time", "not decided", "0, 4, 8, 12", "**right in part**"]
     assert table.rows[0][-1] == "by a case [nemo.gradient_checkpointing](a-machine/claims.md#nemo.gradient_checkpointing)"
     (left,) = [block for block in blocks if isinstance(block, document.Items)]
-    assert left.texts == ["second: slowdown 15 %: one round alone; to measure it: `build/dev/bin/bench_tradeoff --only x --out "
+    assert document.Text("Not decided:") in blocks
+    assert left.texts == ["second: 15 % more time: one round alone; to measure it: `build/dev/bin/bench_tradeoff --only x --out "
                           "mine/records.jsonl data.path=FOLDER`"]
 
 
@@ -71,6 +73,27 @@ def test_of_several_machines_the_one_that_knows_most_of_a_claim():
     best = guide_tables.best({"one": judged(row("a.b", found={"y": "1"}, untested=["x"]), row("a.c", found={"y": "1"})),
                               "two": judged(row("a.b", found={"y": "2"}), row("a.c", found={"y": "3", "z": "4"}, untested=["x"]))})
     assert {claim: found.folder for claim, found in best.items()} == {"a.b": "two", "a.c": "two"}
+    none, cases = row("a.b", "untested", untested=["no record"]), row("a.b", "untested", untested=["no size of one", "nor of another"])
+    cases.evidence = ["a case", "another"]
+    assert guide_tables.best({"one": judged(none), "two": judged(cases)})["a.b"].folder == "two"
+
+
+def test_what_was_found_on_ranks_says_on_how_many():
+    known = guide_tables.Found(row("ava.zero_2", found={"on 4 ranks": "56 %", "gradients on the host": "3 GB",
+                                                        "its speed on 2 ranks over 10Gbit": "5 % fewer"}), "a-machine")
+    assert known.ours(["memory", "on 4 ranks"]) == "56 % on 4 ranks" and known.ours(["gradients on the host"]) == "3 GB"
+    assert known.ours(["its speed on 2 ranks over 10Gbit"]) == "5 % fewer on 2 ranks over 10Gbit" and known.ours(["memory"]) == ""
+
+
+@pytest.mark.parametrize("found, timed", [({"slowdown_percent": "33 % more time"}, True), ({"its speed on 2 ranks": "5 %"}, True),
+                                          ({"time": "1 %"}, True), ({"memory_saved_percent": "saves 5 %", "on 2 ranks": "5 %"}, False)])
+def test_the_page_names_the_machines_that_its_times_are_of(found, timed):
+    entries = [entry for entry in ENTRIES.values() if entry["id"].startswith("parrot.")]
+    rows = [row(entry["id"], found=found) for entry in entries]
+    one = page.Judged(rows, [], {"parrot": "P"}, [], ["a GPU, 16 cores"])
+    other = page.Judged([row(entry["id"], "untested") for entry in entries], [], {"parrot": "P"}, [], ["a CPU, 2 cores"])
+    intro = guide_tables.blocks({"there": one, "here": other}, entries)[1].text
+    assert ("there (a GPU, 16 cores)" in intro) == timed and "a CPU" not in intro
 
 
 def test_a_preset_is_measured_by_training_it():

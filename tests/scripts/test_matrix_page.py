@@ -1,6 +1,7 @@
 """results/matrix.md: made of stored dry runs, some of which the program is asked for again; missing ones alone are made."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -125,6 +126,23 @@ def test_a_presets_own_speed_stands_below_its_card(tmp_path, monkeypatch):
     page = matrix_page.page(LINES)
     said = "Preset `gpu-8gb` trains its miniature of `moe-nano` at 2.00 × its own baseline's speed and 0.58 × of its peak (a CPU, 2 cores"
     assert f": RTX 4060\n\n{said}" in page and page.count("Preset `") == 1, "gpu-12gb ended out of memory"
+
+
+def test_what_does_not_bound_a_technique_is_no_figure():
+    page = matrix_page.page(LINES)
+    assert all(row_of(page, card, "packing").split(" | ")[3:5] == ["–", "–"] for card in matrix_page.CARDS)
+    assert "`packing` has neither batch nor sequence" in page and "](../docs/techniques.md)" in page
+    assert row_of(page, "A100 80 GB", "dynamic_batch").split(" | ")[3] == "16 (its maximum)"
+    assert row_of(page, "RTX 4090", "dynamic_batch").split(" | ")[3] == "12"
+
+
+def test_ranks_and_the_largest_batch_are_the_programs(table):
+    ranked = {row["name"]: row["ranks"] for row in table if row["ranks"] > 1}
+    assert set(ranked.values()) == {matrix_page.RANKS}
+    assert all(name == "data_parallel" or name.startswith("zero_") for name in ranked)
+    options = (ROOT / "tests/train/settings/options.txt").read_text()
+    assert re.search(rf"^.*memory\.dynamic_batch\.max\b.*\b{matrix_page.BATCH_MAXIMUM}\b", options, re.MULTILINE)
+    assert not any("memory.dynamic_batch.max" in row["settings"] for row in table)
 
 
 def test_cards_have_the_presets_and_models_of_the_plan_and_of_the_program():

@@ -14,8 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, quality, records  # noqa: E402
-from report.plots import pareto  # noqa: E402
-from report.plots import quality as plot  # noqa: E402
+from report.plots import loss_colours  # noqa: E402
 
 
 def run(case: str, seed: int, loss: float, **changes) -> dict:
@@ -63,10 +62,10 @@ def test_the_change_is_of_pairs_and_its_interval_students(tmp_path):
 def test_a_change_that_is_seen_is_never_grey():
     def face(low: float, value: float, high: float) -> object:
         change = figures.Interval(value, low, high)
-        return plot.face(quality.Effect(None, None, change, high - value))
-    assert face(-0.001, 0.003, 0.007) == face(-0.2, -0.05, 0.1) == pareto.GREY
+        return loss_colours.face(quality.Effect(None, None, change, high - value))
+    assert face(-0.001, 0.003, 0.007) == face(-0.2, -0.05, 0.1) == loss_colours.GREY
     seen = [face(value - 0.001, value, value + 0.001) for value in (-0.5, -0.07, -0.03, -0.005, 0.005, 0.03, 0.07, 0.5)]
-    grey = matplotlib.colors.to_rgba(pareto.GREY)
+    grey = matplotlib.colors.to_rgba(loss_colours.GREY)
     assert all(max(abs(a - b) for a, b in zip(one, grey)) > 0.1 for one in seen) and len(set(seen)) == 6
 
 

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import figures, rank_pages, rank_tables, records, rendering, sweep_parts  # noqa: E402
-from report.claims import dry_runs, judge as judging, page, stated as statements  # noqa: E402
+from report.claims import dry_runs, judge as judging, page, rank_speeds, stated as statements  # noqa: E402
 
 CLAIMS = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
 
@@ -55,20 +55,29 @@ def test_what_zero_saves_is_of_a_dry_run_and_its_speed_beside_undivided_ranks(tm
     """40 % of the state are saved, where 33 are claimed, and a quarter of the speed is lost over the slow link alone, where none is."""
     row = ava_zero_1(tmp_path, rank_records.sweep())
     assert row.verdict == "right in part" and "saves 40 % of state (10 % of the peak) on 2 ranks" in row.evidence[1]
-    assert row.evidence[2] == ("tokens/s beside ranks that divide nothing: 0 % on 2 ranks over an unlimited link, "
-                               "-25 % on 2 ranks over 1Gbit")
+    assert row.evidence[2] == ("tokens/s beside ranks that divide nothing: 0 % more on 2 ranks over an unlimited link, "
+                               "25 % fewer on 2 ranks over 1Gbit")
     assert "; right: its speed on 2 ranks over an unlimited link; overstated: its speed on 2 ranks over 1Gbit" in row.decided
+    assert row.found["its speed on 2 ranks over 1Gbit"] == "25 % fewer tokens/s"
     assert row.decided.startswith("understated: on 2 ranks, and 3 more") and "four ranks give 2.29, 2.91 and 4" in row.sums
 
 
 def test_without_measured_ranks_the_speed_of_zero_is_open(tmp_path):
     row = ava_zero_1(tmp_path, [made.record()])
-    assert (row.verdict, row.untested) == ("understated", ["its speed: not measured here"])
+    assert (row.verdict, row.untested) == ("understated", ["its speed: not measured here"]) and row.decided.endswith("; untested: its speed")
+
+
+@pytest.mark.parametrize("speed, text", [
+    ((-1, 5, 10), "5 % more (1 % fewer to 10 % more)"), ((2, 5, 12), "5 % more (2 to 12)"), ((-12, -5, -2), "5 % fewer (12 to 2)"),
+    ((0, 0, 0), "0 % more")])
+def test_a_change_of_speed_says_its_direction(speed, text):
+    low, value, high = speed
+    assert rank_speeds.changed(figures.Interval(value, low, high)) == text
 
 
 @pytest.mark.parametrize("kind, verdict, ending", [
-    (None, "right", "at 7e9 parameters"),
-    ("gradients", "right in part", "; right: parameters, optimizer; understated: gradients, total")])
+    (None, "right", "at 7B parameters"),
+    ("gradients", "right in part", "; right: parameters, optimizer; less than claimed: gradients, total")])
 def test_each_kind_of_state_on_a_rank_is_held_against_the_claim(kind, verdict, ending):
     entry = {name: value for name, value in CLAIMS["vibee.zero_1"].items() if name != "arithmetic"}
     state = {"parameters": 2, "gradients": 2, "optimizer": 0.5} | ({kind: 0.5} if kind else {})

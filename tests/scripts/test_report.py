@@ -67,8 +67,8 @@ def test_claims_become_percentages_by_hand(tmp_path):
         ("memory saved", 50, 50, "activation memory"), ("memory saved", 50, 75, "activation memory"),
         ("added step time", 10, 20, ""), ("added step time", 100, 200, ""), ("added tokens/s", 200, 200, ""),
         ("added tokens/s", -20, -20, ""), ("added arithmetic", 33, 33, "")]
-    assert read[-1].arithmetic == "wrong" and read[0].figure == "memory saved 50 %"
-    assert read[1].figure == "reduction factor 2 to 4" and read[0].guide == "A guide"
+    assert read[-1].arithmetic == "wrong" and read[0].figure == "saves 50 %"
+    assert read[1].figure == "2 to 4 × less (50 to 75 %)" and read[0].guide == "A guide"
 
 
 def test_claims_are_held_against_what_they_name(tmp_path):
@@ -230,6 +230,13 @@ def test_what_cases_say_cannot_break_the_page():
     page = rendering.to_html("t & <t>", [table, document.Commands(["a < b && c"])])
     assert "<script>x" not in page and "<b>" not in page and "a < b && c" in Page(page).words
     assert "1\\|2" in rendering.to_markdown([table])
+
+
+def test_headings_of_the_same_words_have_ids_of_their_own():
+    """As on GitHub, where Markdown's are."""
+    blocks = [document.Heading(3, "Two `together`"), document.Fold("s", [document.Heading(3, "Two together")]), document.Heading(2, "Other"),
+              document.Heading(3, "Two together")]
+    assert re.findall(r'<h\d id="([^"]+)"', rendering.to_html("t", blocks)) == ["two-together", "two-together-1", "other", "two-together-2"]
 
 
 def test_steps_that_wait_have_a_table(tmp_path):

@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from report_calls import refused, sweep_of
 
-from report import figures, format, pages, records
-from report.plots import pareto, run_curves, theme
+from report import figures, format, pages, quality, records
+from report.plots import loss_colours, pareto, run_curves, theme
 
 # Records.
 
@@ -217,7 +217,7 @@ def test_the_front_is_of_ratios_to_the_baseline_of_the_same_rounds(tmp_path):
     assert [case.name for case in figures.on_front(sweep)] == ["late"]
     assert "alone" not in [case.name for case in figures.placed(sweep)], "without a baseline in its rounds it has no ratio"
     assert pages.short_answers(sweep)[0].startswith("Fastest: `late`, 2.00 × the speed in 0.67 × the peak of `baseline`")
-    figure = pareto.pareto(sweep, theme.WIDE)
+    figure = pareto.pareto(sweep, {}, theme.WIDE)
     targets = [line.get_xydata()[0] for line in figure.axes[0].get_lines() if line.get_gid()]
     assert np.allclose(targets, [(1, 1), (2 / 3, 1.25), (2 / 3, 2)])
     plt.close(figure)
@@ -265,7 +265,7 @@ def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
              "guides_stack without accumulation": (530, (2600, 4700, 5400)), "beaten": (600, (2700, 3800, 4800))}
     sweep = sweep_of(tmp_path, [made.record(name, number, 1000 * made.TOKENS / rate, mib - 100, 100)
                                 for name, (mib, rates) in cases.items() for number, rate in enumerate(rates)])
-    figure = pareto.pareto(sweep, look)
+    figure = pareto.pareto(sweep, {}, look)
     figure.canvas.draw()
     axes = figure.axes[0]
     assert axes.get_window_extent().width > 0.7 * figure.bbox.width
@@ -278,14 +278,70 @@ def test_names_stand_near_their_points_and_cover_none(tmp_path, look):
     plt.close(figure)
 
 
-def test_colours_are_the_change_of_the_loss_and_one_round_is_hollow(tmp_path):
-    changes = {"alike": 0.01, "worse": 0.05, "much worse": 3.0, "better": -0.05}
-    rows = [made.record(name, number, loss_change=changes.get(name, 0)) for number in (1, 2) for name in ("baseline", *changes)]
-    rows += [made.record("once", loss_change=0.05), *(made.record("short", number, steps=made.steps(500, 8)) for number in (1, 2))]
-    faces = {case.name: pareto.face_of(case, theme.WIDE) for case in sweep_of(tmp_path, rows).cases}
-    assert faces["alike"] == faces["baseline"] == to_rgba(pareto.GREY)
-    assert faces["once"] == faces["short"] == theme.WIDE.paper
-    assert len(set(faces.values())) == 5 and faces["much worse"] == to_rgba(pareto.COLOURS.colors[-1])
+def effect(low: float, high: float) -> quality.Effect:
+    return quality.Effect(None, None, figures.Interval((low + high) / 2, low, high), (high - low) / 2)
+
+
+def long_runs(tmp_path) -> tuple[figures.Sweep, dict[str, quality.Effect]]:
+    """After some steps all but the baseline seem better; of long runs two are known, one of which the seeds can't tell."""
+    names = ("baseline", "worse", "unsure", "not measured")
+    rows = [made.record(name, number, loss_change=-0.05 if name != "baseline" else 0) for number in (1, 2) for name in names]
+    rows += [made.record("once"), *(made.record("packing", number, settings={"train.tokens_per_device": "1024"}) for number in (1, 2))]
+    known = {"worse": effect(0.02, 0.05), "unsure": effect(-0.01, 0.05), "once": effect(0.02, 0.05), "packing": effect(0.02, 0.05)}
+    return sweep_of(tmp_path, rows), known
+
+
+def test_colours_are_the_change_of_the_loss_of_long_runs_and_what_cannot_be_ranked_is_hollow(tmp_path):
+    sweep, known = long_runs(tmp_path)
+    faces = {case.name: pareto.face_of(case, known, theme.WIDE) for case in sweep.cases}
+    assert faces["worse"] == to_rgba(loss_colours.COLOURS.colors[4]), "as a long run says, not the first steps"
+    assert faces["baseline"] == faces["unsure"] == faces["not measured"] == loss_colours.GREY
+    assert faces["once"] == faces["packing"] == theme.WIDE.paper
+
+
+def words_of(sweep: figures.Sweep, known: dict[str, quality.Effect]) -> tuple[list[str], list[str]]:
+    """Of the legend, and of the axes' labels: the scale of colours is an axes too."""
+    figure = pareto.pareto(sweep, known, theme.WIDE)
+    words = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    labels = [axes.get_xlabel() for axes in figure.axes]
+    plt.close(figure)
+    return words, labels
+
+
+def test_legend_and_caption_say_what_is_drawn_and_no_more(tmp_path):
+    sweep, known = long_runs(tmp_path)
+    words, labels = words_of(sweep, known)
+    assert words == ["Pareto front", "baseline", "one round or other tokens"], "nothing is beaten: all are as small and fast"
+    assert labels[1] == "change of the loss that long runs end at (nats a token); grey: can't tell, or unmeasured"
+    caption = pages.pareto_caption(sweep, known)
+    assert "95 %" in caption and "Hollow: one round or other tokens." in caption and "Along the line" in caption
+    assert caption.endswith("Colour: change of long runs' loss; grey: the seeds can't tell, or unmeasured.") and len(caption.split()) <= 40
+    assert len(words_of(sweep, {})[1]) == 1 and "Colour" not in pages.pareto_caption(sweep, {}), "without long runs all is grey"
+    once = sweep_of(tmp_path, [made.record(), made.record(round=2), made.record("once", 1, 500, 100)])
+    assert words_of(once, known) == (["baseline", "one round"], ["peak memory ÷ the baseline's (less is better)"])
+    assert pages.pareto_caption(once, known) == "A point a case beside its baseline. Hollow: one round."
+    assert pages.case_table(once).caption == "memory and speed: ratios to the baseline of the same round, the only one."
+    assert pages.case_table(sweep).caption.endswith("with 95 % intervals.")
+
+
+def test_the_fastest_says_where_it_may_be_no_faster_and_who_is_not_ranked(tmp_path):
+    rows = [made.record(round=number) for number in (1, 2)]
+    rows += [made.record("near", number, ms) for number, ms in ((1, 950), (2, 1010))]
+    rows += [made.record("packing", number, 500, settings={"train.tokens_per_device": "1024"}) for number in (1, 2)]
+    fastest, _, _, others = pages.short_answers(sweep_of(tmp_path, rows))
+    assert fastest.startswith("Fastest: `near`, 1.02 ×")
+    assert fastest.endswith("Its interval, 0.99 to 1.05, spans 1: it may be no faster than the baseline.")
+    assert others == "Not ranked by speed, for their steps read other tokens than the baseline's: `packing`."
+    surely = sweep_of(tmp_path, [*rows[:2], *(made.record("fast", number, 500) for number in (1, 2))])
+    assert "spans 1" not in " ".join(pages.short_answers(surely))
+
+
+def test_a_change_of_the_loss_is_never_zero_with_a_sign(tmp_path):
+    rows = [made.record(), made.record("up", loss_change=3e-5), made.record("down", loss_change=-3e-5), made.record("more", loss_change=6e-5)]
+    sweep = sweep_of(tmp_path, rows)
+    assert [format.loss_change(sweep.case(name)) for name in ("up", "down", "more")] == ["<0.0001", "<0.0001", "+0.0001"]
+    with plt.rc_context(theme.style(theme.PRINTED)):
+        assert not plt.rcParams["axes.unicode_minus"], "axes write a minus as tables and scales of colours do"
 
 
 def test_one_round_has_no_interval_and_no_place_on_the_front(tmp_path):

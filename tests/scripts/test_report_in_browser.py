@@ -5,12 +5,17 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import browser
 import pytest
 import sweep_records as made
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report import document, rendering  # noqa: E402
+
 PHONE, DESKTOP = (390, 844), (1280, 900)
 SHEET = (688, 1016)  # A4 less its margins of 14 mm, at 96 pixels an inch
 sizes = pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
@@ -126,9 +131,15 @@ def test_memory_and_speed_stand_beside_the_name_on_a_phone(page, report):
     tables = page.value("""[...document.querySelectorAll('.scroll table')].filter((table) => table.rows[0].innerText.includes('memory') &&
       table.rows[0].innerText.includes('speed') && table.rows[0].cells[1].innerText == 'memory').map((table) =>
         [...table.rows].map((row) => row.cells[2].getBoundingClientRect().right))""")
-    assert len(tables) == 3 and max(map(max, tables)) <= PHONE[0]
+    assert len(tables) >= 6 and max(map(max, tables)) <= PHONE[0]
     # an interval goes below its figure
     assert page.value("getComputedStyle(document.querySelector('.scroll td:nth-child(3)')).whiteSpace") == "normal"
+
+
+def test_your_card_fits_a_phone(page, report):
+    page.open(report, *PHONE)
+    assert page.value("document.querySelector('#your-card ~ .scroll table').getBoundingClientRect().right") <= PHONE[0]
+    assert "moelab train --preset 80" in page.value("document.querySelector('#your-card ~ details pre').textContent")
 
 
 def test_the_front_page_links_to_its_parts(page, report):
@@ -137,6 +148,27 @@ def test_the_front_page_links_to_its_parts(page, report):
       decodeURIComponent(a.hash.slice(1))))""").count(True) >= 7
     assert page.value("[...document.querySelectorAll('a[href^=\"#\"]')].filter((a) => !document.getElementById("
                       "decodeURIComponent(a.hash.slice(1)))).map((a) => a.hash)") == []
+
+
+def test_a_link_opens_what_it_leads_to(page, report, tmp_path):
+    inner = document.Fold("a claim", [document.Text("its words")], anchor="a.claim")
+    other = document.Fold("another", [document.Text("other words")], anchor="a.other")
+    path, opened = tmp_path / "folds.html", "[...document.querySelectorAll('details[open]')].map((fold) => fold.id)"
+
+    def wait_for(ids: list[str]) -> None:
+        deadline = time.monotonic() + browser.PATIENCE
+        while page.value(opened) != ids and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert page.value(opened) == ids
+
+    path.write_text(rendering.to_html("t", [document.Text("[go](#a.claim)"), document.Fold("all", [inner, other])]))
+    page.open(path, *DESKTOP)
+    assert page.value(opened) == []
+    page.value("document.querySelector('a').click()")
+    wait_for(["", "a.claim"])  # the fold around it has no id
+    for url in ("about:blank", f"{path.as_uri()}#a.claim"):
+        page.call("Page.navigate", url=url)
+    wait_for(["", "a.claim"])
 
 
 def test_ids_are_given_once(page, report):

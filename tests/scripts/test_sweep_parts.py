@@ -15,7 +15,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import cards, document, figures, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
+from report import assemble, cards, document, figures, pages, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
 from report.plots import crossovers, pairs as pair_plots, theme  # noqa: E402
 
 
@@ -27,6 +27,9 @@ def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
 def whole(tmp_path_factory) -> tuple[list[figures.Sweep], sidecars.Sidecars]:
     folder = made.write_plan(tmp_path_factory.mktemp("plan"))
     return figures.sweeps(records.read_records([folder])[0]), sidecars.read_beside([folder])
+
+
+NO_LINKS = cards.Links(False, "", "")
 
 
 def markdown(blocks: list) -> str:
@@ -57,6 +60,11 @@ def test_ratios_pair_within_a_part(tmp_path):
     rows += made.in_part("pairs", "pair", "bf16 + lion", 50, 400, ["bf16", "lion"])
     (sweep,) = sweep_parts.together(sweeps_of(tmp_path, rows))
     assert [sweep.case(name).speed_ratio.value for name in ("bf16", "bf16 + lion")] == pytest.approx([2, 2])
+    speed = sweep.case("baseline").speed
+    assert len(sweep.case("baseline").runs) == 4 and speed.high == pytest.approx(10 * 2048) and speed.low == pytest.approx(2048 / 1.1)
+    assert "compare ratios, not tokens/s" in pages.case_table(sweep).caption
+    alone = pages.case_table(sweep_parts.together(sweeps_of(tmp_path, rows[:4]))[0])
+    assert "tokens/s" not in alone.caption
 
 
 def test_interaction_of_a_measured_pair(whole):
@@ -111,6 +119,8 @@ def test_pairs_without_records_or_dry_runs_are_no_part(whole, tmp_path):
 def test_pages_say_what_is_unmeasured_and_refused(whole):
     (sweep,) = sweep_parts.together(whole[0])
     text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
+    for mark in ("Dot: not measured.", "x: cannot be combined.", "Blank: as the product."):
+        assert mark in text, "beside the PNG, whose legend has no marks"
     assert "3 pairs: 1 measured, 1 only dry-run (their time is unmeasured), 1 that cannot be combined." in text
     assert "| `flash_attention` + `bf16` | +350.00 MiB | -100.00 MiB | 1.67 × | +40.5 % (+40.5 to +40.5) | 2 |" in text
 
@@ -147,10 +157,10 @@ def test_ladder_rises_and_leaving_out_is_ordered_by_memory(whole):
                                                    ("ladder 3: + recompute_full", "`recompute_full`")]
     assert [row[3] for row in rows] == ["1000.00 MiB", "800.00 MiB", "600.00 MiB"]
     left_out = table_rows(sweep_part_pages.leave_one_out_blocks(sweep), "case")
-    assert [(row[0], row[1]) for row in left_out] == [
+    assert [(row[0], row[3]) for row in left_out] == [
         ("guides_stack without recompute_full", "+150.00 MiB"), ("guides_stack without bf16", "+100.00 MiB"),
         ("guides_stack without flash_attention", "+50.00 MiB")]
-    assert left_out[2][3].startswith("0.92 ×")  # 550 ms against 600
+    assert left_out[2][2].startswith("0.92 ×")  # 550 ms against 600
 
 
 def test_steps_of_the_guide_without_a_rung_are_named_with_the_reason(tmp_path):
@@ -202,7 +212,7 @@ def test_crossovers_by_sequence_and_by_model(whole):
     assert ("`flash_attention`: faster at 2,048; slower at 512; undecided at 1,024, where the interval spans 1. It saves "
             "33 % of the peak for 100 % more time at 512, 33 % of the peak for 0 % less time at 1,024, 33 % of the peak for 50 % "
             "less time at 2,048: memory × time is less than without it from 1,024 on.") in text
-    assert "| recompute_full | 400M | 0.50 × | 0.83 × | 0.60 × | 2 | moe-nano |" in text
+    assert "| recompute_full at 400M | 0.50 × | 0.83 × | 0.60 × | 2 | moe-nano |" in text
 
 
 def crossing_of(*ratios: tuple[float, float], rounds: int = 2) -> sweep_parts.Crossing:
@@ -253,12 +263,13 @@ def test_memory_times_time_says_where_a_technique_begins_to_pay():
 
 def test_what_fits(whole):
     text = markdown(sweep_part_pages.fit_blocks(whole[0], whole[1].fits))
-    for row in ("| RTX 4060 | 8.00 GiB | baseline | **too large** | moe-nano | 12.00 GiB | none | 0 | 4 |",
-                "| RTX 4060 | 8.00 GiB | guides_stack | **fits** | moe-nano | 5.00 GiB | moe-nano | 20 | 4 |",
-                "| gpu-8gb | moe-nano | 1 | 1.37 GiB | 700.00 MiB (50%) | 0.58 × | 2.00 × | 2,793 | 2 |",
-                "| gpu-16gb | moe-nano | 1 | 1000.00 MiB | 500.00 MiB (50%) | – | – | 5,585 | 2 |", "| gpu-12gb | **failed**: out of memory |",
+    for row in ("| RTX 4060 | 8.00 GiB | baseline | **too large** | moe-nano | 13.00 GiB | none | 0 | 4 |",
+                "| RTX 4060 | 8.00 GiB | guides_stack | **fits** | moe-nano | 6.00 GiB | moe-nano | 20 | 4 |",
+                "| gpu-8gb | 0.58 × | 2.00 × | moe-nano | 1 | 1.37 GiB | 700.00 MiB (50%) | 2,793 | 2 |",
+                "| gpu-16gb | – | – | moe-nano | 1 | 1000.00 MiB | 500.00 MiB (50%) | 5,585 | 2 |", "| gpu-12gb | **failed**: out of memory |",
                 "asked for 3 GiB"):
         assert row in text, text
+    assert "within memory.critical, and what is taken within the card" in text and f"taken: {sweep_part_pages.TAKEN}" in text
     assert "| gpu-8gb's baseline" not in text and "# gpu-8gb's baseline\n" in text, "it has a command and no row"
     assert rendering.inline("**fits**") == '<strong class="green">fits</strong>'
 
@@ -319,14 +330,53 @@ def test_a_gpu_is_the_card_of_a_preset(gpu, card, same):
 def test_your_card_opens_with_the_best_that_is_known(whole):
     """What a plan predicts; on a card that was measured, the fastest measured case that fits."""
     sweeps, beside = whole
-    first, *_ = (block for block in cards.your_card(beside, [], sweeps) if isinstance(block, document.Table))
-    assert [row[:6] for row in first.rows] == [
-        ["RTX 4060", "8.00 GiB", "`moe-micro`", "4.00 GiB (50%)", "14,540", "a guess from the datasheet"],
-        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "4.00 GiB (5%)", "14,540", "a guess from the datasheet"]]
+    blocks = cards.your_card(beside, [], sweeps, NO_LINKS)
+    first, *_ = (block for block in blocks if isinstance(block, document.Table))
+    assert first.rows == [
+        ["RTX 4060", "8.00 GiB", "`moe-micro`", "4.00 GiB (50%)", "14,540"],
+        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "4.00 GiB (5%)", "14,540"]]
+    assert first.caption.endswith("Each speed here: a guess from the datasheet."), "no column, which a phone would not show"
     on_h100 = [dataclasses.replace(sweep, machine={"gpu": "NVIDIA H100 80GB HBM3"}) for sweep in sweeps]
-    best = cards.your_card(beside, [], on_h100)[1].rows[1]
-    known = cards.measured_on("H100 80 GB", "moe-micro", on_h100)
-    assert best[4:6] == [f"{max(case.speed.value for case in known):,.0f}", "measured"]
+    (commands,) = (block for block in blocks if isinstance(block, document.Commands))
+    assert commands.lines == ["# RTX 4060\nmoelab train --preset 8", "# H100 80 GB\nmoelab train --preset 80"]
+    _, table, _, commands, *_ = cards.your_card(beside, [], on_h100, NO_LINKS)
+    fastest = max(cards.measured_on("H100 80 GB", "moe-micro", on_h100), key=lambda case: case.speed.value)
+    assert table.rows[0][5] == "a guess from the datasheet" and table.rows[1][4:] == [f"{fastest.speed.value:,.0f}", "measured"]
+    assert commands.lines[1] == f"# H100 80 GB\n{fastest.command}"
+
+
+def test_a_report_without_cards_links_to_the_one_beside_it_that_has_them(tmp_path):
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        made.write(tmp_path / folder / "records.jsonl", made.core())
+    (tmp_path / "there/card_plans.json").write_text(json.dumps(made.card_plans()))
+    links = assemble.links_from(tmp_path / "here")
+    assert links == cards.Links(False, "", "../there/report.md#your-card")
+    beside = sidecars.read_beside([tmp_path / "here"])
+    heading, text = cards.your_card(beside, [], [], links)
+    assert heading.text == "Your card" and "](../there/report.md#your-card)" in text.text
+    assert cards.your_card(beside, [], [], NO_LINKS) == []
+    assert assemble.links_from(ROOT / "results/any").techniques == "../../docs/techniques.md"
+
+
+def test_every_technique_has_its_row_of_costs_beside_its_own_baseline(tmp_path):
+    """Two parts of other baselines; bf16 is in both, in more rounds in the first."""
+    rows = made.in_part("core", "single", "baseline", 1000, 800, []) + made.in_part("core", "single", "bf16", 500, 400, ["bf16"])
+    rows += made.in_part("core", "single", "lion", 900, 700, ["lion"])
+    other = made.in_part("other", "single", "baseline", 1000, 800, [], sequence=512, settings_hash="of another sequence")
+    other += made.in_part("other", "single", "muon", 1100, 600, ["muon"], sequence=512)
+    rows += other + made.in_part("other", "single", "bf16", 100, 100, ["bf16"], sequence=512)[:1]
+    titles = {"bf16": "bf16 compute", "lion": "Lion", "muon": "Muon"}
+    _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows)), [], titles, cards.Links(False, "there.md", ""))
+    assert table.headings == ["technique", "memory", "speed", "change", "rounds", "baseline", "what it is"]
+    assert [(row[0], row[2], *row[5:]) for row in table.rows] == [
+        ("`bf16`", "2.00 ×", "the usual", "bf16 compute"), ("`muon`", "0.91 ×", "`train.sequence=512`", "Muon"),
+        ("`lion`", "1.11 ×", "the usual", "Lion")]
+    for said in ("same bits: ", "; 0: ", "<0.0001: ", "–: ", "noisy: ", "[What each technique does and trades](there.md)",
+                 "`train.sequence=256`"):
+        assert said in words.text, said
+    _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows[:6])), [], {}, NO_LINKS)
+    assert table.headings[-1] == "rounds" and "baseline: in what" not in words.text and "](" not in words.text
 
 
 def test_a_column_without_a_measurement_is_left_out(whole):
@@ -334,11 +384,12 @@ def test_a_column_without_a_measurement_is_left_out(whole):
 
     def table(machine: dict) -> document.Table:
         of = [dataclasses.replace(sweep, machine=machine, model="moe-nano") for sweep in sweeps]
-        tables = [block for block in cards.your_card(beside, [], of) if isinstance(block, document.Table)]
+        tables = [block for block in cards.your_card(beside, [], of, NO_LINKS) if isinstance(block, document.Table)]
         return next(one for one in tables if "largest batch" in one.headings)
     unmeasured = table({"cpu": "a CPU"})
     assert "tokens/s" not in unmeasured.headings and unmeasured.caption.endswith("Its speed was measured on none of them.")
     assert all(len(row) == len(unmeasured.headings) for row in unmeasured.rows)
+    assert unmeasured.headings[2] == "taken" and unmeasured.rows[0][2] == "13.00 GiB (162%)", "as on_card says, not peak"
     measured = table({"gpu": "NVIDIA GeForce RTX 4060"})
     assert measured.headings[-1] == "tokens/s" and measured.rows[0][-1] not in ("", "not measured")
 
@@ -357,6 +408,8 @@ def test_the_planners_checks_by_hand(whole):
     assert rows == [
         ["300MiB", "bf16, adam8bit", "200.00 MiB", "2,000", "1,900", "bf16", "1,000", "2.00 ×", "2", "**holds**"],
         ["400MiB", "not recorded", "200.00 MiB", "500", "–", "bf16", "1,000", "0.50 ×", "2", "**does not hold**"]]
+    text = markdown(sweep_part_pages.check_blocks(whole[1].checks))
+    assert "drawn at random (2 or 1 for each budget)" in text
 
 
 def test_a_draw_that_was_cut_off_is_left_out(tmp_path):

@@ -2,7 +2,7 @@
 names as `judge`, as those of dry_judges.py are."""
 import itertools
 
-from .dry_judges import ROOT, Judged, gb, share
+from .dry_judges import ROOT, Judged, gb, named_as, share
 from .outcomes import Part, of_whether
 
 LEAST = 1  # percent of the memory before: a step that saves less does nothing for a run out of memory
@@ -11,7 +11,7 @@ LEAST = 1  # percent of the memory before: a step that saves less does nothing f
 def steps_down(runs: dict, _: dict, largest_first: bool = False) -> Judged:
     """Each run is the one before with a step of the advice more. A step helps if it saves LEAST percent of the memory before.
     largest_first: the claim is of an order in which each step saves no more than the one before."""
-    taken = {name: run["peak_bytes"] for name, run in runs.items()}
+    taken = {name.replace("_", " "): run["peak_bytes"] for name, run in runs.items()}
     saved = {name: 100 * (1 - after / before) for (_, before), (name, after) in itertools.pairwise(taken.items())}
     parts = {name: Part(of_whether(percent >= LEAST), f"{percent:.2g} % less") for name, percent in saved.items()}
     if largest_first:
@@ -23,8 +23,8 @@ def steps_down(runs: dict, _: dict, largest_first: bool = False) -> Judged:
 def remedies(runs: dict, _: dict) -> Judged:
     """The first run is what is said to run out of memory; each other run is it with one of the remedies."""
     (cause, *_), limit = runs, next(iter(runs.values()))["memory_limit_bytes"]
-    found = {name: gb(run["on_card_bytes"]) for name, run in runs.items()}
-    return f"of {gb(limit)}: " + ", ".join(f"{name} {taken}" for name, taken in found.items()), \
+    found = {name: named_as(limit)(run["on_card_bytes"]) for name, run in runs.items()}
+    return f"of {named_as(limit)(limit)}: " + ", ".join(f"{name} {taken}" for name, taken in found.items()), \
         {name: Part(of_whether(run["fits"] == (name != cause)), found[name]) for name, run in runs.items()}
 
 
@@ -66,9 +66,10 @@ def within_share(runs: dict, figures: dict) -> Judged:
     held = {part: run["peak_bytes"] - run["peak_bytes_by_kind"]["optimizer"]
             for part, run in zip(figures["share"], runs.values(), strict=True)}
     limit = next(iter(runs.values()))["memory_limit_bytes"]
-    rising = list(held.values()) == sorted(set(held.values()))
-    return "generation takes " + ", ".join(f"{gb(bytes_)} of {gb(part * limit)}" for part, bytes_ in held.items()), \
-        {**{f"share {part}": Part(of_whether(bytes_ <= part * limit and rising), gb(bytes_)) for part, bytes_ in held.items()},
+    rising, size = list(held.values()) == sorted(set(held.values())), named_as(limit)
+    found = {part: f"{size(bytes_)} of {size(part * limit)}" for part, bytes_ in held.items()}
+    return "generation takes " + ", ".join(found.values()), \
+        {**{f"share {part}": Part(of_whether(bytes_ <= part * limit and rising), found[part]) for part, bytes_ in held.items()},
          "memory without CUDA graphs": Part(None, "no dry run counts what graphs of decoding hold, and no GPU was there to measure it")}
 
 
@@ -86,10 +87,11 @@ def profile(runs: dict, _: dict, on_host: bool, fits_alone: bool, lacks: dict[st
     model fits without it. lacks: what the claim's profile has and ours has not, each with the reason."""
     ours, plain = runs["with it"], runs["without it"]
     moved = ours["host_bytes"] > ours["state_bytes"]["optimizer"]
-    host = f"{gb(ours['host_bytes'])} on the host" if moved else "no state on the host"
-    return f"{gb(ours['on_card_bytes'])} of {gb(ours['memory_limit_bytes'])} with it, {gb(plain['on_card_bytes'])} without; {host}", \
-        {"memory": Part(of_whether(ours["fits"] and plain["fits"] == fits_alone and ours["on_card_bytes"] < plain["on_card_bytes"]),
-                        gb(ours["on_card_bytes"])),
+    size = named_as(ours["memory_limit_bytes"])
+    host = f"{size(ours['host_bytes'])} on the host" if moved else "no state on the host"
+    taken, limit, without = (size(value) for value in (ours["on_card_bytes"], ours["memory_limit_bytes"], plain["on_card_bytes"]))
+    return f"{taken} of {limit} with it, {without} without; {host}", \
+        {"memory": Part(of_whether(ours["fits"] and plain["fits"] == fits_alone and ours["on_card_bytes"] < plain["on_card_bytes"]), taken),
          "what it offloads": Part(of_whether(moved == on_host), host),
          **{name: Part(None, why) for name, why in (lacks or {}).items()}}
 

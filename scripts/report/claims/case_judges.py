@@ -177,6 +177,10 @@ def too_early(first: Rung, later: Rung) -> bool:
     return later.longer.high <= 0 or (not later.free and first.saved / first.longer.low < later.saved / later.longer.high)
 
 
+def place(step: str) -> str:
+    return f"{step.replace('_', ' ')} in its place"
+
+
 def in_order(seen: Seen) -> Judged:
     """Of a ladder in the guide's order: what costs no time comes before what does, and of the rest what saves more memory for its time comes
     first. A step that no ladder has in two rounds is not decided."""
@@ -184,9 +188,9 @@ def in_order(seen: Seen) -> Judged:
     if not ladders:
         return "", {"the times of its steps": Part(None, "no ladder in the guide's order has two rounds")}
     rungs = max(ladders, key=len)
-    parts = {f"{first.name} in its place": Part(of_whether(not any(too_early(first, later) for later in rungs[index + 1:])), first.text)
+    parts = {place(first.name): Part(of_whether(not any(too_early(first, later) for later in rungs[index + 1:])), first.text)
              for index, first in enumerate(rungs)}
     missing = sweep_parts.PRIORITY.keys() - {rung.name for rung in rungs}
-    found = "; ".join(f"{rung.name} {rung.text}" for rung in rungs)
-    return found, parts | {f"{name} in its place": Part(None, "no ladder has it in two rounds")
+    found = "; ".join(f"{rung.name.replace('_', ' ')} {rung.text}" for rung in rungs)
+    return found, parts | {place(name): Part(None, "no ladder has it in two rounds")
                            for name in sweep_parts.PRIORITY if name in missing}

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable
 
 from .findings import STATE
-from .outcomes import OVERSTATED, RIGHT, Part, of_need, of_percent, of_size, of_whether
+from .outcomes import OVERSTATED, RIGHT, Part, of_need, of_percent, of_size, of_whether, sized
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # What the planner reckons with, by datasheet.
@@ -21,6 +21,15 @@ def gb(value: float) -> str:
     return f"{value / GB:.3g} GB"
 
 
+def gib(value: float) -> str:
+    return f"{value / 2**30:.3g} GiB"
+
+
+def named_as(limit: float) -> Callable[[float], str]:
+    """Writes a limit, and what is held against it, as cards are named: in whole GiB; other limits in GB."""
+    return gib if limit % 2**30 == 0 else gb
+
+
 def mb(value: float) -> str:
     return f"{value / MB:.3g} MB"
 
@@ -33,6 +42,16 @@ def whole(outcome: str | None) -> dict[str, Part]:
     return {"": Part(outcome)}
 
 
+def size_needed(value: float, text: str, low: float, high: float | None = None) -> Part:
+    """Of a size that a technique is said to need."""
+    return sized(of_need(value, low, high), value, low, text)
+
+
+def plain_size(value: float, text: str, low: float, high: float | None = None) -> Part:
+    """Of a size that promises nothing."""
+    return sized(of_size(value, low, high), value, low, text)
+
+
 def of_7b(estimate: dict, kind: str) -> float:
     return estimate["state_bytes"][kind] / estimate["model"]["parameters"] * 7e9
 
@@ -40,14 +59,14 @@ def of_7b(estimate: dict, kind: str) -> float:
 KINDS = ("parameters", "gradients", "optimizer")  # of state, as estimates and claims name them
 
 
-def state_7b(runs: dict, figures: dict) -> Judged:
-    """State of 7e9 parameters on the rank that is run."""
+def state_7b(runs: dict, figures: dict, promises: bool = True) -> Judged:
+    """State of 7e9 parameters on the rank that is run. promises: whether the claim is of what a technique leaves, not of the reference."""
     (run,) = runs.values()
     held = {kind: of_7b(run, kind) for kind in KINDS}
     held["total"] = sum(held.values())
     claimed = figures | {"total_gb": figures.get("total_gb", figures.get("total_without_activations_gb"))}
-    return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in held.items()) + " at 7e9 parameters", \
-        {kind: Part(of_need(bytes_, GB * claimed[f"{kind}_gb"]), gb(bytes_)) for kind, bytes_ in held.items()}
+    return ", ".join(f"{kind} {gb(bytes_)}" for kind, bytes_ in held.items()) + " at 7B parameters", \
+        {kind: (size_needed if promises else plain_size)(bytes_, gb(bytes_), GB * claimed[f"{kind}_gb"]) for kind, bytes_ in held.items()}
 
 
 def card_of(run: dict) -> str:
@@ -87,7 +106,7 @@ def precision_7b(runs: dict, figures: dict) -> Judged:
     held = {name: run["peak_bytes_by_kind"]["parameters"] / run["model"]["parameters"] * 7e9
             for name, run in runs.items()}
     return ", ".join(f"{name} {gb(bytes_)}" for name, bytes_ in held.items()), \
-        {name: Part(of_need(bytes_, GB * figures[f"{name}_gb"]), gb(bytes_)) for name, bytes_ in held.items()}
+        {name: size_needed(bytes_, gb(bytes_), GB * figures[f"{name}_gb"]) for name, bytes_ in held.items()}
 
 
 def attention_of(estimate: dict) -> float:
@@ -104,7 +123,7 @@ def scores(runs: dict, figures: dict) -> Judged:
 def flash(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["flash"])
     return f"{held / 1e6:.0f} MB of attention at the peak of one layer: queries, keys, values and the result", \
-        whole(of_need(held, MB * figures["per_layer_mb"]))
+        {"": size_needed(held, "", MB * figures["per_layer_mb"])}
 
 
 def fits(runs: dict, _: dict) -> Judged:
@@ -112,8 +131,8 @@ def fits(runs: dict, _: dict) -> Judged:
     def taken(run: dict) -> str:
         peak, on_card, limit = (run[name] for name in ("peak_bytes", "on_card_bytes", "memory_limit_bytes"))
         host = f", {gb(run['host_bytes'])} on the host" if run["host_bytes"] > GB else ""
-        card = f"the memory of {card_of(run)}" if run["gpu"] else f"its limit of {gb(limit)}"
-        return f"{gb(on_card)} taken, {on_card / limit:.0%} of {card}, of tensors {gb(peak)}{host}"
+        card = f"the memory of {card_of(run)}" if run["gpu"] else f"its limit of {named_as(limit)(limit)}"
+        return f"{gb(on_card)} taken, {share(100 * on_card / limit)} of {card}, of tensors {gb(peak)}{host}"
     if len(runs) == 1:
         (run,) = runs.values()
         return taken(run), {"": Part(of_whether(run["fits"]), gb(run["on_card_bytes"]))}
@@ -125,8 +144,7 @@ def nano(runs: dict, figures: dict) -> Judged:
     before, after = (runs[name]["on_card_bytes"] for name in ("textbook", "everything"))
     low, high = figures["optimized_gb"]
     return f"{gb(before)} becomes {gb(after)} on {card_of(runs['everything'])}, {before / after:.1f} times less", \
-        {"before": Part(of_need(before, GB * figures["original_gb"]), gb(before)),
-         "after": Part(of_need(after, GB * low, GB * high), gb(after))}
+        {"before": plain_size(before, gb(before), GB * figures["original_gb"]), "after": size_needed(after, gb(after), GB * low, GB * high)}
 
 
 def rtx_3090(runs: dict, figures: dict) -> Judged:
@@ -136,9 +154,9 @@ def rtx_3090(runs: dict, figures: dict) -> Judged:
     taken = run["on_card_bytes"]
     needed = figures["claimed_tokens_per_second"] * run["flops"] / product(figures, "batch", "sequence", "accumulation")
     rate = 1e9 / next(device for device in DEVICES if device.get("card") == run["gpu"]["name"])["nanoseconds"]["products_fp16"]
-    speed = f"{figures['claimed_tokens_per_second']} need {100 * needed / rate:.1f} % of the card's {rate / 1e12:.0f} TFLOP/s"
+    speed = f"{figures['claimed_tokens_per_second']} tokens/s need {100 * needed / rate:.1f} % of the card's {rate / 1e12:.0f} TFLOP/s"
     return f"{gb(taken)} taken on {card_of(run)}; {speed}", \
-        {"memory": Part(of_size(taken, GB * low, GB * high), gb(taken)),
+        {"memory": plain_size(taken, gb(taken), GB * low, GB * high),
          "tokens/s": Part(OVERSTATED if needed > rate else None, f"{speed}; no such card was there to measure it")}
 
 
@@ -147,8 +165,9 @@ def state_100m(runs: dict, figures: dict) -> Judged:
         return runs[name]["state_bytes"][kind] / runs[name]["model"]["parameters"] * 1e8
     found = {"parameters": of_100m("adamw", "parameters"), "gradients": of_100m("adamw", "gradients"),
              "adamw": of_100m("adamw", "optimizer"), "adafactor": of_100m("adafactor", "optimizer")}
-    return ", ".join(f"{name} {bytes_ / 1e6:.0f} MB" for name, bytes_ in found.items()), \
-        {name: Part(of_need(bytes_, MB * figures[f"{name}_mb"]), mb(bytes_)) for name, bytes_ in found.items()}
+    names = {name: OPTIMIZERS.get(name, name) for name in found}
+    return ", ".join(f"{names[name]} {mb(bytes_)}" for name, bytes_ in found.items()), \
+        {names[name]: size_needed(bytes_, mb(bytes_), MB * figures[f"{name}_mb"]) for name, bytes_ in found.items()}
 
 
 def breakdown(runs: dict, figures: dict) -> Judged:
@@ -161,13 +180,18 @@ def breakdown(runs: dict, figures: dict) -> Judged:
     held["overhead"] = total - sum(held.values())
     percent = {kind: 100 * bytes_ / total for kind, bytes_ in held.items()}
     return ", ".join(f"{kind} {value:.0f} %" for kind, value in percent.items()), \
-        {kind: Part(of_percent(value, figures[f"{kind}_percent"]), share(value)) for kind, value in percent.items()}
+        {kind: sized(of_percent(value, claimed), value, claimed, share(value))
+         for kind, value in percent.items() for claimed in [figures[f"{kind}_percent"]]}
+
+
+# What optimizers are called, by the names of runs and figures.
+OPTIMIZERS = {"adamw": "AdamW", "adafactor": "Adafactor", "adam8bit": "8-bit Adam"}
 
 
 def optimizer_states(runs: dict, figures: dict) -> Judged:
     held = {name: run["state_bytes"]["optimizer"] / run["state_bytes"]["parameters"] for name, run in runs.items()}
-    return ", ".join(f"{name} {ratio:.2f}" for name, ratio in held.items()) + " times the weights", \
-        {name: Part(of_need(ratio, figures[name]), f"{ratio:.2f}") for name, ratio in held.items()}
+    return ", ".join(f"{OPTIMIZERS[name]} {ratio:.2f}" for name, ratio in held.items()) + " times the weights", \
+        {OPTIMIZERS[name]: size_needed(ratio, f"{ratio:.2f}", figures[name]) for name, ratio in held.items()}
 
 
 def offload(runs: dict, figures: dict) -> Judged:
@@ -197,8 +221,9 @@ def counted_text(percent: float) -> str:
 
 
 def extra_arithmetic(runs: dict, figures: dict) -> Judged:
-    return counted_text(extra_percent(runs)), \
-        {"": Part(of_percent(extra_percent(runs), figures["extra_compute_percent"], more_is_better=False), share(extra_percent(runs)))}
+    extra = extra_percent(runs)
+    return counted_text(extra), \
+        {"": Part(of_percent(extra, figures["extra_compute_percent"], more_is_better=False), f"{share(extra)} more FLOPs")}
 
 
 PARTS_OF_MOE = {"expert_parameters": "parameters.experts", "routing": "activations.routing",
@@ -208,8 +233,8 @@ PARTS_OF_MOE = {"expert_parameters": "parameters.experts", "routing": "activatio
 def memory_of_moe(runs: dict, figures: dict) -> Judged:
     run = runs["capacity"]
     held = {part: run["peak_bytes_by_kind"][PARTS_OF_MOE[part]] for part in figures["parts"]}
-    return ", ".join(f"{part.replace('_', ' ')} {bytes_ / 2**20:.1f} MiB" for part, bytes_ in held.items()) + \
-        f" of a peak of {run['peak_bytes'] / 2**20:.1f} MiB", whole(of_whether(all(held.values())))
+    return ", ".join(f"{part.replace('_', ' ')} {mb(bytes_)}" for part, bytes_ in held.items()) + \
+        f" of a peak of {mb(run['peak_bytes'])}", whole(of_whether(all(held.values())))
 
 
 def read_ahead(_: dict, figures: dict) -> Judged:
@@ -225,7 +250,8 @@ def divides_state(runs: dict, _: dict) -> Judged:
     all_of_it = sum(runs["one rank"]["state_bytes"].values())
     shares = {name: sum(run["state_bytes"].values()) / all_of_it for name, run in runs.items() if name != "one rank"}
     return ", ".join(f"{name} hold {share(100 * held)} of the state each" for name, held in shares.items()), \
-        {name: Part(of_need(held, 1 / int(name.split()[0])), share(100 * held)) for name, held in shares.items()}
+        {name: size_needed(held, f"saves {share(100 * (1 - held))} of the state on each of {name}", 1 / int(name.split()[0]))
+         for name, held in shares.items()}
 
 
 def preset_of_ranks(runs: dict, _: dict, lacks: str = "") -> Judged:
@@ -233,10 +259,12 @@ def preset_of_ranks(runs: dict, _: dict, lacks: str = "") -> Judged:
     would, and sends. lacks: what the claim's preset has and ours has not."""
     ranks, alone = runs["ranks"], runs["one rank"]
     peak, undivided, limit = ranks["peak_bytes"], alone["peak_bytes"], ranks["memory_limit_bytes"]
-    found = f"the fullest rank takes {gb(peak)} of {gb(limit)}, {share(100 * peak / undivided)} of one rank's " \
-        f"{gb(undivided)}, and sends {gb(ranks['sent_bytes'])} a step"
+    size = named_as(limit)
+    found = f"the fullest rank takes {size(peak)} of {size(limit)}, {share(100 * peak / undivided)} of one rank's " \
+        f"{size(undivided)}, and sends {size(ranks['sent_bytes'])} a step"
     works = ranks["fits"] and peak < undivided and ranks["sent_bytes"] > 0
-    return found, {"its settings": Part(of_whether(works))} | ({lacks: Part(None, "our preset has none")} if works and lacks else {})
+    parts = {"its settings": Part(of_whether(works), f"{size(peak)} of {size(limit)}")}
+    return found, parts | ({lacks: Part(None, "our preset has none")} if works and lacks else {})
 
 
 def product(figures: dict, *names: str) -> float:
@@ -247,7 +275,7 @@ def formula_of_data(_: dict, figures: dict) -> Judged:
     """What batches read ahead take, as read_ahead() counts them."""
     batches = figures["workers"] * figures["prefetch"] + 1
     total = batches * product(figures, "batch", "sequence", "bytes")
-    return f"{batches} batches take {total:,.0f} bytes", {"in all": Part(of_size(total, GB * figures["claimed_gb"]), mb(total))}
+    return f"{batches} batches take {total:,.0f} bytes", {"in all": plain_size(total, mb(total), GB * figures["claimed_gb"])}
 
 
 def formula_of_activations(runs: dict, figures: dict) -> Judged:
@@ -256,15 +284,15 @@ def formula_of_activations(runs: dict, figures: dict) -> Judged:
     kept, recomputed = (runs[name]["peak_bytes_by_kind"]["activations"] for name in ("kept", "recomputed"))
     return f"{mb(total)} for all {figures['layers']} layers by the formula; counted are {mb(kept)}, {mb(recomputed)} " \
         "recomputed", \
-        {"in all": Part(of_size(kept, GB * figures["total_gb"]), mb(kept)),
-         "recomputed": Part(of_size(recomputed, GB * figures["recomputed_gb"]), mb(recomputed))}
+        {"in all": plain_size(kept, mb(kept), GB * figures["total_gb"]),
+         "recomputed": plain_size(recomputed, mb(recomputed), GB * figures["recomputed_gb"])}
 
 
 def formula_of_scores(runs: dict, figures: dict) -> Judged:
     layer = product(figures, "batch", "heads", "sequence", "sequence", "bytes")
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     return f"{mb(layer)} a layer by the formula; counted are {mb(held)} more than flash attention holds", \
-        {"a layer": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held))}
+        {"a layer": plain_size(held, mb(held), MB * figures["per_layer_mb"])}
 
 
 def formula_of_flash(runs: dict, figures: dict) -> Judged:
@@ -272,5 +300,5 @@ def formula_of_flash(runs: dict, figures: dict) -> Judged:
     held, scores_too = (attention_of(runs[name]) for name in ("flash", "materialised"))
     saved = 100 * (1 - held / scores_too)
     return f"{mb(layer)} a layer by the formula; counted are {mb(held)}, {share(saved)} less than with stored scores", \
-        {"a layer": Part(of_size(held, MB * figures["per_layer_mb"]), mb(held)),
+        {"a layer": plain_size(held, mb(held), MB * figures["per_layer_mb"]),
          "memory": Part(of_percent(saved, figures["memory_saved_percent"]), share(saved))}

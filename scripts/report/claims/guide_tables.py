@@ -1,21 +1,21 @@
 """The tables of the guides in their own rows and columns, each figure beside what was found here. tables.yaml says which claim
 stands in which row, and which of its figures in which column."""
 import dataclasses
+import re
 
 from ..document import Heading, Items, Table, Text
 from . import dry_runs, page
 from .judge import REASONS, Row
 from .outcomes import UNTESTED
 from .places import TABLES
-from .stated import Technique, shown, value_text
+from .stated import FIGURES, SPEED, STEP_TIME, Technique, figure_text, value_text
 
-NONE = "not measured"
-# What a figure says there is more of, and what below 0.
-WORDS = {"slowdown_percent": ("more time", "less time"), "speed_percent": ("more tokens/s", "fewer tokens/s"),
-         "slowdown_factor": ("the time", ""), "reduction_factor": ("less", "")}
+NONE = "not decided"
 INTRO = ("Every table of the guides that the project grew from, in its own rows and columns. claimed: the figure of the guide; ours: "
          "what the records and dry runs of this folder say; –: the guide has none. What decided it links to all that was measured, and the "
-         "words of the verdicts are explained there. Figures of memory are exact; times and speeds are of two CPU cores.")
+         "words of the verdicts are explained there. Figures of memory are exact; a time or speed is of the machine in whose folder the "
+         "link is: ")
+RANKS = re.compile(r"on \d+ ranks.*")  # in the name of a part: where it was found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,13 @@ class Found:
     folder: str
 
     def ours(self, names: list[str]) -> str:
-        """What was found of the first of these figures or parts that anything was found of."""
-        return next((self.row.found[name] for name in names if name in self.row.found), "")
+        """What was found of the first of these figures or parts that anything was found of, and on which ranks."""
+        return next((" ".join([self.row.found[name], *RANKS.findall(name)]) for name in names if name in self.row.found), "")
+
+    @property
+    def timed(self) -> bool:
+        """Whether a time or speed is among what was found."""
+        return any(FIGURES.get(name, [""])[0] in (STEP_TIME, SPEED) or name.startswith(("time", "its speed")) for name in self.row.found)
 
     @property
     def link(self) -> str:
@@ -45,7 +50,9 @@ def best(judged: dict[str, page.Judged]) -> dict[str, Found]:
 
 
 def weight(row: Row) -> tuple:
-    return row.verdict != UNTESTED, len(row.found), -len(row.untested)
+    """Of what is untested everywhere the folder that has most cases knows most, else the one that leaves least untested."""
+    tested = row.verdict != UNTESTED
+    return tested, len(row.found), -len(row.untested) if tested else len(row.evidence)
 
 
 def claimed(figures: dict, names: list[str]) -> str:
@@ -53,12 +60,7 @@ def claimed(figures: dict, names: list[str]) -> str:
     name = next((name for name in names if name in figures), "")
     if not name:
         return "–"
-    value, (more, less) = figures[name], WORDS.get(name, ("", ""))
-    if name.endswith("_factor"):
-        return f"{shown(value)} × {more}".strip()
-    if isinstance(value, (int, float)) and value < 0:
-        return f"{value_text(name, -value)} {less}"
-    return f"{value_text(name, value)} {more}".strip()
+    return figure_text(name, figures[name]) if name in FIGURES else value_text(name, figures[name])
 
 
 def command(claim: str, techniques: list[Technique]) -> str:
@@ -71,7 +73,7 @@ def command(claim: str, techniques: list[Technique]) -> str:
 
 
 def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
-    """A line on what is not measured of a row, and the command that measures it."""
+    """A line on what is not decided of a row, and the command that measures it."""
     call = "" if found.row.untested[:1] and found.row.untested[0] in REASONS.values() else command(found.row.id, techniques)
     how = f"; to measure it: `{call}`" if call else ""
     return [f"{label}: {'; '.join(found.row.untested)}{how}"] if found.row.untested else []
@@ -100,14 +102,16 @@ def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], tech
         lines.append([*cells, f"**{one.row.verdict}**", f"{one.row.decided or NONE} {one.link}"])
     left = [line for label, one in rows.items() for line in missing(label, one, techniques)]
     return [Heading(3, spec["title"]), Table("", headings, lines, tuple(headings)),
-            *([Text("Not measured:"), Items(left)] if left else [])]
+            *([Text("Not decided:"), Items(left)] if left else [])]
 
 
 def blocks(judged: dict[str, page.Judged], entries: list[dict]) -> list:
     """judged: by the name of the folder of results, the richest first."""
     known, by_id = best(judged), {entry["id"]: entry for entry in entries}
     first = next(iter(judged.values()))
-    found = [Heading(1, "The guides' tables, claimed beside ours"), Text(INTRO)]
+    timed = {one.folder for one in known.values() if one.timed}
+    machines = [f"{folder} ({', '.join(one.machines)})" for folder, one in judged.items() if folder in timed]
+    found = [Heading(1, "The guides' tables, claimed beside ours"), Text(f"{INTRO}{'; '.join(machines)}.")]
     for guide, title in first.guides.items():
         own = [spec for spec in TABLES if spec["guide"] == guide]
         found += [Heading(2, title), *(block for spec in own for block in table_of(spec, by_id, known, first.techniques))]

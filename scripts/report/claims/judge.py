@@ -43,8 +43,10 @@ class Row:
 
 def claimed_text(entry: dict, settings: bool = False) -> str:
     """The figures that it claims, with the settings that it claims them for."""
-    return ", ".join(figure_text(name, value) for name, value in entry.get("figures", {}).items()
-                     if settings or is_figure(name))
+    stated = entry.get("figures", {})
+    of = {"memory_saved_percent": f" of {stated['of']}"} if "of" in stated else {}
+    return ", ".join(figure_text(name, value) + of.get(name, "") for name, value in stated.items()
+                     if name != "of" and (settings or is_figure(name)))
 
 
 def bytes_per_parameter(case: figures.Case) -> float:
@@ -211,8 +213,8 @@ class Judge:
         if said.best is None and outside and not said.inside:
             return make_row(entry, [], "", [f"every case lies outside of the claim: {outside}"], evidence)
         found = [finding.outcome for finding in said.findings if finding.outcome] + [None] * len(missing)
-        decided = said.line if said.best else ""
-        evidence += [f"in all: {said.tally}"] if said.tally and said.tally not in decided else []
+        decided = said.line(list(missing)) if said.best else ""
+        evidence += [f"in all: {said.tally}"] if said.tally else []
         row = make_row(entry, found, decided, [f"{figure}: {why}" for figure, why in missing.items()], evidence)
         row.found = {name: text for name, value in entry["figures"].items() if (text := said.of_figure(figure_text(name, value)))}
         return row

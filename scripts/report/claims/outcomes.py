@@ -12,10 +12,22 @@ Outcome = str | None
 
 
 class Part(NamedTuple):
-    """A part of a claim: what is known of it, and what was found, in words; "" where the whole claim's words say it."""
+    """A part of a claim: what is known of it, and what was found, in words; "" where the whole claim's words say it. beside: of a size
+    that is not as claimed, whether it is larger or smaller."""
 
     outcome: Outcome
     found: str = ""
+    beside: str = ""
+
+    @property
+    def word(self) -> str:
+        """In a line, where "overstated" would not say which of two sizes is larger."""
+        return self.beside or self.outcome or UNTESTED
+
+
+def sized(outcome: Outcome, found: float, claimed: float, text: str) -> Part:
+    """claimed: the size, or an end of the range, that is claimed."""
+    return Part(outcome, text, "" if outcome in (RIGHT, None) else "more than claimed" if found > claimed else "less than claimed")
 
 
 def widened(low: float, high: float) -> tuple[float, float]:

@@ -22,9 +22,9 @@ RULE = (
     "A figure is **right** in a case if all of its measured interval lies within what is claimed (a single figure is a range "
     "of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least. Where all of the "
     "interval lies beyond that, the claim is **overstated** if the technique does less good than claimed (saves less, costs "
-    "more, needs more bytes), **understated** if it does more. A size that promises nothing, as in a formula or a breakdown, is "
-    "overstated where there is less of it than claimed. An interval that reaches across an end decides nothing, nor does a "
-    "time or speed of a single round, which can't show how rounds differ.",
+    "more, needs more bytes), **understated** if it does more. A size that promises nothing, as in a formula, a breakdown or before a "
+    "technique acts, is overstated where there is less of it than claimed; a line says whether a size is more or less than claimed. An "
+    "interval that reaches across an end decides nothing, nor does a time or speed of a single round, which can't show how rounds differ.",
     "A claim is **right** if all of its figures are, in every case that decides them; **right in part** if some are wrong, "
     "right in some cases alone, or untested; **off both ways** if none is right, one is overstated and another "
     "understated; **untested** if nothing decides it. A verdict is of the models and the machine measured here. Whether the "
@@ -42,7 +42,9 @@ RULE = (
     "run out of memory must not fit, and each remedy must. An order is right if what costs no time comes before what does, and of the rest "
     "what saves more for its time comes first. A profile is right if it does with a model what it is for. What a program does is right if "
     "tests of this one hold it.",
-    "A line says what was found, or, where that is too much, an example of each outcome; all of it is in the evidence.",
+    "A line says what was found, which parts of the claim have which outcome, and which are untested; where that is too much, an example "
+    "of each. Of a claim with two figures of the same, the claimed one stands after \"against\". All of it is in the evidence. GB are 10^9 "
+    "bytes, as in the guides; where a limit is named in GiB (2^30 bytes), as the memory of cards is, so is what is taken of it.",
     "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest "
     "to the largest round; alone where all agree), against the naive baseline of the same model and sequence. State: "
     "weights, masters, gradients and optimizer state. Weights and activations: the masters are weights too. Layers, and sequences × "
@@ -109,6 +111,7 @@ class Judged:
     techniques: list[Technique]
     guides: dict[str, str]
     sources: list[str]
+    machines: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def page(self) -> str:
@@ -145,19 +148,22 @@ def read_inputs(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pat
     return Inputs(figures.sweeps(records), rows, guides, settings)
 
 
+def machine_of(sweep: figures.Sweep) -> str:
+    return f"{sweep.machine.get('gpu') or sweep.machine.get('cpu')}, {sweep.machine.get('cores')} cores"
+
+
 def sources_of(sweeps: list[figures.Sweep]) -> list[str]:
     titles: dict[str, list[str]] = {}
     for sweep in sweeps:
-        device = sweep.machine.get("gpu") or sweep.machine.get("cpu")
-        where = f"{device}, {sweep.machine.get('cores')} cores, commit {sweep.commit}"
-        titles.setdefault(where, []).append(sweep.title)
+        titles.setdefault(f"{machine_of(sweep)}, commit {sweep.commit}", []).append(sweep.title)
     return [f"{', '.join(measured)} on {where}" for where, measured in titles.items()]
 
 
 def judge(inputs: Inputs, dry: dict) -> Judged:
     judge = Judge(inputs.sweeps, inputs.techniques, inputs.guides.claims, dry)
     rows = [judge.row(entry) for entry in inputs.guides.entries]
-    return Judged(rows, inputs.techniques, inputs.guides.titles, sources_of(inputs.sweeps))
+    return Judged(rows, inputs.techniques, inputs.guides.titles, sources_of(inputs.sweeps),
+                  list(dict.fromkeys(map(machine_of, inputs.sweeps))))
 
 
 def make_anew(inputs: Inputs, path: pathlib.Path, program: pathlib.Path) -> str:

@@ -1,6 +1,5 @@
 """What dividing the state costs ranks in speed over each link, beside ranks that divide nothing."""
 from .. import figures
-from ..format import percent
 from ..sweep_parts import RANKS, of_families, zero_stage
 from . import outcomes
 
@@ -25,9 +24,17 @@ def beside_whole(sweeps: list[figures.Sweep], name: str, from_parameters: float 
     return found
 
 
+def changed(speed: figures.Interval) -> str:
+    """As "5 % more (2 to 10)" or "5 % more (1 % fewer to 10 % more)"; the value alone where both ends are the same."""
+    low, value, high = (round(end) for end in (speed.low, speed.value, speed.high))
+    words = [f"{abs(end)} % {'fewer' if end < 0 else 'more'}" for end in (low, value, high)]
+    ends = [str(abs(end)) for end in (low, high)] if (low < 0) == (high < 0) else [words[0], words[2]]
+    return words[1] if low == high else f"{words[1]} ({' to '.join(ends)})"
+
+
 def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, outcomes.Part]]:
     """What was found, in words, and the outcome over each link; None: the interval is too wide, or nothing is known."""
     if not speeds:
         return "", {"its speed": outcomes.Part(None)}
-    text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{percent(one)} {place}" for place, one in speeds.items())
-    return text, {f"its speed {place}": outcomes.part_of(claimed, one, True, f"{percent(one)} tokens/s") for place, one in speeds.items()}
+    text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{changed(one)} {place}" for place, one in speeds.items())
+    return text, {f"its speed {place}": outcomes.part_of(claimed, one, True, f"{changed(one)} tokens/s") for place, one in speeds.items()}

@@ -37,6 +37,20 @@ KNOWN_FIGURES = {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *NAMES["ratios"], *NAME
 KNOWN_MEMORY = {"", *MEMORY_OF, *NAMES["other_memory"]}
 SIXTEEN_BITS = ("fp16", "bf16")
 UNITS = {"_percent": " %", "_gb": " GB", "_mb": " MB"}
+# Figures in words, by name; a second text is for values below 0, without their sign. percent: what a factor is in percent.
+WORDS = {
+    "memory_saved_percent": ["saves {}"], "reduction_factor": ["{} × less ({percent} %)"],
+    "slowdown_percent": ["{} more time", "{} less time"], "slowdown_factor": ["{} × the time ({percent} % more)"],
+    "speed_percent": ["{} more tokens/s", "{} fewer tokens/s"], "speedup_factor": ["{} × the speed ({percent} % more)"],
+    "extra_compute_percent": ["{} more FLOPs"], "batch_factor": ["{} × the batch"], "claimed_tokens_per_second": ["{} tokens/s"],
+    "bytes_per_parameter": ["{} bytes a parameter"], "adamw": ["AdamW {} × the weights"], "adafactor": ["Adafactor {} ×"],
+    "adam8bit": ["8-bit Adam {} ×"], "adamw_mb": ["AdamW {}"], "adafactor_mb": ["Adafactor {}"],
+    "gpu_gb": ["fits {}"], "memory_gb": ["fits {}"], "claimed_gb": ["takes {}"], "claimed_memory_gb": ["takes {}"],
+    "original_gb": ["{} before"], "optimized_gb": ["{} after"], "used_gb": ["{} used"], "limit_gb": ["of {}"],
+    "per_layer_gb": ["{} a layer"], "per_layer_mb": ["{} a layer"], "total_gb": ["{} in all"], "recomputed_gb": ["{} recomputed"],
+    "total_without_activations_gb": ["{} in all"],
+    "from_parameters": ["from {} parameters on"], "not_below_parameters": ["not below {} parameters"], "from_sequence": ["from {} tokens on"],
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +70,11 @@ class Condition:
     def excludes(self, case: Case) -> str:
         """Why the case says nothing of the claim; "" where it does."""
         if self.below(case):
-            return f"below {self.not_below_parameters:,.0f} parameters"
+            return f"below {shown(self.not_below_parameters)} parameters"
         starts = [one for one in ((self.from_parameters, case.any.parameters, "parameters"),
                                   (self.from_sequence, case.any.sequence, "tokens")) if one[0]]
         if starts and not any(size >= bound for bound, size, _ in starts):
-            return "not from " + " or ".join(f"{bound:,.0f} {unit}" for bound, _, unit in starts) + " on"
+            return "not from " + " or ".join(f"{shown(bound)} {unit}" for bound, _, unit in starts) + " on"
         if layers_of(case) < self.every:
             return f"{layers_of(case):.0f} layers"
         base = case.pairs[0][1].resolved.get("precision", {}).get("compute", "another precision") if case.pairs else ""
@@ -85,6 +99,10 @@ class Claim:
     @property
     def more_is_better(self) -> bool:
         return self.measure not in COSTS
+
+    @property
+    def percent(self) -> str:
+        return f"{self.low:.0f} %" if self.low == self.high else f"{self.low:.0f}–{self.high:.0f} %"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +139,14 @@ def require_known(names, known, of: str) -> None:
 
 
 def shown(value: object) -> str:
+    """[2, 3] as "2 to 3", 5e8 as "500M"."""
     if isinstance(value, list):
         is_range = len(value) == 2 and all(isinstance(end, (int, float)) for end in value) and value[0] < value[1]
         return (" to " if is_range else ", ").join(map(shown, value))
     if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1e6 else f"{value:g}"
+        return f"{value / 1e9:g}B" if value >= 1e9 else f"{value / 1e6:g}M" if value >= 1e6 else f"{value:g}"
     if isinstance(value, bool):
-        return str(value).lower()
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -141,14 +160,23 @@ def value_text(name: str, value: object) -> str:
     return f"{shown(value)}{UNITS.get(unit_of(name), '')}"
 
 
+def in_percent(name: str, value: object) -> list[float]:
+    """The ends of one of the FIGURES in percent."""
+    return [FIGURES[name][1](number_of(end, name)) for end in (value if isinstance(value, list) else [value])]
+
+
 def figure_text(name: str, value: object) -> str:
-    """("memory_saved_percent", [60, 80]) as "memory saved 60 to 80 %"."""
-    return f"{name.removesuffix(unit_of(name)).replace('_', ' ')} {value_text(name, value)}"
+    """("memory_saved_percent", [60, 80]) as "saves 60 to 80 %", ("reduction_factor", 2) as "2 × less (50 %)"."""
+    more, *less = WORDS.get(name, [name.removesuffix(unit_of(name)).replace("_", " ") + " {}"])
+    if less and isinstance(value, (int, float)) and value < 0:
+        more, value = less[0], -value
+    percent = shown([round(end) for end in in_percent(name, value)]) if "{percent}" in more else ""
+    return more.format(value_text(name, value), percent=percent)
 
 
 def is_figure(name: str) -> bool:
-    """Whether the claim says what comes out, or where; the rest are settings."""
-    return name in {"of", *FIGURES, *CONDITIONS, *UNJUDGED, *NAMES["ratios"]} or name.endswith(tuple(UNITS))
+    """Whether the claim says what comes out. The rest are settings, and where it holds, which its sentence says."""
+    return name in {"not_below_parameters", *FIGURES, *UNJUDGED, *NAMES["ratios"]} or (name.endswith(tuple(UNITS)) and name != "device_gb")
 
 
 def condition_of(stated: dict) -> Condition:
@@ -176,8 +204,7 @@ def claims_of(entry: dict, guide: str) -> list[Claim]:
         raise ValueError(f"{entry['id']} has no text")
     for name, value in stated.items():
         if name in FIGURES:
-            measure, percent = FIGURES[name]
-            ends = [percent(number_of(end, name)) for end in (value if isinstance(value, list) else [value])]
+            measure, ends = FIGURES[name][0], in_percent(name, value)
             of = stated.get("of", "") if measure == SAVED else ""
             claims.append(Claim(entry["id"], guide, entry["text"], figure_text(name, value), measure, min(ends),
                                 max(ends), of, entry.get("arithmetic", ""), condition_of(stated)))

@@ -35,12 +35,6 @@ class Measurement:
     def decided(self) -> list[Finding]:
         return [finding for finding in self.measured if finding.outcome]
 
-    @property
-    def brief(self) -> str:
-        """What it measured of the figures that it decides, in a few words."""
-        said = dict.fromkeys(map(brief, self.decided))
-        return f"{', '.join(said)} ({self.name})"
-
 
 def of_case(sweep: Sweep, case: Case, findings: list[Finding]) -> Measurement:
     saved = [finding for finding in findings if finding.claim.measure == SAVED]
@@ -84,7 +78,7 @@ def saved_text(findings: list[Finding]) -> str:
 def brief(finding: Finding) -> str:
     value, measure = finding.measured.value, finding.claim.measure
     if measure == SAVED:
-        return f"saves {value:z.0f} % of {finding.claim.of or 'the peak'}"
+        return f"{'saves' if value > -0.5 else 'adds'} {abs(value):.0f} % of {finding.claim.of or 'the peak'}"
     if measure == BATCH:
         return f"{1 + value / 100:.1f} × the batch"
     what = {STEP_TIME: "time", SPEED: "tokens/s", ARITHMETIC: "FLOPs"}[measure]
@@ -151,12 +145,29 @@ class Verdicts:
         return "; ".join(f"{figure}: {tally(count)}" for figure, count in counts.items())
 
     @property
-    def line(self) -> str:
-        """What the best measurement and all together say; of too much, without the numbers of cases, then without the case's name."""
-        words = "; ".join(f"{figure}: {' or '.join(count)}" for figure, count in self.by_figure.items())
-        figures_ = ", ".join(dict.fromkeys(map(brief, self.best.decided)))
-        return lines.shortest("; ".join(filter(None, parts)) for parts in (
-            (self.best.brief, self.tally), (self.best.brief, words), (figures_, words), (words,)))
+    def examples(self) -> dict[tuple[str, str], tuple[Measurement, Finding]]:
+        """By outcome and figure, from the measurement that decides most."""
+        found: dict[tuple[str, str], tuple[Measurement, Finding]] = {}
+        for one in sorted(self.inside, key=lambda one: (one is self.best, one.rounds), reverse=True):
+            for finding in one.decided:
+                found.setdefault((finding.outcome, finding.claim.figure), (one, finding))
+        return found
+
+    def example(self, finding: Finding) -> str:
+        """In a few words; beside what is claimed where another figure of the claim is of the same."""
+        alone = self.short(finding) in SHORT.values()
+        return brief(finding) if alone else f"{brief(finding).removesuffix(' of the peak')} against {finding.claim.percent}"
+
+    def line(self, untested: list[str]) -> str:
+        """An example of each outcome of each figure, and the figures that are untested; of too much, without the case's name, then one
+        example of each outcome, without how many there are."""
+        found = self.examples
+        texts = lines.grouped([*((outcome, self.example(finding)) for (outcome, _), (_, finding) in found.items()),
+                               *((outcomes.UNTESTED, figure) for figure in untested)])
+        names = {one.name for one, _ in found.values()}
+        whole = lines.all_of_each(texts) if len(texts) > 1 else ", ".join(*texts.values())
+        by = [f"{whole}; by {name}" if len(texts) > 1 else f"{whole} ({name})" for name in names if len(names) == 1]
+        return lines.shortest([*by, whole, lines.first_of_each(texts), lines.all_of_each({word: said[:1] for word, said in texts.items()})])
 
     @property
     def limit(self) -> list[str]:

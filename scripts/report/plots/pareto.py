@@ -5,19 +5,13 @@ import textwrap
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from ..figures import Case, Sweep, on_front, placed
+from .loss_colours import GREY, bar, face
 from .theme import Theme, blank, errors, padded, point_at
 
-ALIKE = 0.02  # nats: losses this near to the baseline's after a few steps say nothing
-CHANGES = (-0.1, -0.06, -ALIKE, ALIKE, 0.06, 0.1)  # of the loss, where colours change; beyond the ends they stay
-COLOURS = ListedColormap(["#1d5fa8", "#7fb2e5", "#9aa0a6", "#f0a35e", "#b3451b"])
-GREY = COLOURS.colors[2]
-SCALE = BoundaryNorm(CHANGES, COLOURS.N)
 # Where a label may stand, in points from what it names.
 SPOTS = [(side * reach, rise) for reach in (9, 24, 44) for rise in (0, 11, -11, 22, -22, 36, -36, 50, -50)
          for side in (1, -1)]
@@ -112,15 +106,26 @@ def staircase(points: list[tuple[float, float]], bottom: float, right: float) ->
     return corners
 
 
-def face_of(case: Case, theme: Theme) -> str | tuple:
-    """The colour of the change of its loss; hollow where it ran in one round alone."""
-    if case.one_round:
+def face_of(case: Case, effects: dict, theme: Theme) -> str | tuple:
+    """The colour of what it does to the loss of long runs, grey where that isn't known; hollow where its speed cannot be ranked.
+    effects: quality.Effect by technique."""
+    if not case.ranked:
         return theme.paper
-    change = 0 if not case.baseline else case.loss_change
-    return COLOURS(SCALE(min(max(change, CHANGES[0]), CHANGES[-1] - 1e-9))) if math.isfinite(change) else theme.paper
+    return face(effects[case.name]) if case.name in effects else GREY
 
 
-def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], theme: Theme) -> None:
+def coloured(cases: list[Case], effects: dict) -> list[Case]:
+    """Those whose points have a colour."""
+    return [case for case in cases if case.ranked and case.name in effects and effects[case.name].is_seen]
+
+
+def hollow_words(cases: list[Case]) -> str:
+    """Why some points are hollow; "" where none is."""
+    reasons = {"one round": any(case.one_round for case in cases), "other tokens": not all(case.reads_alike for case in cases)}
+    return " or ".join(reason for reason, is_one in reasons.items() if is_one)
+
+
+def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], effects: dict, theme: Theme) -> None:
     """Pairs and parts of stacks fade behind single techniques."""
     for index, case in enumerate(cases):
         edge, marker = theme.front if case in front else theme.ink, "o" if case.baseline else "s"
@@ -128,28 +133,30 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], theme: The
         peak, speed = case.place
         bars = () if case.one_round else (errors(speed), errors(peak))
         axes.errorbar(*place(case), *bars, color=edge, marker=marker,
-                      markersize=5 if faded else 7.5, mfc=face_of(case, theme), mec=edge, mew=2 if case in front else 0.7,
+                      markersize=5 if faded else 7.5, mfc=face_of(case, effects, theme), mec=edge, mew=2 if case in front else 0.7,
                       capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1, zorder=4 if case in front else 3)
         point_at(axes, *place(case), index, theme)
-    bar = axes.figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02,
-                               format="%+.2f", ticks=CHANGES)
-    bar.set_label("change of the loss against the baseline (nats a token)" if theme.is_wide else "change of the loss (nats a token)")
-    bar.outline.set_visible(False)
+    if coloured(cases, effects):
+        bar(axes, f"change of the loss that long runs end at (nats a token);{' ' if theme.is_wide else chr(10)}grey: can't tell, or unmeasured")
 
 
-def legend(axes: plt.Axes, title: str, theme: Theme) -> None:
-    """Under the title: in one row, or in two where one would be wider than the picture, which would leave nothing for the axes."""
+def legend(axes: plt.Axes, title: str, cases: list[Case], front: list[Case], theme: Theme) -> None:
+    """Under the title, of what is drawn: in one row, or in two where one would be wider than the picture, which would leave nothing
+    for the axes."""
+    beaten = any(case.baseline and case.ranked and case not in front for case in cases)
+    looks = {"Pareto front": (bool(front), theme.front, "o", 2, GREY), "beaten in both": (beaten, theme.ink, "o", 0, GREY),
+             "baseline": (not all(case.baseline for case in cases), theme.ink, "s", 0, GREY),
+             hollow_words(cases): (bool(hollow_words(cases)), theme.ink, "o", 0, theme.paper)}
+    handles = {words: plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=fill)
+               for words, (is_drawn, color, marker, width, fill) in looks.items() if is_drawn}
     rows = 1 if theme.is_wide else 2
     axes.set_title(textwrap.fill(title, 80 if theme.is_wide else 44) + "\n" * rows)
-    looks = [(theme.front, "o", 2), (theme.ink, "o", 0), (theme.ink, "s", 0), (theme.ink, "o", 0)]
-    handles = [plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=face)
-               for (color, marker, width), face in zip(looks, (GREY, GREY, GREY, theme.paper))]
-    axes.legend(handles, ["Pareto front", "beaten in both", "baseline", "one round"], loc="lower left",
-                bbox_to_anchor=(-0.02, 1.0), ncols=4 // rows, fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
+    axes.legend(handles.values(), handles.keys(), loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=4 // rows, fontsize=9,
+                borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
 
 
-def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
-    """Of cases beside one baseline (see beside_roots)."""
+def pareto(sweep: Sweep, effects: dict, theme: Theme) -> plt.Figure:
+    """Of cases beside one baseline (see beside_roots). effects: quality.Effect by technique."""
     figure, axes = plt.subplots(figsize=(theme.width, 5.6), layout="constrained")
     cases = placed(sweep)
     if not cases:
@@ -160,8 +167,8 @@ def pareto(sweep: Sweep, theme: Theme) -> plt.Figure:
     axes.set_xlabel("peak memory ÷ the baseline's (less is better)")
     axes.set_ylabel("speed ÷ the baseline's (more is better)")
     front = on_front(sweep)
-    draw_points(axes, cases, front, theme)
-    legend(axes, f"{sweep.title}: memory against speed", theme)
+    draw_points(axes, cases, front, effects, theme)
+    legend(axes, f"{sweep.title}: memory against speed", cases, front, theme)
     line = staircase([place(case) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
     axes.plot([x for x, _ in line], [y for _, y in line], color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()

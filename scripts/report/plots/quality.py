@@ -1,24 +1,11 @@
 """Memory, speed and quality in one picture, a point a technique."""
 import matplotlib.pyplot as plt
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from .pareto import GREY, SPOTS, between, overlap
+from .loss_colours import bar, face
+from .pareto import SPOTS, between, overlap
 from .theme import Theme, padded
-
-# Of the held-out loss, where colours change; beyond the ends they stay. Grey is none of them.
-CHANGES = (-0.1, -0.06, -0.02, 0, 0.02, 0.06, 0.1)
-COLOURS = ListedColormap(["#1d5fa8", "#7fb2e5", "#c9def3", "#fbdcbc", "#f0a35e", "#b3451b"])
-SCALE = BoundaryNorm(CHANGES, COLOURS.N)
-
-
-def face(effect) -> str | tuple:
-    """The colour of its change of the loss, grey where the seeds can't tell."""
-    if not effect.is_seen:
-        return GREY
-    return COLOURS(SCALE(min(max(effect.change.value, CHANGES[0]), CHANGES[-1] - 1e-9)))
 
 
 def name_points(axes: plt.Axes, places: dict[str, tuple[float, float]]) -> None:
@@ -60,10 +47,7 @@ def quality(effects: list, theme: Theme) -> plt.Figure:
     axes.axvline(1, color=theme.faint, lw=1)
     axes.set_xlabel("peak memory, times the baseline's (less is better)")
     axes.set_ylabel("speed, times the baseline's (more is better)")
-    bar = figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02, format="%+.2f",
-                          ticks=CHANGES)
-    bar.set_label("change of the held-out loss (nats a token); grey points: the seeds can't tell")
-    bar.outline.set_visible(False)
+    bar(axes, "change of the held-out loss (nats a token); grey points: the seeds can't tell")
     figure.canvas.draw()
     name_points(axes, places)
     return figure

@@ -46,7 +46,8 @@ def style(theme: Theme) -> dict:
     return {**ink, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper, "savefig.facecolor": theme.paper,
             "axes.edgecolor": theme.faint, "grid.color": theme.faint, "axes.grid": True, "axes.axisbelow": True,
             "axes.spines.top": False, "axes.spines.right": False, "font.size": 10, "axes.titlesize": 10.5,
-            "axes.titlelocation": "left", "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "moelab"}
+            "axes.titlelocation": "left", "legend.frameon": False, "axes.unicode_minus": False,
+            "svg.fonttype": "none", "svg.hashsalt": "moelab"}
 
 
 def errors(interval: Interval, unit: float = 1) -> list[list[float]]:

@@ -42,7 +42,7 @@ for (const figure of document.querySelectorAll("figure.pointed")) {
 
 // A click on a heading sorts its table by that column, another click the other way round. Cells without a number stand last.
 const number = (cell) => {
-  const found = cell.textContent.replaceAll(",", "").match(/^[-+]?[0-9.]+(e[-+]?[0-9]+)?/);
+  const found = cell.textContent.replaceAll(",", "").replace(/^</, "").match(/^[-+]?[0-9.]+(e[-+]?[0-9]+)?/);
   const unit = {KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40}[cell.textContent.match(/[KMGT]iB/)] ?? 1;
   return found ? Number(found[0]) * unit : NaN;
 };
@@ -64,3 +64,14 @@ const sort = (button) => {
 };
 
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
+
+// A link to what is folded opens it, and what is folded around it.
+const unfold = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const fold = target?.closest("details");
+  for (let around = fold; around; around = around.parentElement.closest("details")) around.open = true;
+  if (fold) target.scrollIntoView();
+};
+
+addEventListener("hashchange", unfold);
+unfold();
