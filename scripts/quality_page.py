@@ -27,8 +27,8 @@ def make(arguments: argparse.Namespace) -> None:
     blocks = quality.blocks(read(arguments.records / quality.RECORDS))
     for picture in document.pictures(blocks):
         (arguments.records / picture.file).write_bytes(png(picture.drawing))
-    (arguments.records / "quality.md").write_text(to_markdown(blocks))
-    print(arguments.records / "quality.md")
+    (arguments.records / quality.PAGE).write_text(to_markdown(blocks))
+    print(arguments.records / quality.PAGE)
 
 
 def main() -> None:

@@ -29,8 +29,8 @@ def titles_of(techniques: pathlib.Path) -> dict[str, str]:
 def links_from(out: pathlib.Path) -> cards.Links:
     """What a report in this folder can link to: docs/ only from inside of the checkout."""
     table = os.path.relpath(built.ROOT / "docs/techniques.md", out) if out.resolve().is_relative_to(built.ROOT) else ""
-    planned = [path.parent.name for path in sorted(out.resolve().parent.glob(f"*/{sidecars.CARD_PLANS}"))]
-    return cards.Links((out / page.CLAIMS_PAGE).exists(), table, f"../{planned[0]}/report.md#your-card" if planned else "")
+    planned = sidecars.near(out, sidecars.CARD_PLANS)
+    return cards.Links((out / page.CLAIMS_PAGE).exists(), table, f"../{planned[0].name}/report.md#your-card" if planned else "")
 
 
 def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims_file: pathlib.Path,

@@ -10,10 +10,11 @@ import yaml
 from . import figures
 from .document import Heading, Picture, Table, Text
 from .figures import Case, Interval, Sweep
-from .format import changes, provenance, signed, speed_times, times
+from .format import changes, machine_text, provenance, signed, speed_times, times
 from .plots import quality as plot
 from .records import Record, ReportError
 
+PAGE = "quality.md"
 RECORDS, RATES = "quality.jsonl", "rates.jsonl"  # of bench_tradeoff, by the plans of these names
 PLAN = pathlib.Path(__file__).resolve().parents[2] / "bench/tradeoff/quality.yaml"
 # Half the width of a 95 % interval of a mean in standard errors: Student's t for 2 to 10 pairs.
@@ -106,14 +107,17 @@ def summary(found: list[Effect]) -> str:
             "can't tell.")
 
 
-def section(found: list[Effect]) -> list:
-    """Of a report beside the page of all: each technique in a short line."""
+def section(found: list[Effect], page: str) -> list:
+    """Of a report: each technique in a short line. page: that of all; the picture only where it lies beside the report, since its speeds
+    are of the machine there."""
     if not found:
         return []
     kept = [HEADINGS.index(heading) for heading in ("technique", "change", "verdict", "can show", "seeds")]
+    machines = ", ".join(dict.fromkeys(machine_text(effect.sweep.machine) for effect in found))
     caption = (f"{models_and_steps(found)}. change: of the loss on held-out text at the end, in nats a token: the mean over the seeds "
-               "beside runs of the same seed, with its 95 % interval. [quality.md](quality.md) has more.")
-    return [Heading(2, TITLE), Text(summary(found)), picture(found),
+               "beside runs of the same seed, with its 95 % interval.")
+    return [Heading(2, TITLE), Text(f"{summary(found)} Trained on {machines}; [{PAGE}]({page}) has more."),
+            *([picture(found)] if page == PAGE else []),
             Table(caption, [HEADINGS[at] for at in kept], [[row(effect)[at] for at in kept] for effect in found], ("verdict",))]
 
 

@@ -91,6 +91,7 @@ class Sidecars:
     draws: list[Draw]
     checks: list[planner_checks.Check]
     effects: list[quality.Effect]
+    effects_page: str  # that tells of them in full; "" where there are none
 
     def predictions_of(self, model: str) -> Predictions | None:
         return next((one for one in self.predictions if one.model == model), None)
@@ -158,10 +159,26 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
                           "check_plan.py writes both") from None
 
 
+def near(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+    """The folders beside this one in results/, which has one for each machine, that hold a file of this name."""
+    parent = folder.resolve().parent
+    return [path.parent for path in sorted(parent.glob(f"*/{name}"))] if parent.name == "results" else []
+
+
+def read_effects(folders: list[pathlib.Path]) -> tuple[list[quality.Effect], str]:
+    """Of these folders, or where none has any of one near, since a loss depends little on the machine; and the page of them, as seen
+    from these folders."""
+    others = [other for folder in folders for other in near(folder, quality.RECORDS)]
+    own = [folder for folder in folders if (folder / quality.RECORDS).exists()]
+    effects = [effect for folder in own or others[:1] for effect in quality.effects(figures.sweeps(read_file(folder / quality.RECORDS)[0]))]
+    return effects, quality.PAGE if own else f"../{others[0].name}/{quality.PAGE}" if others else ""
+
+
 def read_beside(paths: list[pathlib.Path]) -> Sidecars:
     """Of all files that lie in the folders, or beside the files."""
-    predictions, fits, card_plans, draws, checks, effects = [], [], [], [], [], []
-    for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
+    predictions, fits, card_plans, draws, checks = [], [], [], [], []
+    folders = list(dict.fromkeys(path if path.is_dir() else path.parent for path in paths))
+    for folder in folders:
         if (path := folder / PREDICTIONS).exists():
             predictions.append(parsed(str(path), read_text(path), "bench_tradeoff", parse_predictions))
         if (path := folder / FITS).exists():
@@ -172,6 +189,4 @@ def read_beside(paths: list[pathlib.Path]) -> Sidecars:
             draws += read_draws(path)
         if (path := folder / PLANS).exists():
             checks += read_checks(path)
-        if (path := folder / quality.RECORDS).exists():
-            effects += quality.effects(figures.sweeps(read_file(path)[0]))
-    return Sidecars(predictions, fits, card_plans, draws, checks, effects)
+    return Sidecars(predictions, fits, card_plans, draws, checks, *read_effects(folders))

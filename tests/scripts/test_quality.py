@@ -96,6 +96,19 @@ def test_a_report_has_the_changes_of_the_quality_beside_its_records(tmp_path):
     assert quality.TITLE not in text and "final loss" not in text
 
 
+def test_a_report_without_quality_has_that_of_a_machine_near_and_says_so(tmp_path):
+    here, there = tmp_path / "results/here", tmp_path / "results/there"
+    for folder in (here, there):
+        folder.mkdir(parents=True)
+    made.write(here / "records.jsonl", made.sweep())
+    made.write(there / "quality.jsonl", seeds("baseline", BASE) + seeds("flash_attention", [base + 0.1 for base in BASE]))
+    assert call(here, "--out", here).returncode == 0
+    text = (here / "report.md").read_text()
+    assert "+0.1000, **worse**" in text and "](../there/quality.md)" in text
+    assert "on a CPU, 2 cores" in text.partition(f"## {quality.TITLE}")[2].partition("## ")[0]
+    assert "![Memory, speed and change" not in text and not (here / "quality.png").exists(), "its speeds are of the other machine"
+
+
 def test_one_seed_alone_shows_nothing(tmp_path):
     done = page(tmp_path, [run("baseline", 1, 2.0), run("lion", 1, 2.1), run("baseline", 2, 2.0), run("lion", 2, None)])
     assert done.returncode == 2 and "two seeds" in done.stderr and not (tmp_path / "quality.md").exists()

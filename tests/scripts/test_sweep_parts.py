@@ -288,7 +288,7 @@ def test_parts_that_are_absent_leave_no_trace(tmp_path):
     sweeps = sweeps_of(tmp_path, made.sweep())
     (sweep,) = sweep_parts.together(sweeps)
     beside = sidecars.read_beside([tmp_path / "records.jsonl"])
-    assert all(getattr(beside, field.name) == [] for field in dataclasses.fields(beside))
+    assert not any(getattr(beside, field.name) for field in dataclasses.fields(beside))
     assert [*sweep_part_pages.ladder_blocks(sweep, ""), *sweep_part_pages.leave_one_out_blocks(sweep),
             *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, []), *sweep_part_pages.estimate_blocks([]),
             *sweep_part_pages.check_blocks([])] == []
@@ -346,13 +346,15 @@ def test_your_card_opens_with_the_best_that_is_known(whole):
 
 
 def test_a_report_without_cards_links_to_the_one_beside_it_that_has_them(tmp_path):
+    results = tmp_path / "results"
     for folder in ("here", "there"):
-        (tmp_path / folder).mkdir()
-        made.write(tmp_path / folder / "records.jsonl", made.core())
-    (tmp_path / "there/card_plans.json").write_text(json.dumps(made.card_plans()))
-    links = assemble.links_from(tmp_path / "here")
+        (results / folder).mkdir(parents=True)
+        made.write(results / folder / "records.jsonl", made.core())
+    (results / "there/card_plans.json").write_text(json.dumps(made.card_plans()))
+    links = assemble.links_from(results / "here")
     assert links == cards.Links(False, "", "../there/report.md#your-card")
-    beside = sidecars.read_beside([tmp_path / "here"])
+    assert assemble.links_from(results) == NO_LINKS, "results/ alone has a folder for each machine"
+    beside = sidecars.read_beside([results / "here"])
     heading, text = cards.your_card(beside, [], [], links)
     assert heading.text == "Your card" and "](../there/report.md#your-card)" in text.text
     assert cards.your_card(beside, [], [], NO_LINKS) == []
