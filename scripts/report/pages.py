@@ -209,7 +209,7 @@ def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sid
             Items(short_answers(whole)), pareto_picture(whole, effects, prefix), case_table(whole), columns(whole), *wait_blocks(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
-            *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep.model), prefix),
+            *sweep_part_pages.pair_blocks(sweep, beside.predictions_of(sweep), prefix),
             *memory_blocks(sweep, prefix), *loss_blocks(sweep, prefix), *([] if judged else claim_blocks(findings)),
             *settings_blocks(sweep), *([Heading(3, "Notes"), Items(sweep.notes)] if sweep.notes else [])]
 

@@ -93,8 +93,11 @@ class Sidecars:
     effects: list[quality.Effect]
     effects_page: str  # that tells of them in full; "" where there are none
 
-    def predictions_of(self, model: str) -> Predictions | None:
-        return next((one for one in self.predictions if one.model == model), None)
+    def predictions_of(self, sweep: figures.Sweep) -> Predictions | None:
+        """Those of the model in the setting of this sweep: its baseline takes what the one of theirs does, to a percent."""
+        peaks = [case.peak.value for case in sweep.cases if not case.baseline and case.peak]
+        return next((one for one in self.predictions if one.model == sweep.model
+                     and any(math.isclose(peak, one.peak(), rel_tol=0.01) for peak in peaks)), None)
 
 
 def parsed(where: str, text: str, made_by: str, parse):

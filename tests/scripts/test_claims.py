@@ -213,10 +213,10 @@ def test_offload_to_the_host_has_no_time_on_a_cpu(tmp_path):
 
 @pytest.mark.parametrize("ratios, verdict, note", [
     ((1.2, 0.9, 0.5), "right", ""), ((0.9, 0.9, 0.5), "right", "already from 512 tokens on"),
-    ((0.9, 0.9, 1.2), "overstated", ""),
-    ((1.2, 0.9, 1), "untested", "beyond 2,048 tokens the interval is too wide")])
+    ((0.9, 0.9, 1.2), "right in part", ""), ((0.9, 1.1, 1.2), "overstated", ""),
+    ((1.2, 0.9, 1), "untested", "from 2,048 tokens on the interval is too wide")])
 def test_sparse_attention_beside_flash_attention(tmp_path, ratios, verdict, note):
-    """Step times over flash attention's at 512, 2048 and 4096 tokens; the claim is of more than 2048."""
+    """Step times over flash attention's at 512, 2048 and 4096 tokens; a claim "from 2048 tokens on" is of 2048 too."""
     rows = []
     for sequence, ratio in zip((512, 2048, 4096), ratios):
         for name, milliseconds in (("flash_attention", 1000), ("block_sparse", 1000 * ratio)):

@@ -37,8 +37,8 @@ def test_cases_are_of_claims_that_exist():
 
 
 @pytest.mark.parametrize("state, verdict, decided", [
-    (4, "right", "8.00 bytes a parameter with a 4-byte master (`adam8bit`)"), (6, "overstated", "10.00 bytes a parameter with"),
-    (2, "understated", "6.00 bytes a parameter with"), (None, "untested", "")])
+    (4, "right", "8.00 bytes a parameter, master included (`adam8bit`)"), (6, "overstated", "10.00 bytes a parameter, master included"),
+    (2, "understated", "6.00 bytes a parameter, master included"), (None, "untested", "")])
 def test_an_optimizers_bytes_a_parameter_are_its_states_and_a_master(tmp_path, state, verdict, decided):
     held = {"model": {"parameters": 1000}, "state_bytes": state and {"parameters": 4000, "gradients": 4000, "optimizer": 1000 * state}}
     row = judged(tmp_path, "vibee.adam8bit_bytes", [*twice(), *twice("adam8bit", summary=held)], "adam8bit")

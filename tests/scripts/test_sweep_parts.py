@@ -71,7 +71,7 @@ def test_interaction_of_a_measured_pair(whole):
     """Of 1200 MiB 1000 and 900 are left, so 750 are expected together, and 850 are; a step takes 0.8, 0.5 and together 0.6
     times as long."""
     (sweep,) = sweep_parts.together(whole[0])
-    pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of("moe-micro"))}
+    pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of(sweep))}
     pair = pairs["flash_attention", "bf16"]
     assert pair.memory == pytest.approx(-100 * made.MIB) and pair.excess == pytest.approx(-50 * made.MIB), "bf16 alone leaves 900"
     assert not pair.predicted and pair.baseline_peak == 1200 * made.MIB
@@ -81,7 +81,7 @@ def test_interaction_of_a_measured_pair(whole):
 
 def test_interactions_of_dry_runs_and_refused_pairs(whole):
     (sweep,) = sweep_parts.together(whole[0])
-    pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of("moe-micro"))}
+    pairs = {pair.names: pair for pair in sweep_parts.pairs(sweep, whole[1].predictions_of(sweep))}
     assert len(pairs) == 3
     dry = pairs["flash_attention", "recompute_full"]
     assert dry.memory == 0 and dry.predicted and dry.log_time is None, "1000 and 600 of 1200 MiB leave 500, as expected"
@@ -109,6 +109,14 @@ def test_interval_of_an_interaction_holds_what_it_should():
     assert held >= 15  # 19 are expected
 
 
+def test_dry_runs_of_pairs_are_of_the_sweep_in_their_setting(whole, tmp_path):
+    """A baseline of 1200 MiB is theirs, one of the same model in another setting is not."""
+    (sweep,) = sweep_parts.together(whole[0])
+    (other,) = sweeps_of(tmp_path, [made.record(round=number, activations=600, against=None) for number in (1, 2)])
+    assert other.model == sweep.model and whole[1].predictions_of(other) is None
+    assert whole[1].predictions_of(sweep).peak("bf16") == 900 * made.MIB
+
+
 def test_pairs_without_records_or_dry_runs_are_no_part(whole, tmp_path):
     (sweep,) = sweep_parts.together(sweeps_of(tmp_path, made.sweep()))
     assert sweep_part_pages.pair_blocks(sweep, None, "") == []
@@ -118,7 +126,7 @@ def test_pairs_without_records_or_dry_runs_are_no_part(whole, tmp_path):
 
 def test_pages_say_what_is_unmeasured_and_refused(whole):
     (sweep,) = sweep_parts.together(whole[0])
-    text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of("moe-micro"), ""))
+    text = markdown(sweep_part_pages.pair_blocks(sweep, whole[1].predictions_of(sweep), ""))
     for mark in ("Dot: not measured.", "x: cannot be combined.", "Blank: as the product."):
         assert mark in text, "beside the PNG, whose legend has no marks"
     assert "3 pairs: 1 measured, 1 only dry-run (their time is unmeasured), 1 that cannot be combined." in text

@@ -8,14 +8,16 @@ from .outcomes import Part, of_whether
 LEAST = 1  # percent of the memory before: a step that saves less does nothing for a run out of memory
 
 
-def steps_down(runs: dict, _: dict, largest_first: bool = False) -> Judged:
+def steps_down(runs: dict, _: dict, largest_first: bool = False, lacks: dict[str, str] | None = None) -> Judged:
     """Each run is the one before with a step of the advice more. A step helps if it saves LEAST percent of the memory before.
-    largest_first: the claim is of an order in which each step saves no more than the one before."""
+    largest_first: the claim is of an order in which each step saves no more than the one before. lacks: what of the claim these runs
+    do not say, each with the reason."""
     taken = {name.replace("_", " "): run["peak_bytes"] for name, run in runs.items()}
     saved = {name: 100 * (1 - after / before) for (_, before), (name, after) in itertools.pairwise(taken.items())}
     parts = {name: Part(of_whether(percent >= LEAST), f"{percent:.2g} % less") for name, percent in saved.items()}
     if largest_first:
         parts["the order"] = Part(of_whether(list(saved.values()) == sorted(saved.values(), reverse=True)))
+    parts |= {name: Part(None, why) for name, why in (lacks or {}).items()}
     before, *_, after = taken.values()
     return f"{gb(before)} become {gb(after)}: " + ", ".join(f"{name} {percent:.2g} % less" for name, percent in saved.items()), parts
 
@@ -50,14 +52,22 @@ def higher_target(runs: dict, figures: dict) -> Judged:
     return f"{text}, {share(100 * (after / before - 1))} more", {"its batch": Part(of_whether(after > before), f"{after} rows")}
 
 
+def beside(percent: float, *bounds: float) -> str:
+    """With the decimals that show on which side of the bounds it is, one at least."""
+    decimals = next((count for count in range(1, 7) if all(round(percent, count) != bound for bound in bounds)), 1)
+    return f"{percent:.{decimals}f} %"
+
+
 def thresholds(runs: dict, figures: dict, least: float = 0, most: float = 100) -> Judged:
     """What the largest batch at the target leaves idle, and whether a row more is noticed before it is critical. least, most: the
     percent of the card that such thresholds are said to use."""
-    rows = rows_within(runs, 100 * figures["target"])
+    target, warning = (round(100 * figures[name], 6) for name in ("target", "warning"))
+    rows = rows_within(runs, target)
     taken, more = used(runs, rows), used(runs, rows + 1)
-    return f"{rows} rows take {taken:.1f} % of the card; a row more {more:.1f} %, below the warning at {100 * figures['warning']:.0f} %", \
-        {"its batch": Part(of_whether(least <= taken <= most), f"{taken:.1f} %"),
-         "a row more": Part(of_whether(more < 100 * figures["warning"]), f"{more:.1f} %")}
+    found, next_found = beside(taken, target), beside(more, target, warning)
+    side = "below" if more < warning else "past"
+    return f"{rows} rows take {found} of the card; a row more {next_found}, {side} the warning at {warning:.0f} %", \
+        {"its batch": Part(of_whether(least <= taken <= most), found), "a row more": Part(of_whether(more < warning), next_found)}
 
 
 def within_share(runs: dict, figures: dict) -> Judged:

@@ -140,7 +140,7 @@ def smaller_process(seen: Seen) -> Judged:
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """A step of a ladder beside the rung below. saved: percent of the baseline's peak; longer: percent of the step below's time."""
+    """A step of a ladder beside the rung below. saved: percent of the peak below; longer: percent of the time below."""
 
     name: str
     saved: float
@@ -166,7 +166,7 @@ def rungs_of(sweep: figures.Sweep) -> list[Rung]:
         pairs = figures.paired(case.runs, below.runs)
         if name in steps and len(pairs) >= figures.LEAST_ROUNDS:
             longer = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs]).through(lambda rate: 100 * (1 / rate - 1))
-            rungs.append(Rung(steps[name], 100 * (below.peak.value - case.peak.value) / root.peak.value, longer))
+            rungs.append(Rung(steps[name], 100 * (1 - case.peak.value / below.peak.value), longer))
     return rungs
 
 

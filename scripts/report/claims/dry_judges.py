@@ -84,7 +84,8 @@ def fits_each_rank(runs: dict, figures: dict, device_gb: float = 0) -> Judged:
 
 
 def zero_saves(runs: dict, figures: dict, stage: int) -> Judged:
-    """What this stage of ZeRO leaves to other ranks: of the state, of which it is, and of the peak. Its time is measured."""
+    """What this stage of ZeRO leaves to other ranks: of all of the state, which the claim is held against, and of the peak. Its time is
+    measured."""
     def shares(run: dict) -> tuple[float, float]:
         stages = run["ranks"]["by_stage"]
         undivided, own = stages[0], stages[stage]

@@ -175,7 +175,7 @@ class Judge:
         if not held:
             return None
         claimed = entry["figures"]["bytes_per_parameter"]
-        decided = [f"{bytes_} bytes a parameter with a 4-byte master ({', '.join(f'`{name}`' for name in of)})"
+        decided = [f"{bytes_} bytes a parameter, master included ({', '.join(f'`{name}`' for name in of)})"
                    for bytes_, of in held.items()]
         evidence = [f"{bytes_} bytes a parameter: `{name}` on {', '.join(titles)}"
                     for bytes_, of in held.items() for name, titles in of.items()]
@@ -185,7 +185,7 @@ class Judge:
         return row
 
     def by_crossover(self, entry: dict) -> Row | None:
-        """Whether sparse attention is faster than flash attention beyond the sequence that the claim names."""
+        """Whether sparse attention is faster than flash attention from the sequence on that the claim names, which counts as in every claim."""
         if entry["id"] != "ava.sparse_attention":
             return None
         points, start = beside_flash(self.sweeps, "block_sparse"), entry.get("figures", {}).get("from_sequence", 0)
@@ -193,15 +193,15 @@ class Judge:
             return None
         evidence = [f"speed over flash attention's: {point.text}" for point in points]
         known = [point for point in points if point.rounds >= figures.LEAST_ROUNDS]
-        beyond = [point for point in known if point.sequence > start]
-        if not beyond:
-            return make_row(entry, [], "", [f"beyond {start:,} tokens nothing was measured in two rounds"], evidence)
-        found = [RIGHT if one.speed.low > 1 else OVERSTATED if one.speed.high < 1 else None for one in beyond]
+        inside = [point for point in known if point.sequence >= start]
+        if not inside:
+            return make_row(entry, [], "", [f"from {start:,} tokens on nothing was measured in two rounds"], evidence)
+        found = [RIGHT if one.speed.low > 1 else OVERSTATED if one.speed.high < 1 else None for one in inside]
         if set(found) <= {RIGHT, None} and None in found:
-            return make_row(entry, [], "", [f"beyond {start:,} tokens the interval is too wide"], evidence)
+            return make_row(entry, [], "", [f"from {start:,} tokens on the interval is too wide"], evidence)
         faster = [point.sequence for point in known if point.speed.low > 1]
         already = f"; already from {min(faster):,.0f} tokens on" if set(found) == {RIGHT} and min(faster) < start else ""
-        return make_row(entry, found, f"flash attention's speed × {'; '.join(one.text for one in beyond)}{already}", [], evidence)
+        return make_row(entry, found, f"flash attention's speed × {'; '.join(one.text for one in inside)}{already}", [], evidence)
 
     def by_sweep(self, entry: dict) -> Row | None:
         said = Verdicts(self.measurements(entry["id"]))

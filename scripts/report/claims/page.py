@@ -19,36 +19,45 @@ CLAIMS = pathlib.Path(__file__).resolve().parents[3] / "train/predict/techniques
 CLAIMS_PAGE = "claims.md"  # the name of such a page, beside its records
 TITLE = "What guides claim, and what was measured"
 RULE = (
-    "A figure is **right** in a case if all of its measured interval lies within what is claimed (a single figure is a range "
-    "of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least. Where all of the "
-    "interval lies beyond that, the claim is **overstated** if the technique does less good than claimed (saves less, costs "
-    "more, needs more bytes), **understated** if it does more. A size that promises nothing, as in a formula, a breakdown or before a "
-    "technique acts, is overstated where there is less of it than claimed; a line says whether a size is more or less than claimed. An "
-    "interval that reaches across an end decides nothing, nor does a time or speed of a single round, which can't show how rounds differ.",
-    "A claim is **right** if all of its figures are, in every case that decides them; **right in part** if some are wrong, "
-    "right in some cases alone, or untested; **off both ways** if none is right, one is overstated and another "
-    "understated; **untested** if nothing decides it. A verdict is of the models and the machine measured here. Whether the "
-    "claim's own sums add up is another matter and stands in a column of its own.",
-    "A case counts only if the technique can show its effect in it. Four kinds of cases do not count. First, sizes that the claim does "
-    "not name. Second, models with too few layers to tell different amounts of recomputation apart. Third, combinations whose peak one of "
-    "their parts reaches alone. Fourth, where a claim says that treating activations saves a share of the whole peak: models whose "
-    "activations are less than that share. In their place dry runs of a deeper model decide; their peaks are exact. Claims of bytes or "
-    "arithmetic alone are held against dry "
-    "runs of their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the "
-    "whole peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves "
-    "is of the state that it divides; its speed is held against ranks that divide nothing, over the same link.",
-    "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies on its side of "
-    "nothing in every case. A step of advice is right if it saves a hundredth of the peak that the steps before it leave; what is said to "
-    "run out of memory must not fit, and each remedy must. An order is right if what costs no time comes before what does, and of the rest "
-    "what saves more for its time comes first. A profile is right if it does with a model what it is for. What a program does is right if "
-    "tests of this one hold it.",
-    "A line says what was found, which parts of the claim have which outcome, and which are untested; where that is too much, an example "
-    "of each. Of a claim with two figures of the same, the claimed one stands after \"against\". All of it is in the evidence. GB are 10^9 "
-    "bytes, as in the guides; where a limit is named in GiB (2^30 bytes), as the memory of cards is, so is what is taken of it.",
-    "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the smallest "
-    "to the largest round; alone where all agree), against the naive baseline of the same model and sequence. State: "
-    "weights, masters, gradients and optimizer state. Weights and activations: the masters are weights too. Layers, and sequences × "
-    "tokens of a micro-batch, are the baseline's.")
+    "A figure is **right** in a case if all of its measured interval lies within what is claimed (a single figure is a "
+    "range of no width), widened on both sides by a tenth of its end, and of percentages by 2 points at least; a factor "
+    "becomes a percentage first (2 × less is 50 % less). Where all of the interval lies beyond that, the claim is "
+    "**overstated** if the technique does less good than claimed (saves less, costs more, needs more bytes), "
+    "**understated** if it does more. A size that promises nothing, as in a formula, a breakdown or before a technique "
+    "acts, is overstated where there is less of it than claimed; a line says whether a size is more or less than claimed. "
+    "An interval that reaches across an end decides nothing, nor does a time or speed of a single round, which can't show "
+    "how rounds differ.",
+    "A claim is **right** if all of its figures are, in every case that decides them; **right in part** if some are right "
+    "and others wrong, right in some cases alone, or untested; **overstated** or **understated** if all that is decided of "
+    "it is so; **off both ways** if none is right, one is overstated and another understated; **untested** if nothing "
+    "decides it. A verdict is of the models and the machine measured here. Whether the claim's own sums add up is another "
+    "matter and stands in a column of its own.",
+    "A case counts only if the technique can show its effect in it. Four kinds of cases do not count. First, sizes that the "
+    "claim does not name. Second, models with too few layers to tell different amounts of recomputation apart. Third, "
+    "combinations whose peak one of their parts reaches alone. Fourth, where a claim says that treating activations saves a "
+    "share of the whole peak: models whose activations are less than the lower end of that share. In their place dry runs "
+    "of a deeper model decide; their peaks are exact. Claims of bytes or arithmetic alone are held against dry runs of "
+    "their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the whole "
+    "peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves is of "
+    "all state, its own share and the rest; its speed is held against ranks that divide nothing, over the same link.",
+    "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies on its "
+    "side of nothing in every case. A step of advice is right if it saves a hundredth of the peak that the steps before it "
+    "leave; what is said to run out of memory must not fit, and each remedy must. An order is right if what costs no time "
+    "comes before what does, and of the rest what saves more for its time comes first. A profile is right if it does with a "
+    "model what it is for. What a program does is right if tests of this one hold it.",
+    "A line says what was found, which parts of the claim have which outcome, and which are untested; where that is too "
+    "much, an example of each. Of a claim with two figures of the same, the claimed one stands after \"against\". All of it "
+    "is in the evidence. GB are 10^9 bytes, as in the guides; where a limit is named in GiB (2^30 bytes), as the memory of "
+    "cards is, so is what is taken of it.",
+    "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the "
+    "smallest to the largest round; alone where all agree), against the naive baseline of the same model, sequence and "
+    "round. The speed of a run is the median of its steps' tokens/s, the first three steps (of a shorter run the first "
+    "third) left out. Added time is 1 ÷ the ratio of speeds − 1. Intervals are drawn by bootstrap: rounds with replacement, "
+    "and in each the steps of both runs; of two rounds they are hardly 95 %. Of the whole peak a saving is of `peak_bytes`; "
+    "of a kind, of the most held of it at the peak of any phase (`memory` of a record), or of `peak_bytes_by_kind` of a dry "
+    "run. What fits is of `on_card_bytes`, which the card's own needs are part of. State: weights, masters, gradients and "
+    "optimizer state. The master of an fp32 weight is that weight. Weights and activations: the masters are weights too. "
+    "Layers, and sequences × tokens of a micro-batch, are the baseline's.")
 
 
 def summary(rows: list[Row]) -> str:
