@@ -143,9 +143,9 @@ def beside_text(case: Case, usual: dict[str, str]) -> str:
 
 
 def most_measured(sweeps: list[Sweep]) -> list[Case]:
-    """Each technique alone, of the sweep in which it ran most, the smallest first."""
+    """Each technique alone, of the sweep in which it ran most, of two alike the first; the smallest first."""
     singles = [case for sweep in sweeps for case in of_families(sweep, "single").cases if case.pairs]
-    best = {case.name: case for case in sorted(singles, key=lambda case: len(case.pairs))}
+    best = {case.name: case for case in sorted(reversed(singles), key=lambda case: len(case.pairs))}
     return sorted(best.values(), key=lambda case: case.peak_ratio.value)
 
 

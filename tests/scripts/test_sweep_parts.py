@@ -370,11 +370,12 @@ def test_a_report_without_cards_links_to_the_one_beside_it_that_has_them(tmp_pat
 
 
 def test_every_technique_has_its_row_of_costs_beside_its_own_baseline(tmp_path):
-    """Two parts of other baselines; bf16 is in both, in more rounds in the first."""
+    """Two parts of other baselines; bf16 is in both, in more rounds in the first; lion in both, in as many."""
     rows = made.in_part("core", "single", "baseline", 1000, 800, []) + made.in_part("core", "single", "bf16", 500, 400, ["bf16"])
     rows += made.in_part("core", "single", "lion", 900, 700, ["lion"])
     other = made.in_part("other", "single", "baseline", 1000, 800, [], sequence=512, settings_hash="of another sequence")
     other += made.in_part("other", "single", "muon", 1100, 600, ["muon"], sequence=512)
+    other += made.in_part("other", "single", "lion", 200, 100, ["lion"], sequence=512)
     rows += other + made.in_part("other", "single", "bf16", 100, 100, ["bf16"], sequence=512)[:1]
     titles = {"bf16": "bf16 compute", "lion": "Lion", "muon": "Muon"}
     _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows)), [], titles, cards.Links(False, "there.md", ""))
