@@ -1,5 +1,4 @@
 """Reads all that a report is about and puts it together."""
-import json
 import os
 import pathlib
 
@@ -19,11 +18,6 @@ def judged(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques
     if len(paths) > 1 or not of_techniques or not stored.exists():
         return None
     return page.judge(page.Inputs(sweeps, of_techniques, guides, set()), dry_runs.read(stored))
-
-
-def titles_of(techniques: pathlib.Path) -> dict[str, str]:
-    """What each technique is."""
-    return {row["name"]: row.get("title", "") for row in json.loads(techniques.read_text())["techniques"]}
 
 
 def links_from(out: pathlib.Path) -> cards.Links:
@@ -49,6 +43,5 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     # Names of pictures keep the order of the records; what was measured in most rounds stands first.
     parts.sort(key=lambda part: -sum(len(case.runs) for case in part[0].cases))
     claims = judged(paths, everything, of_techniques, guides)
-    titles = titles_of(techniques) if techniques else {}
-    return pages.report_blocks(parts, everything, beside, claims, links_from(out), of_techniques, titles, notes,
+    return pages.report_blocks(parts, everything, beside, claims, links_from(out), of_techniques, notes,
                                built.last_commit() if at is None else at), shown, notes

@@ -155,8 +155,9 @@ def usual_baseline(cases: list[Case]) -> dict[str, str]:
     return baseline_of(max(cases, key=lambda case: texts.count(str(baseline_of(case)))))
 
 
-def cost_columns(cases: list[Case], effects: list[quality.Effect], titles: dict[str, str]) -> dict[str, list[str]]:
+def cost_columns(cases: list[Case], effects: list[quality.Effect], techniques: list[Technique]) -> dict[str, list[str]]:
     """Those that are known of a technique at least, by heading."""
+    titles = {one.name: one.title for one in techniques}
     losses = {effect.case.name: quality.told(effect) for effect in effects}
     usual = usual_baseline(cases)
     columns = {"technique": [f"`{case.name}`" for case in cases], "memory": [times(case.peak_ratio) for case in cases],
@@ -167,12 +168,12 @@ def cost_columns(cases: list[Case], effects: list[quality.Effect], titles: dict[
     return {heading: cells for heading, cells in columns.items() if set(cells) != {empty.get(heading)}}
 
 
-def costs(sweeps: list[Sweep], effects: list[quality.Effect], titles: dict[str, str], links: Links) -> list:
-    """Of all sweeps, every technique alone. titles: what each is."""
+def costs(sweeps: list[Sweep], effects: list[quality.Effect], techniques: list[Technique], links: Links) -> list:
+    """Of all sweeps, every technique alone."""
     cases = most_measured(sweeps)
     if not cases:
         return []
-    columns = cost_columns(cases, effects, titles)
+    columns = cost_columns(cases, effects, techniques)
     usual = usual_baseline(cases)
     models = ", ".join(dict.fromkeys(f"`{pathlib.PurePath(case.any.model).stem}`" for case in cases))
     caption = f"{models}: memory and speed beside the baseline of the same round, the smallest first, with 95 % intervals."

@@ -237,11 +237,11 @@ def made_at(markdown: str) -> str:
 
 
 def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sweep], beside: Sidecars,
-                  judged: claims.Judged | None, links: cards.Links, techniques: list[Technique], titles: dict[str, str], notes: list[str],
-                  at: str) -> list:
-    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. titles: what each
-    technique is. at: see method_blocks."""
-    front = [*cards.your_card(beside, techniques, sweeps, links), *cards.costs([sweep for sweep, *_ in parts], beside.effects, titles, links),
+                  judged: claims.Judged | None, links: cards.Links, techniques: list[Technique], notes: list[str], at: str) -> list:
+    """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. at: see
+    method_blocks."""
+    comparable_parts = [sweep for sweep, *_ in parts]
+    front = [*cards.your_card(beside, techniques, sweeps, links), *cards.costs(comparable_parts, beside.effects, techniques, links),
              *cards.claims_card(judged, links)]
     rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
             *quality.section(beside.effects, beside.effects_page), *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps),

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import assemble, cards, document, figures, pages, records, rendering, sidecars, sweep_part_pages, sweep_parts  # noqa: E402
+from report.claims import stated  # noqa: E402
 from report.plots import crossovers, pairs as pair_plots, theme  # noqa: E402
 
 
@@ -378,7 +379,8 @@ def test_every_technique_has_its_row_of_costs_beside_its_own_baseline(tmp_path):
     other += made.in_part("other", "single", "lion", 200, 100, ["lion"], sequence=512)
     rows += other + made.in_part("other", "single", "bf16", 100, 100, ["bf16"], sequence=512)[:1]
     titles = {"bf16": "bf16 compute", "lion": "Lion", "muon": "Muon"}
-    _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows)), [], titles, cards.Links(False, "there.md", ""))
+    techniques = [stated.Technique(name, [], [], title=title) for name, title in titles.items()]
+    _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows)), [], techniques, cards.Links(False, "there.md", ""))
     assert table.headings == ["technique", "memory", "speed", "change", "rounds", "baseline", "what it is"]
     assert [(row[0], row[2], *row[5:]) for row in table.rows] == [
         ("`bf16`", "2.00 ×", "the usual", "bf16 compute"), ("`muon`", "0.91 ×", "`train.sequence=512`", "Muon"),
@@ -386,7 +388,7 @@ def test_every_technique_has_its_row_of_costs_beside_its_own_baseline(tmp_path):
     for said in ("same bits: ", "; 0: ", "<0.0001: ", "–: ", "noisy: ", "[What each technique does and trades](there.md)",
                  "`train.sequence=256`"):
         assert said in words.text, said
-    _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows[:6])), [], {}, NO_LINKS)
+    _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows[:6])), [], [], NO_LINKS)
     assert table.headings[-1] == "rounds" and "baseline: in what" not in words.text and "](" not in words.text
 
 

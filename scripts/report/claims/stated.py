@@ -118,13 +118,14 @@ class Guides:
 @dataclasses.dataclass(frozen=True)
 class Technique:
     """parts: what it puts together, empty for a single one; claims: the ids of what is said of it; settings: its own,
-    by their full names; ranks: that train together."""
+    by their full names; ranks: that train together; title: what it is."""
 
     name: str
     parts: list[str]
     claims: list[str]
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
     ranks: int = 1
+    title: str = ""
 
 
 def layers_of(case: Case) -> float:
@@ -240,7 +241,7 @@ def read_guides(path: pathlib.Path) -> Guides:
 def technique_of(row: dict) -> Technique:
     require_known(row, NAMES["technique_keys"], row["name"])
     return Technique(row["name"], row["parts"], [claim["id"] for claim in row["claims"]], dict(row.get("settings", {})),
-                     row.get("ranks", 1))
+                     row.get("ranks", 1), row.get("title", ""))
 
 
 def techniques_of(content: dict) -> list[Technique]:
