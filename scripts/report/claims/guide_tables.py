@@ -11,10 +11,10 @@ from .places import TABLES
 from .stated import FIGURES, SPEED, STEP_TIME, Technique, figure_text, value_text
 
 NONE = "not decided"
-INTRO = ("Every table of the guides that the project grew from, in its own rows and columns. claimed: the figure of the guide; ours: "
-         "what the records and dry runs of this folder say; –: the guide has none. What decided it links to all that was measured, and the "
-         "words of the verdicts are explained there. Figures of memory are exact; a time or speed is of the machine in whose folder the "
-         "link is: ")
+INTRO = ("These are the tables of the guides that the project grew from, in their own rows and columns, with a column of ours beside "
+         "each of theirs. A column \"claimed\" has the figure of the guide, or – where it has none. A column \"ours\" has what the records "
+         "and dry runs of this folder say. \"What decided it\" links to all that was measured, and to what the words of the verdicts "
+         "mean. Figures of memory are exact; a time or speed is of the machine in whose folder the link is: ")
 RANKS = re.compile(r"on \d+ ranks.*")  # in the name of a part: where it was found
 
 

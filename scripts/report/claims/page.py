@@ -32,14 +32,14 @@ RULE = (
     "it is so; **off both ways** if none is right, one is overstated and another understated; **untested** if nothing "
     "decides it. A verdict is of the models and the machine measured here. Whether the claim's own sums add up is another "
     "matter and stands in a column of its own.",
-    "A case counts only if the technique can show its effect in it. Four kinds of cases do not count. First, sizes that the "
-    "claim does not name. Second, models with too few layers to tell different amounts of recomputation apart. Third, "
-    "combinations whose peak one of their parts reaches alone. Fourth, where a claim says that treating activations saves a "
-    "share of the whole peak: models whose activations are less than the lower end of that share. In their place dry runs "
-    "of a deeper model decide; their peaks are exact. Claims of bytes or arithmetic alone are held against dry runs of "
-    "their own setting, or against a closed formula. A saving is of the memory that the claim names, else of the whole "
-    "peak. Offload to the host has no time to be judged by on a CPU, whose memory is the host's own. What ZeRO saves is of "
-    "all state, its own share and the rest; its speed is held against ranks that divide nothing, over the same link.",
+    "A case decides a claim only where the technique can show what is claimed. So these are left out: sizes that the claim "
+    "does not name; models with too few layers to tell different amounts of recomputation apart; combinations whose peak "
+    "one of their parts reaches alone; and, where a claim says that treating activations saves a share of the whole peak, "
+    "models whose activations are less than the lower end of that share. Dry runs of a deeper model decide instead, and "
+    "their peaks are exact. A claim of bytes or arithmetic alone is held against a dry run of its own setting, or against a "
+    "closed formula. A saving is of the memory that the claim names, else of the whole peak. On a CPU the host's memory is "
+    "the device's, so offload to the host has no time to be judged by. What ZeRO saves is a share of all state. Its speed "
+    "is held against ranks that divide nothing, over the same link.",
     "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies on its "
     "side of nothing in every case. A step of advice is right if it saves a hundredth of the peak that the steps before it "
     "leave; what is said to run out of memory must not fit, and each remedy must. An order is right if what costs no time "
