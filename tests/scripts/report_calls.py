@@ -1,4 +1,4 @@
-"""Sweeps of made-up records, and calls of scripts/report.py."""
+"""Sweeps of made-up records, tables of their pages, and calls of scripts/report.py."""
 import pathlib
 import subprocess
 import sys
@@ -8,13 +8,22 @@ import sweep_records as made
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import figures, records  # noqa: E402
+from report import document, figures, records  # noqa: E402
 
 
-def sweep_of(tmp_path: pathlib.Path, rows: list[dict]) -> figures.Sweep:
-    read, _ = records.read_records([made.write(tmp_path / "records.jsonl", rows)])
-    (sweep,) = figures.sweeps(read)
+def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
+    read, _ = records.read_records([made.write(folder / "records.jsonl", rows)])
+    return figures.sweeps(read)
+
+
+def sweep_of(folder: pathlib.Path, rows: list[dict]) -> figures.Sweep:
+    (sweep,) = sweeps_of(folder, rows)
     return sweep
+
+
+def table_rows(blocks: list, heading: str) -> list[list[str]]:
+    (table,) = [block for block in blocks if isinstance(block, document.Table) and block.headings[0] == heading]
+    return table.rows
 
 
 def call(*arguments) -> subprocess.CompletedProcess:

@@ -3,21 +3,16 @@ import pathlib
 import sys
 
 import pytest
-import yaml
+from claim_rows import ALL, row_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import records  # noqa: E402
-from report.claims import advice_judges, dry_judges, dry_runs, judge as judging, lines, page  # noqa: E402
+from report.claims import advice_judges, dry_judges, dry_runs, lines  # noqa: E402
 from report.claims.outcomes import Part  # noqa: E402
 
-ALL = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
 CARD = {"name": "RTX 3090", "compute_capability": "8.6"}
-
-
-def row_of(claim: str, runs: dict) -> judging.Row:
-    return judging.Judge([], [], [], {claim: runs}).row(ALL[claim])
 
 
 def taking(gigabytes: float, limit: float = 24, **more) -> dict:

@@ -3,16 +3,14 @@ import pathlib
 import sys
 
 import pytest
+from claim_rows import ALL
+from report_calls import sweeps_of
 import sweep_records as made
-import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import figures, records  # noqa: E402
-from report.claims import case_judges, judge as judging, page, stated as statements  # noqa: E402
-
-ALL = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
+from report.claims import case_judges, judge as judging, stated as statements  # noqa: E402
 
 
 def twice(case: str = "baseline", settings: dict | None = None, summary: dict | None = None, **changes) -> list[dict]:
@@ -26,10 +24,8 @@ def twice(case: str = "baseline", settings: dict | None = None, summary: dict | 
 
 def judged(tmp_path: pathlib.Path, claim: str, rows: list[dict], *names: str) -> judging.Row:
     """The verdict on a claim about techniques of these names, without dry runs."""
-    path = made.write(tmp_path / "records.jsonl", rows)
-    sweeps = figures.sweeps(records.read_records([path])[0])
     techniques = [statements.Technique(name, [], [claim]) for name in names]
-    return judging.Judge(sweeps, techniques, [], {}).row(ALL[claim])
+    return judging.Judge(sweeps_of(tmp_path, rows), techniques, [], {}).row(ALL[claim])
 
 
 def test_cases_are_of_claims_that_exist():
@@ -136,8 +132,7 @@ def test_what_is_free_comes_first_and_then_what_saves_most_for_its_time(tmp_path
     and a step that is none of the guide's, which counts for nothing."""
     row = judged(tmp_path, "ava.priority", ladder(*steps))
     assert row.verdict == "right in part" and "zero 1 in its place: no ladder has it in two rounds" in row.untested
-    sweeps = figures.sweeps(records.read_records([tmp_path / "records.jsonl"])[0])
-    _, parts = case_judges.in_order(case_judges.Seen({}, sweeps, []))
+    _, parts = case_judges.in_order(case_judges.Seen({}, sweeps_of(tmp_path, ladder(*steps)), []))
     assert [name.removesuffix(" in its place") for name, part in parts.items() if part.outcome == "overstated"] == wrong
 
 

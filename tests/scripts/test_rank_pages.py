@@ -6,21 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from claim_rows import ALL
 import rank_records
+from report_calls import sweeps_of
 import sweep_records as made
-import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import figures, rank_pages, rank_tables, records, rendering, sweep_parts  # noqa: E402
-from report.claims import dry_runs, judge as judging, page, rank_speeds, stated as statements  # noqa: E402
-
-CLAIMS = {entry["id"]: entry for entry in yaml.safe_load(page.CLAIMS.read_text())["claims"]}
-
-
-def sweeps_of(folder: pathlib.Path, rows: list[dict]) -> list[figures.Sweep]:
-    return figures.sweeps(records.read_records([made.write(folder / "records.jsonl", rows)])[0])
+from report import figures, rank_pages, rank_tables, rendering, sweep_parts  # noqa: E402
+from report.claims import dry_runs, judge as judging, rank_speeds, stated as statements  # noqa: E402
 
 
 def test_a_table_of_ranks_has_the_fullest_rank_and_the_time_of_all(tmp_path):
@@ -48,7 +43,7 @@ BY_STAGE = [{"zero": 0, "optimizer": 80, **STAGE}, *({"zero": zero, "optimizer":
 def ava_zero_1(folder: pathlib.Path, rows: list[dict]) -> judging.Row:
     runs = {name: {"ranks": {"count": 2, "by_stage": BY_STAGE}} for name in dry_runs.DRY_CLAIMS["ava.zero_1"].runs}
     techniques = [statements.Technique("zero_1", [], ["ava.zero_1"])]
-    return judging.Judge(sweeps_of(folder, rows), techniques, [], {"ava.zero_1": runs}).row(CLAIMS["ava.zero_1"])
+    return judging.Judge(sweeps_of(folder, rows), techniques, [], {"ava.zero_1": runs}).row(ALL["ava.zero_1"])
 
 
 def test_what_zero_saves_is_of_a_dry_run_and_its_speed_beside_undivided_ranks(tmp_path):
@@ -79,7 +74,7 @@ def test_a_change_of_speed_says_its_direction(speed, text):
     (None, "right", "at 7B parameters"),
     ("gradients", "right in part", "; right: parameters, optimizer; less than claimed: gradients, total")])
 def test_each_kind_of_state_on_a_rank_is_held_against_the_claim(kind, verdict, ending):
-    entry = {name: value for name, value in CLAIMS["vibee.zero_1"].items() if name != "arithmetic"}
+    entry = {name: value for name, value in ALL["vibee.zero_1"].items() if name != "arithmetic"}
     state = {"parameters": 2, "gradients": 2, "optimizer": 0.5} | ({kind: 0.5} if kind else {})
     runs = {"rank": {"state_bytes": state, "model": {"parameters": 1}}}
     row = judging.Judge([], [], [], {entry["id"]: runs}).row(entry)
@@ -92,14 +87,14 @@ def test_cards_of_claims_are_those_that_are_dry_run():
     for claim in ("vibee.fits_70b_on_8x80gb", "vibee.fits_405b_on_128_h100"):
         for words in dry_runs.DRY_CLAIMS[claim].runs.values():
             ranks = [int(word.partition("=")[2]) for word in words if word.startswith(("parallel.data", "parallel.tensor", "parallel.pipe"))]
-            assert math.prod(ranks) == CLAIMS[claim]["figures"]["devices"], words
+            assert math.prod(ranks) == ALL[claim]["figures"]["devices"], words
 
 
 @pytest.mark.parametrize("claim, peaks, verdict", [
     ("vibee.fits_70b_on_8x80gb", (90, 90, 70), "right in part"), ("vibee.fits_70b_on_8x80gb", (90, 90, 90), "overstated"),
     ("vibee.fits_405b_on_128_h100", (90, 90), "overstated"), ("vibee.fits_405b_on_128_h100", (79, 70), "right")])
 def test_whether_the_fullest_of_several_ranks_fits_its_card(claim, peaks, verdict):
-    entry = {name: value for name, value in CLAIMS[claim].items() if name != "arithmetic"}
+    entry = {name: value for name, value in ALL[claim].items() if name != "arithmetic"}
     card = {"gpu": {"name": "a card", "compute_capability": "9.0"}, "host_bytes": 0}
     runs = {name: {"on_card_bytes": 1e9 * peak, **card} for name, peak in zip(dry_runs.DRY_CLAIMS[claim].runs, peaks)}
     row = judging.Judge([], [], [], {claim: runs}).row(entry)
@@ -111,7 +106,7 @@ def test_whether_the_fullest_of_several_ranks_fits_its_card(claim, peaks, verdic
 def test_ranks_that_share_a_model_hold_their_part_of_its_state(share, verdict):
     runs = {name: {"state_bytes": {"parameters": 100 * (1 if name == "one rank" else share)}}
             for name in dry_runs.DRY_CLAIMS["nemo.model_parallelism"].runs}
-    row = judging.Judge([], [], [], {"nemo.model_parallelism": runs}).row(CLAIMS["nemo.model_parallelism"])
+    row = judging.Judge([], [], [], {"nemo.model_parallelism": runs}).row(ALL["nemo.model_parallelism"])
     assert row.verdict == verdict and f"4 stages hold {100 * share:.0f} % of the state each" in row.decided
 
 
@@ -120,7 +115,7 @@ def test_ranks_that_share_a_model_hold_their_part_of_its_state(share, verdict):
 def test_a_preset_of_ranks_fits_holds_a_share_and_sends(changed, verdict):
     alone = {"peak_bytes": 16e9, "sent_bytes": 0, "memory_limit_bytes": 12e9, "fits": False}
     runs = {"ranks": {**alone, "peak_bytes": 4e9, "sent_bytes": 2e9, "fits": True} | changed, "one rank": alone}
-    nemo, verl = (judging.Judge([], [], [], {claim: runs}).row(CLAIMS[claim])
+    nemo, verl = (judging.Judge([], [], [], {claim: runs}).row(ALL[claim])
                   for claim in ("nemo.preset_large_model", "verl.profile_multi_device"))
     assert (nemo.verdict, nemo.untested) == (verdict, [])
     assert verl.verdict == ("right in part" if verdict == "right" else verdict)
@@ -133,14 +128,14 @@ def test_presets_of_ranks_are_dry_run_beside_one_rank():
     for claim in ("nemo.preset_memory_efficient", "nemo.preset_large_model", "verl.profile_multi_device"):
         ranks, alone = (dry_runs.DRY_CLAIMS[claim].runs[name] for name in ("ranks", "one rank"))
         assert [word for word in alone if not word.startswith("parallel.")] == [word for word in ranks if not word.startswith("parallel.")]
-        axes = [axis for axis in ("tensor", "pipeline") if any(figure.endswith(f"{axis}_parallel") for figure in CLAIMS[claim]["figures"])]
+        axes = [axis for axis in ("tensor", "pipeline") if any(figure.endswith(f"{axis}_parallel") for figure in ALL[claim]["figures"])]
         assert axes and all(f"parallel.{axis}=1" in alone for axis in axes)
 
 
 def test_weights_that_are_kept_are_gathered_once():
     for kept, verdict in ((100, "right"), (150, "overstated")):
         runs = {"ZeRO-2": {"sent_bytes": 100}, "resharded": {"sent_bytes": 150}, "kept": {"sent_bytes": kept}}
-        row = judging.Judge([], [], [], {"verl.reshard_after_forward": runs}).row(CLAIMS["verl.reshard_after_forward"])
+        row = judging.Judge([], [], [], {"verl.reshard_after_forward": runs}).row(ALL["verl.reshard_after_forward"])
         assert row.verdict == verdict, row
 
 
