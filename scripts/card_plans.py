@@ -4,7 +4,7 @@
 A report shows the file where it lies beside the records, as card_plans.json. Speeds of cards that were never measured
 are guesses from datasheets, and say so.
 
-example: scripts/card_plans.py --program build/dev/bin/moelab --out results/xeon-2-cores/card_plans.json
+example: scripts/card_plans.py --program build/dev/bin/moelab --out results/epyc-2-cores/card_plans.json
 """
 import own_python  # noqa: F401, first: it takes .venv's Python
 import argparse

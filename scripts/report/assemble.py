@@ -36,12 +36,10 @@ def blocks_of(paths: list[pathlib.Path], techniques: pathlib.Path | None, claims
     guides = stated.read_guides(claims_file)
     of_techniques = stated.read_techniques(techniques) if techniques else []
     everything = figures.sweeps(read)
-    # Cases at other sizes and on other memory have parts of the report to themselves.
-    shown = sweep_parts.together(everything)
+    # Cases at other sizes and on other memory have parts of the report to themselves; what was measured in most rounds stands first.
+    shown = sorted(sweep_parts.together(everything), key=lambda sweep: -sum(len(case.runs) for case in sweep.cases))
     parts = [(sweep, prefix(index, len(shown)), findings.findings_of(guides.claims, of_techniques, sweep))
              for index, sweep in enumerate(shown)]
-    # Names of pictures keep the order of the records; what was measured in most rounds stands first.
-    parts.sort(key=lambda part: -sum(len(case.runs) for case in part[0].cases))
     claims = judged(paths, everything, of_techniques, guides)
     return pages.report_blocks(parts, everything, beside, claims, links_from(out), of_techniques, notes,
                                built.last_commit() if at is None else at), shown, notes

@@ -8,7 +8,8 @@ from .format import failure_word, loss_change, predicted, provenance, rounds_of,
 from .sweep_parts import RANKS, of_families
 
 HEADINGS = ["case", "memory", "speed", "tokens/s", "ranks", "peak of a rank", "predicted", "sent in a step", "hidden", "loss", "rounds"]
-ABOUT = "speed and memory: against one rank on the same cores that takes the micro-batches of all, in the same round."
+ABOUT = ("speed and memory: against one rank on the same cores that takes the micro-batches of all, in the same round. Of more ranks than "
+         "cores the bytes count, the time does not.")
 COLUMNS = ("Intervals hold 95 %, as in the other tables. The peak, measured and predicted, is that of the rank that holds most. Rank 0 sends "
            "so many bytes in a step; hidden is the share of its exchanges' time in which it went on computing. The loss has the `same "
            "bits` if every loss and gradient norm is the one rank's.")

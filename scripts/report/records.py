@@ -14,7 +14,6 @@ ESTIMATES = "estimates.jsonl"  # written by check_estimates.py
 PLANS = "plans.jsonl"  # written by check_plan.py
 # Of other programs, and of sweeps that have pages of their own.
 NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl", "soak.jsonl", "quality.jsonl", "rates.jsonl", "miniatures.jsonl")
-FORMER_NAMES = {"recommended": "guides_stack"}  # of rows of the table, as stored records have them
 # What is raised where JSON is read that is none, lacks a field or has another kind of value there.
 WRONG_FIELDS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 WARM_UP = "the first three steps of a run, or the first third of a shorter one"
@@ -129,19 +128,12 @@ def gemm_rate_of(summary: dict) -> float:
     return rate / share if rate and share else math.nan
 
 
-def name_now(case: str) -> str:
-    """A case's name as of now: a row that was renamed, alone or in front of "without …"."""
-    row, *rest = case.split(" ", 1)
-    return " ".join([FORMER_NAMES.get(row, row), *rest])
-
-
 def parse(fields: dict) -> Record:
     """Raises one of WRONG_FIELDS where the fields aren't those of schema 1."""
     summary = fields["summary"] or {}
     of_ranks = fields.get("by_rank") or [summary]
     return Record(
-        case=name_now(fields["case"]), techniques=tuple(fields["techniques"]),
-        against=name_now(fields["against"] or ""), model=fields["model"],
+        case=fields["case"], techniques=tuple(fields["techniques"]), against=fields["against"] or "", model=fields["model"],
         round=int(fields["round"]), settings=fields["settings"],
         settings_hash=fields["settings_hash"], command=fields["command"], commit=fields["commit"],
         dirty=bool(fields["dirty"]), machine=fields["machine"] or {}, started=fields["started"],

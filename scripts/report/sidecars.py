@@ -6,7 +6,7 @@ import math
 import pathlib
 
 from . import figures, planner_checks, quality
-from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, name_now, number, read_file, read_text
+from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, number, read_file, read_text
 
 SCHEMA = 1
 PREDICTIONS = "predictions.json"
@@ -124,7 +124,7 @@ def parse_predictions(content: dict) -> Predictions:
 def parse_fit(fields: dict) -> Fit:
     if fields["status"] not in COLOURS:
         raise ValueError(f"status {fields['status']}: {', '.join(COLOURS)} are known")
-    return Fit(fields["card"], number(fields["limit"]), name_now(fields["stack"]), fields["largest_model"] or "",
+    return Fit(fields["card"], number(fields["limit"]), fields["stack"], fields["largest_model"] or "",
                number(fields["largest_layers"]), number(fields["largest_batch"]), fields["model"], fields["status"],
                number(fields.get("on_card")))
 

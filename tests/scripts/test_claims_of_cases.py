@@ -10,6 +10,7 @@ import sweep_records as made
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from report import figures  # noqa: E402
 from report.claims import case_judges, judge as judging, stated as statements  # noqa: E402
 
 
@@ -49,6 +50,16 @@ def test_a_smaller_batch_saves_memory_and_takes_longer(tmp_path, milliseconds, a
     if verdict == "right":
         assert row.decided == "saves 50 % of the peak, 25 % more time"
         assert row.found == {"memory": "saves 50 % of the peak", "time": "25 % more time"}
+
+
+def test_less_time_is_said_so(tmp_path):
+    """5 % less and 6 % more; and intervals that hold both."""
+    row = judged(tmp_path, "ava.smaller_batch", [*twice(), *twice("x", milliseconds=950, activations=200),
+                                                 *twice("y", milliseconds=1060, activations=200)], "x", "y")
+    assert row.found["time by `x` on moe-micro"] == "5 % less time" and row.found["time by `y` on moe-micro"] == "6 % more time"
+    of_two = [figures.Interval(value, value - 20, value + 20) for value in (-5, 6)]
+    assert case_judges.longer_by(of_two) == "5 % less to 6 % more time"
+    assert [case_judges.longer_by([one]) for one in of_two] == ["5 % (-15 to 25) less time", "6 % (-14 to 26) more time"]
 
 
 def test_a_direction_that_nobody_knows_is_not_decided(tmp_path):

@@ -37,14 +37,6 @@ def test_a_whole_record_without_an_end_of_line_counts(tmp_path):
     assert [record.round for record in records.read_records([path])[0]] == [1, 2]
 
 
-def test_rows_that_were_renamed_are_read_under_the_name_of_now(tmp_path):
-    path = made.write(tmp_path / "r.jsonl", [made.record("recommended"), made.record("recommended without bf16", against="recommended"),
-                                             made.record("recommended_else")])
-    read, _ = records.read_records([path])
-    assert [(record.case, record.against) for record in read] == [
-        ("guides_stack", "baseline"), ("guides_stack without bf16", "guides_stack"), ("recommended_else", "baseline")]
-
-
 def test_other_files_in_the_folder_are_no_records(tmp_path):
     made.write(tmp_path / "records.jsonl", [made.record()])
     for name in records.NO_RECORDS:

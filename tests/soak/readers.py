@@ -20,11 +20,11 @@ INPUTS = 2000  # in a piece
 ODD = (None, True, -1, 0, 0.5, 2**70, float("inf"), float("nan"), "", "x", "é\n", [], {}, [None], [[[]]], {"": {}}, ["a", 1])
 DEEP = "[" * 100_000
 
-RECORD = (ROOT / "results/xeon-2-cores/records.jsonl").read_text().splitlines()[0]
+RECORD = (ROOT / "results/epyc-2-cores/records.jsonl").read_text().splitlines()[0]
 SUMMARY = json.dumps(json.loads(RECORD)["summary"])
 METRICS = "".join(json.dumps(dict(zip(runs.STEP, step, strict=True))) + "\n" for step in json.loads(RECORD)["steps"])
-ESTIMATES = (ROOT / "results/xeon-2-cores/estimates.jsonl").read_text().splitlines()[0]
-PLANS = "".join(line + "\n" for line in (ROOT / "results/xeon-2-cores/plans.jsonl").read_text().splitlines() if '"320MiB"' in line)
+ESTIMATES = (ROOT / "results/epyc-2-cores/estimates.jsonl").read_text().splitlines()[0]
+PLANS = "".join(line + "\n" for line in (ROOT / "results/epyc-2-cores/plans.jsonl").read_text().splitlines() if '"320MiB"' in line)
 DOCUMENTS = '{"text": "one"}\n{"text": "two", "more": [1]}\n'
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import pathlib
 from collections.abc import Callable
 
@@ -42,6 +43,14 @@ def ranged(values: list[figures.Interval]) -> str:
     return percent(values[0]) if len(values) == 1 else share(low) if share(low) == share(high) else f"{low:z.0f} to {high:z.0f} %"
 
 
+def longer_by(values: list[figures.Interval]) -> str:
+    """"7 to 17 % more time", "5 % less to 6 % more time", "9 % (7 to 11) less time"."""
+    low, high = (round(end(one.value for one in values)) for end in (min, max))
+    if low < 0 < high:
+        return f"{-low} % less to {high} % more time"
+    return f"{ranged([one.through(operator.neg) for one in values])} less time" if low < 0 else f"{ranged(values)} more time"
+
+
 def at(sweep: figures.Sweep, case: figures.Case) -> str:
     return f"`{case.name}` on {sweep.title}"
 
@@ -71,8 +80,8 @@ def lowers(seen: Seen, of: str = "", for_time: bool = False) -> Judged:
     longer = {at(*one): step_time(one[1]) for one in seen.cases if not one[1].one_round}
     if not longer:
         return memory, parts | {"time": Part(None, "one round alone")}
-    time = f"{ranged(list(longer.values()))} more time"
-    each = {case: Part(beyond(one), f"{percent(one)} more time") for case, one in longer.items()}
+    time = longer_by(list(longer.values()))
+    each = {case: Part(beyond(one), longer_by([one])) for case, one in longer.items()}
     return f"{memory}, {time}", parts | together("time", each, time)
 
 
@@ -115,7 +124,7 @@ def batches_held(seen: Seen) -> Judged:
         parts[f"host memory by {at(sweep, case)}"] = Part(of_whether(held * batches(base) == before * batches(run)), f"{held:,.0f} bytes")
         if batches(base) == seen.figures["workers"] * seen.figures["prefetch"][0] + 1 and not case.one_round:
             claimed, longer = seen.figures["slowdown_percent"], step_time(case)
-            time = part_of(claimed, longer, False, f"{percent(longer)} more time")
+            time = part_of(claimed, longer, False, longer_by([longer]))
             found.append(time.found)
     return "; ".join(found), parts | ({"time": time} if parts else {})
 

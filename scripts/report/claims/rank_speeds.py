@@ -1,4 +1,6 @@
 """What dividing the state costs ranks in speed over each link, beside ranks that divide nothing."""
+import math
+
 from .. import figures
 from ..sweep_parts import RANKS, of_families, zero_stage
 from . import outcomes
@@ -10,13 +12,13 @@ def where(case: figures.Case) -> str:
 
 
 def beside_whole(sweeps: list[figures.Sweep], name: str, from_parameters: float = 0) -> dict[str, figures.Interval]:
-    """Percent of tokens a second that ranks with this technique gain (lose: below 0), by ranks and link; of several rounds, and
-    of models from this size on."""
+    """Percent of tokens a second that ranks with this technique gain (lose: below 0), by ranks and link; of several rounds, of
+    models from this size on, and without ranks that share a core, whose time says nothing."""
     found = {}
     for cases in (of_families(sweep, RANKS).cases for sweep in sweeps):
         whole = {where(case): case for case in cases if zero_stage(case) == 0}
         for case in (case for case in cases if case.techniques == (name,) and where(case) in whole
-                     and case.any.parameters >= from_parameters):
+                     and case.any.parameters >= from_parameters and case.any.ranks <= case.any.machine.get("cores", math.inf)):
             pairs = figures.paired(case.runs, whole[where(case)].runs)
             if len(pairs) >= figures.LEAST_ROUNDS:
                 ratio = figures.ratio_of_rates([(run.rates, base.rates) for run, base in pairs])

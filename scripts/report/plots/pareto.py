@@ -74,23 +74,31 @@ def labels(cases: list[Case], front: list[Case], most: int) -> list[tuple[Case, 
             if case.name in numbers or case.name in names]
 
 
-def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], points: list[Bbox], lines: list[Bbox], theme: Theme) -> None:
-    """Names each point near it, where its label covers least: of points and other labels above all, then of lines."""
+def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], front: list[Case], points: list[Bbox], lines: list[Bbox],
+                theme: Theme) -> None:
+    """Names each point near it, where its label covers least: of points and other labels above all, then of lines. Baselines and the
+    front come first; another's label that would cover a point or a label is left out."""
     renderer, frame = axes.figure.canvas.get_renderer(), axes.get_window_extent()
     taken = list(points)
-    for case, words in sorted(cases, key=lambda one: -place(one[0])[1]):
+
+    def is_needed(case: Case) -> bool:
+        return not case.baseline or case in front
+
+    for case, words in sorted(cases, key=lambda one: (not is_needed(one[0]), -place(one[0])[1])):
         tried = []
         for spot in SPOTS:
             label = name_at(axes, case, words, spot, theme)
             label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer)  # of the words, without the line to them
             label.remove()
-            covered = 3 * sum(overlap(box, other) for other in taken) + sum(overlap(box, other) for other in lines)
+            hidden = sum(overlap(box, other) for other in taken)
             cut_off = box.width * box.height - overlap(box, frame)
-            tried.append((covered + 10 * cut_off + 10 * math.hypot(*spot), spot, box))
-        _, spot, box = min(tried, key=lambda one: one[0])
-        name_at(axes, case, words, spot, theme)
-        taken.append(box)
+            cost = 3 * hidden + sum(overlap(box, other) for other in lines) + 10 * cut_off + 10 * math.hypot(*spot)
+            tried.append((cost, spot, box, hidden))
+        _, spot, box, hidden = min(tried, key=lambda one: one[0])
+        if is_needed(case) or not hidden:
+            name_at(axes, case, words, spot, theme)
+            taken.append(box)
 
 
 def place(case: Case) -> tuple[float, float]:
@@ -172,5 +180,5 @@ def pareto(sweep: Sweep, effects: dict, theme: Theme) -> plt.Figure:
     line = staircase([place(case) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
     axes.plot([x for x, _ in line], [y for _, y in line], color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
-    name_points(axes, labels(cases, front, 12 if theme.is_wide else 7), points_at(axes, cases), lines_at(axes, cases, line), theme)
+    name_points(axes, labels(cases, front, 12 if theme.is_wide else 7), front, points_at(axes, cases), lines_at(axes, cases, line), theme)
     return figure
