@@ -33,6 +33,7 @@ CARDS = {"RTX 4060": ("gpu-8gb", "moe-nano"), "RTX 4070": ("gpu-12gb", "moe-nano
 INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alone beside the baseline of `{MODEL}`: fp32, stored scores, "
          "one-hot dispatch, eight rows of 1,024 tokens. Memory is predicted by dry runs for CUDA on that card; nothing here has run on a GPU.")
 RANKS = 2  # of the rows of several ranks
+OF_RANKS = ("data_parallel", "zero_")  # what their names begin with
 BATCH_MAXIMUM = 16  # of dynamic_batch
 WORDS = (f"taken: {TAKEN}; a row fits where that is no more than "
          "the card, and where tensors take at most 95 % of it. largest batch: sequences of 1,024 tokens in a micro-batch; longest "
@@ -41,7 +42,8 @@ WORDS = (f"taken: {TAKEN}; a row fits where that is no more than "
          "slightly larger one may fit too. `packing` has neither batch nor sequence: all tokens of a step are one row. `dynamic_batch` "
          f"makes its batch no larger than {BATCH_MAXIMUM}. `data_parallel` and `zero_…` are of {RANKS} ranks, of which one is shown.")
 SPEED = (" speed: on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same round, of two "
-         "rounds or more. other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work.")
+         "rounds or more. other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work. of "
+         f"{RANKS} ranks: miniatures are of one; a report says what [several ranks](epyc-2-cores/report.md#on-several-ranks) cost.")
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
 
 
@@ -118,7 +120,11 @@ def preset_text(sweep: figures.Sweep, case: figures.Case) -> str:
             f"{times(case.peak_ratio)} of its peak ({source(sweep)}).")
 
 
-def speed_cell(case: figures.Case | None) -> str:
+def speed_cell(technique: str, case: figures.Case | None) -> str:
+    if technique.startswith(OF_RANKS):
+        return f"of {RANKS} ranks"
+    if technique == "baseline":
+        return "1 ×"
     if case is None or case.one_round or case.speed_ratio is None:
         return "not measured"
     return speed_times(case) if case.reads_alike else f"{speed_times(case)}, other tokens"
@@ -139,7 +145,7 @@ def largest(technique: str, row: dict) -> list[str]:
 
 
 def cells(technique: str, row: dict, timed: figures.Sweep | None) -> list[str]:
-    speed = [speed_cell(timed.case(technique))] if timed else []
+    speed = [speed_cell(technique, timed.case(technique))] if timed else []
     return [f"`{technique}`", human_bytes(row["on_card"]), f"**{FITS[row['status']]}**", *largest(technique, row),
             row["largest_model"] or "none", *speed]
 

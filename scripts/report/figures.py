@@ -179,9 +179,11 @@ def trained_alike(run: Record, base: Record) -> bool:
 
 
 def paired(runs: list[Record], baselines: list[Record]) -> list[tuple[Record, Record]]:
-    """Each run with the baseline of its round; runs without one that saw as many tokens are left out."""
-    bases = {(base.round, base.tokens): base for base in baselines}
-    return [(run, bases[run.round, run.tokens]) for run in runs if (run.round, run.tokens) in bases]
+    """Each run with the baseline of its round; runs without one that saw as many tokens are left out, but for packed ones: what of a
+    row no sequence fills is not trained on, so they may see fewer."""
+    bases = {base.round: base for base in baselines}
+    return [(run, bases[run.round]) for run in runs
+            if run.round in bases and (run.tokens == bases[run.round].tokens or "train.tokens_per_device" in run.settings)]
 
 
 def summarise(case: Case) -> None:

@@ -203,9 +203,11 @@ def settings_blocks(sweep: Sweep) -> list:
             Commands([f"# {case.name}\n{case.command}" for case in sweep.cases])])]
 
 
-def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool) -> list:
+def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool, machines: int) -> list:
+    """machines: in the report; a heading names its own only beside others."""
+    title = sweep.title if machines == 1 else f"{sweep.title} on {machine_text(sweep.machine)}"
     whole, effects = beside_roots(sweep), {effect.case.name: effect for effect in beside.effects}
-    return [Heading(2, f"{sweep.title} on {machine_text(sweep.machine)}"), Text(provenance(sweep)),
+    return [Heading(2, title), Text(provenance(sweep)),
             Items(short_answers(whole)), pareto_picture(whole, effects, prefix), case_table(whole), columns(whole), *wait_blocks(sweep),
             *sweep_part_pages.failure_blocks([sweep]),
             *sweep_part_pages.ladder_blocks(sweep, prefix), *sweep_part_pages.leave_one_out_blocks(sweep),
@@ -241,9 +243,10 @@ def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sw
     """parts: those cases of a sweep that can be compared, the prefix of its pictures' names, and its findings. at: see
     method_blocks."""
     comparable_parts = [sweep for sweep, *_ in parts]
+    machines = len({machine_text(sweep.machine) for sweep in comparable_parts})
     front = [*cards.your_card(beside, techniques, sweeps, links), *cards.costs(comparable_parts, beside.effects, techniques, links),
              *cards.claims_card(judged, links)]
-    rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None)),
+    rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None, machines)),
             *quality.section(beside.effects, beside.effects_page), *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps),
             *sweep_part_pages.fit_blocks(sweeps, beside.fits),
             *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),

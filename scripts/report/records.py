@@ -16,7 +16,7 @@ PLANS = "plans.jsonl"  # written by check_plan.py
 NO_RECORDS = (ESTIMATES, PLANS, "peers.jsonl", "ranks.jsonl", "cpu.jsonl", "soak.jsonl", "quality.jsonl", "rates.jsonl", "miniatures.jsonl")
 # What is raised where JSON is read that is none, lacks a field or has another kind of value there.
 WRONG_FIELDS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-WARM_UP = "the first three steps of a run, or the first third of a shorter one"
+WARM_UP = "the first three steps of a run, or the first third of one of fewer than nine"
 
 
 class ReportError(Exception):

@@ -76,15 +76,31 @@ def test_cases_that_differ_are_named(tmp_path):
     assert row.verdict == "right in part" and "right: memory by `x` on moe-micro; overstated: memory by `y` on moe-micro" in row.decided
 
 
-@pytest.mark.parametrize("tokens, fill, size, verdict", [(1024, 1, 4096, "right"), (1024, 0.5, 4096, "overstated"), (900, 1, 4096, "overstated"),
-                                                         (1024, 1, 1024, "right in part")])
-def test_packed_batches_are_even(tmp_path, tokens, fill, size, verdict):
-    """Steps of 1,024 tokens, and a last one of as many or fewer; packed to as many as the claim names, or not."""
-    rows = [*twice(), *twice("packing", {"train": {"tokens_per_device": size, "sequence": 128}}, {"fill_rate": fill})]
+@pytest.mark.parametrize("tokens, fill, filled_before, size, verdict, untested", [
+    (1024, 1, 0.8, 4096, "right", []), (1024, 0.5, 0.8, 4096, "overstated", []), (900, 1, 0.8, 4096, "overstated", []),
+    (1024, 1, 1, 4096, "right in part", ["uneven batches: the baseline's are as even and as full"]),
+    (1024, 1, 0.8, 1024, "untested", ["its size: no case packs 4,096 to 8,192 tokens"])])
+def test_packed_batches_are_even(tmp_path, tokens, fill, filled_before, size, verdict, untested):
+    """Steps of 1,024 tokens, and a last one of as many or fewer; packed to as many as the claim names, or not; rows that were full before."""
+    rows = [*twice(summary={"fill_rate": filled_before}),
+            *twice("packing", {"train": {"tokens_per_device": size, "sequence": 128}}, {"fill_rate": fill})]
     for row in rows:
         for step in row["steps"]:
-            step[1] = 1024 * step[0] - (1024 - tokens if step[0] == 9 else 0)
-    assert judged(tmp_path, "verl.dynamic_batch_size", rows, "packing").verdict == verdict
+            step[1] = 1024 * step[0] - (1024 - tokens if step[0] == 9 and row["case"] == "packing" else 0)
+    for row in rows:
+        if row["case"] == "packing":
+            row["settings"]["train.tokens_per_device"] = str(size)
+    found = judged(tmp_path, "verl.dynamic_batch_size", rows, "packing")
+    assert (found.verdict, found.untested) == (verdict, untested)
+
+
+def test_a_reference_that_is_not_there_cannot_be_moved(tmp_path):
+    rows = [*twice(), *twice("host_reference")]
+    assert judged(tmp_path, "verl.parameter_offload", rows, "host_reference").verdict == "untested"
+    for row in rows:
+        row["settings"] = {"reference.path": "a/model"}
+        row["summary"]["peak_bytes"] -= 100 if row["case"] == "host_reference" else 0
+    assert judged(tmp_path, "verl.parameter_offload", rows, "host_reference").verdict == "right"
 
 
 @pytest.mark.parametrize("limit, activations, verdict, ended", [

@@ -70,7 +70,7 @@ def fake(folder: pathlib.Path) -> str:
     return str(program)
 
 
-def test_only_missing_dry_runs_are_made_and_an_interrupted_line_is_made_again(tmp_path):
+def test_only_missing_dry_runs_are_made_and_an_interrupted_line_is_made_again(tmp_path, monkeypatch):
     program, store = fake(tmp_path), matrix_page.Store(tmp_path / "matrix.jsonl")
     matrix_page.make(program, store)
     lines, calls = store.lines(), (tmp_path / "calls").read_text()
@@ -82,6 +82,8 @@ def test_only_missing_dry_runs_are_made_and_an_interrupted_line_is_made_again(tm
     assert len(store.lines()) == 2
     matrix_page.make(program, store)
     assert store.path.read_text() == text and (tmp_path / "calls").read_text().count("fits ") == 4
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(matrix_page, "ROOT", tmp_path)
     page = matrix_page.page(lines)
     assert "| `bf16` | 9.00 GiB | **too large** | 5 | 64 | none |\n" in page and "Speeds are not measured yet" in page
     assert "`host_reference`: moelab: no reference" in page and "0 of 2 rows fit" in page
@@ -114,6 +116,7 @@ def test_speeds_are_of_the_miniature_of_the_cards_model_and_of_the_newest_machin
     assert row_of(page, "A100 40 GB", "bf16").endswith("| 4.00 × |")
     assert row_of(page, "RTX 4060", "lion").endswith("| not measured |"), "one round"
     assert row_of(page, "RTX 4060", "packing").endswith("| 2.00 ×, other tokens |")
+    assert row_of(page, "RTX 4060", "baseline").endswith("| 1 × |") and row_of(page, "RTX 4060", "zero_1").endswith("| of 2 ranks |")
     assert page.count("speed: of a miniature of `moe-nano` on a CPU, 2 cores, commit `abc123`.") == 4
     eighty = page.partition(": A100 80 GB\n")[2]
     assert "×" not in eighty and "speed" not in eighty.partition("##")[0] and "not measured yet" not in page

@@ -14,7 +14,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from report import assemble, cards, document, sidecars, sweep_parts  # noqa: E402
 from report.claims import stated  # noqa: E402
 
-
 NO_LINKS = cards.Links(False, "", "")
 
 

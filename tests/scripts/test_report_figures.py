@@ -316,6 +316,15 @@ def test_legend_and_caption_say_what_is_drawn_and_no_more(tmp_path):
     assert pages.case_table(sweep).caption.endswith("with 95 % intervals.")
 
 
+def test_packed_rows_may_hold_fewer_tokens_than_the_baselines_and_no_other_case(tmp_path):
+    half = [[step, tokens // 2, *rest] for step, tokens, *rest in made.steps(250)]
+    rows = [made.record(), made.record("fewer", steps=half),
+            made.record("packing", steps=half, settings={"train.tokens_per_device": "1024"})]
+    sweep = sweep_of(tmp_path, rows)
+    assert sweep.case("packing").speed_ratio.value == 2, "half of the tokens in a quarter of the time"
+    assert not sweep.case("fewer").pairs and any(note.startswith("fewer: no ratios") for note in sweep.notes)
+
+
 def test_the_fastest_says_where_it_may_be_no_faster_and_who_is_not_ranked(tmp_path):
     rows = [made.record(round=number) for number in (1, 2)]
     rows += [made.record("near", number, ms) for number, ms in ((1, 950), (2, 1010))]

@@ -85,18 +85,26 @@ def lowers(seen: Seen, of: str = "", for_time: bool = False) -> Judged:
     return f"{memory}, {time}", parts | together("time", each, time)
 
 
+def tokens_of_steps(run: Record) -> np.ndarray:
+    return np.diff(run.steps[:, 1], prepend=0)
+
+
 def even_batches(seen: Seen) -> Judged:
-    """Whether every step trains on as many tokens, and all places of a row are filled; by a case of as many tokens as the claim names."""
-    parts, found, (least, most) = {}, [], seen.figures["tokens_per_device"]
+    """Whether every step trains on as many tokens, and all places of a row are filled, in the cases that pack as many tokens as the claim
+    names. Where the baseline's steps are as even and as full, nothing was there to even out."""
+    parts, found, (least, most), was_uneven = {}, [], seen.figures["tokens_per_device"], False
     for sweep, case in seen.cases:
-        (run, *_) = case.runs
-        tokens = np.diff(run.steps[:, 1], prepend=0)
+        run, base = case.pairs[0]
+        if not least <= run.resolved["train"]["tokens_per_device"] <= most:
+            continue
+        tokens, before = tokens_of_steps(run), tokens_of_steps(base)
         sizes = f"{tokens.min():,.0f}" + (f" to {tokens.max():,.0f}" if len(set(tokens)) > 1 else "")
         found.append(f"steps of {sizes} tokens, {share(100 * run.fill_rate)} of the places filled")
         parts[at(sweep, case)] = Part(of_whether(len(set(tokens)) == 1 and run.fill_rate >= 0.9), found[-1])
-    if parts and not any(least <= case.any.resolved["train"]["tokens_per_device"] <= most for _, case in seen.cases):
-        parts["its size"] = Part(None, f"no case packs {least:,} to {most:,} tokens")
-    return "; ".join(found), parts
+        was_uneven = was_uneven or len(set(before)) > 1 or base.fill_rate < 1
+    if not parts:
+        return "", {"its size": Part(None, f"no case packs {least:,} to {most:,} tokens")} if seen.cases else {}
+    return "; ".join(found), parts | ({} if was_uneven else {"uneven batches": Part(None, "the baseline's are as even and as full")})
 
 
 def follows_memory(seen: Seen) -> Judged:

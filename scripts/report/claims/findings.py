@@ -143,10 +143,16 @@ def too_small(claim: Claim, case: Case, sweep: Sweep, techniques: list[Technique
     return f"activations are {share:.0f} % of the baseline's peak, less than is said to be saved" if share < least else ""
 
 
+def moves_nothing(case: Case) -> bool:
+    """Whether it moves a reference model, and trains beside none."""
+    return "host_reference" in case.techniques and "reference.path" not in case.any.settings
+
+
 def cases_about(rows: list[Technique], sweep: Sweep) -> list[Case]:
     """The cases that add one of these techniques to their baseline, or all the parts of one, and nothing else."""
     about = [{row.name} for row in rows] + [set(row.parts) for row in rows if row.parts]
-    return [case for case in sweep.cases if case.baseline and case.family != "ladder" and added(case, sweep) in about]
+    return [case for case in sweep.cases
+            if case.baseline and case.family != "ladder" and added(case, sweep) in about and not moves_nothing(case)]
 
 
 def findings_of(claims: list[Claim], techniques: list[Technique], sweep: Sweep) -> list[Finding]:

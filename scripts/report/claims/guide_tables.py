@@ -11,10 +11,9 @@ from .places import TABLES
 from .stated import FIGURES, SPEED, STEP_TIME, Technique, figure_text, value_text
 
 NONE = "not decided"
-INTRO = ("These are the tables of the guides that the project grew from, in their own rows and columns, with a column of ours beside "
-         "each of theirs. A column \"claimed\" has the figure of the guide, or – where it has none. A column \"ours\" has what the records "
-         "and dry runs of this folder say. \"What decided it\" links to all that was measured, and to what the words of the verdicts "
-         "mean. Figures of memory are exact; a time or speed is of the machine in whose folder the link is: ")
+INTRO = ("Every table of the guides, in its own rows and columns. Beside each \"claimed\" column, what the guide says (– where it says "
+         "nothing), stands an \"ours\" column, what our records and dry runs say. \"What decided it\" links to the measurements; there "
+         "each verdict's word is explained. Memory is exact. Times and speeds are of the machine that the link's folder is named after: ")
 RANKS = re.compile(r"on \d+ ranks.*")  # in the name of a part: where it was found
 
 

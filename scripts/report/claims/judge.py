@@ -191,7 +191,7 @@ class Judge:
         points, start = beside_flash(self.sweeps, "block_sparse"), entry.get("figures", {}).get("from_sequence", 0)
         if not points:
             return None
-        evidence = [f"speed over flash attention's: {point.text}" for point in points]
+        evidence = [f"speed of `block_sparse` over flash attention's: {point.text}" for point in points]
         known = [point for point in points if point.rounds >= figures.LEAST_ROUNDS]
         inside = [point for point in known if point.sequence >= start]
         if not inside:
@@ -201,7 +201,7 @@ class Judge:
             return make_row(entry, [], "", [f"from {start:,} tokens on the interval is too wide"], evidence)
         faster = [point.sequence for point in known if point.speed.low > 1]
         already = f"; already from {min(faster):,.0f} tokens on" if set(found) == {RIGHT} and min(faster) < start else ""
-        return make_row(entry, found, f"flash attention's speed × {'; '.join(one.text for one in inside)}{already}", [], evidence)
+        return make_row(entry, found, f"beside flash attention: {'; '.join(one.text for one in inside)}{already}", [], evidence)
 
     def by_sweep(self, entry: dict) -> Row | None:
         said = Verdicts(self.measurements(entry["id"]))

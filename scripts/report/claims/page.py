@@ -50,13 +50,15 @@ RULE = (
     "is in the evidence. GB are 10^9 bytes, as in the guides; where a limit is named in GiB (2^30 bytes), as the memory of "
     "cards is, so is what is taken of it.",
     "In the evidence, figures of a sweep are medians over its rounds with their 95 % intervals (of memory: from the "
-    "smallest to the largest round; alone where all agree), against the naive baseline of the same model, sequence and "
-    "round. The speed of a run is the median of its steps' tokens/s, the first three steps (of a shorter run the first "
-    "third) left out. Added time is 1 ÷ the ratio of speeds − 1. Intervals are drawn by bootstrap: rounds with replacement, "
-    "and in each the steps of both runs; of two rounds they are hardly 95 %. Of the whole peak a saving is of `peak_bytes`; "
-    "of a kind, of the most held of it at the peak of any phase (`memory` of a record), or of `peak_bytes_by_kind` of a dry "
-    "run. What fits is of `on_card_bytes`, which the card's own needs are part of. State: weights, masters, gradients and "
-    "optimizer state. The master of an fp32 weight is that weight. Weights and activations: the masters are weights too. "
+    "smallest to the largest round; alone where all agree), against the baseline of the same part of the sweep and of the "
+    "same round: the naive one, or what the part's name says. The speed of a run is the median of its steps' tokens/s, the "
+    "first three steps (of a run of fewer than nine the first third) left out. Added time is 1 ÷ the ratio of speeds − 1. "
+    "Intervals are drawn by bootstrap: rounds with replacement, and in each the steps of both runs; of two rounds they are "
+    "hardly 95 %. Of the whole peak a saving is of `peak_bytes`; of a kind, of the most held of it at the peak of any phase "
+    "(`memory` of a record), or of `peak_bytes_by_kind` of a dry run. How many times the batch fits in the same memory is "
+    "worked out from two dry runs, for peaks grow evenly with the batch. What fits is of `on_card_bytes`, which the card's "
+    "own needs are part of. State: weights, masters, gradients and optimizer state. The master of an fp32 weight is that "
+    "weight. Weights and activations: the masters are weights too. "
     "Layers, and sequences × tokens of a micro-batch, are the baseline's.")
 
 
