@@ -90,7 +90,7 @@ struct Adafactor {
       sum = sum + part;
     }
     const Vec mean = sum * Vec(1 / static_cast<float>(shape.rows)) + Vec(kFloor);
-    store_float(factor, load_float(factor, count) * Vec(beta) + mean * Vec(1 - beta), count);
+    store_float(factor, at::vec::fmadd(load_float(factor, count), Vec(beta), mean * Vec(1 - beta)), count);
   }
 
   // u = g / sqrt(r c / mean(r)) for some columns of a row; inverse_row is sqrt(mean(r) / r).
@@ -132,7 +132,8 @@ struct Adafactor {
       const Vec size(lr / static_cast<float>(std::max(1.0, rms)));
       for_each_vector(shape.columns, [&](int64_t c, int64_t count) {
         const int64_t i = first + c;
-        const Vec weight = weights.load(i, count) * Vec(keep) - size * direction(r, c, count, inverse);
+        const Vec weight =
+            at::vec::fmsub(weights.load(i, count), Vec(keep), size * direction(r, c, count, inverse));
         weights.store(i, weight, count);
       });
     });

@@ -58,7 +58,7 @@ void update_block(const SteppedWeights& weights, const Gradient* gradient, float
     const int64_t i = first + offset;
     const Vec g = load_gradient(gradient + i, count, f.gradient_scale);
     const Vec new_m = at::vec::fmadd(load_float(m + i, count), Vec(f.beta1), g * Vec(f.rest1));
-    const Vec weight = weights.load(i, count) * Vec(f.keep) - size * new_m;
+    const Vec weight = at::vec::fmsub(weights.load(i, count), Vec(f.keep), size * new_m);
     store_float(m + i, new_m, count);
     weights.store(i, weight, count);
   });

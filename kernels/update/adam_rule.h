@@ -13,7 +13,7 @@ struct AdamVectors {
     m = at::vec::fmadd(m, Vec(f.beta1), g * Vec(f.rest1));
     v = at::vec::fmadd(v, Vec(f.beta2), g * g * Vec(f.rest2));
     const Vec denominator = at::vec::fmadd(v.sqrt(), Vec(f.inverse_root), Vec(f.eps));
-    weight = weight * Vec(f.keep) - Vec(f.step_size) * (m / denominator);
+    weight = at::vec::fnmadd(Vec(f.step_size), m / denominator, weight * Vec(f.keep));
   }
 };
 

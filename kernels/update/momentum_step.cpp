@@ -56,7 +56,7 @@ void step_cpu(const Tensor& master, const Tensor& gradient, const Tensor& m, con
       const int64_t i = begin + offset;
       Vec moment = load_float(pm + i, count);
       const Vec u = Rule::direction(load_gradient(pg + i, count, f.gradient_scale), moment, f);
-      const Vec weight = weights.load(i, count) * Vec(f.keep) - Vec(f.lr) * u;
+      const Vec weight = at::vec::fmsub(weights.load(i, count), Vec(f.keep), Vec(f.lr) * u);
       store_float(pm + i, moment, count);
       weights.store(i, weight, count);
     });

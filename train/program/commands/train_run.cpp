@@ -124,6 +124,7 @@ class TrainRun : LoopObserver {
     } catch (const c10::OutOfMemoryError&) {
     }
     release_workspaces(device_);
+    release_cached(device_);  // how large the products are is a matter of time
     reset_peaks(device_);
     cpu_ledger(Home::host).reset_peaks();
     return rate;
