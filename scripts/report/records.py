@@ -93,8 +93,12 @@ class Record:
     @property
     def rates(self) -> np.ndarray:
         """Tokens a second of each step after the warm-up; see WARM_UP."""
-        tokens = np.diff(self.steps[:, 1], prepend=0)
-        return 1000 * tokens[-len(self.timed_ms):] / self.timed_ms
+        return 1000 * self.step_tokens[-len(self.timed_ms):] / self.timed_ms
+
+    @property
+    def step_tokens(self) -> np.ndarray:
+        """Tokens of each step."""
+        return np.diff(self.steps[:, 1], prepend=0)
 
     @property
     def timed_ms(self) -> np.ndarray:

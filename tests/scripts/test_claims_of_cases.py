@@ -85,11 +85,10 @@ def test_packed_batches_are_even(tmp_path, tokens, fill, filled_before, size, ve
     rows = [*twice(summary={"fill_rate": filled_before}),
             *twice("packing", {"train": {"tokens_per_device": size, "sequence": 128}}, {"fill_rate": fill})]
     for row in rows:
+        is_packed = row["case"] == "packing"
+        row["settings"] |= {"train.tokens_per_device": str(size)} if is_packed else {}
         for step in row["steps"]:
-            step[1] = 1024 * step[0] - (1024 - tokens if step[0] == 9 and row["case"] == "packing" else 0)
-    for row in rows:
-        if row["case"] == "packing":
-            row["settings"]["train.tokens_per_device"] = str(size)
+            step[1] = 1024 * step[0] - (1024 - tokens if step[0] == 9 and is_packed else 0)
     found = judged(tmp_path, "verl.dynamic_batch_size", rows, "packing")
     assert (found.verdict, found.untested) == (verdict, untested)
 

@@ -8,7 +8,6 @@ import operator
 import pathlib
 from collections.abc import Callable
 
-import numpy as np
 import yaml
 
 from .. import figures, sweep_parts
@@ -85,10 +84,6 @@ def lowers(seen: Seen, of: str = "", for_time: bool = False) -> Judged:
     return f"{memory}, {time}", parts | together("time", each, time)
 
 
-def tokens_of_steps(run: Record) -> np.ndarray:
-    return np.diff(run.steps[:, 1], prepend=0)
-
-
 def even_batches(seen: Seen) -> Judged:
     """Whether every step trains on as many tokens, and all places of a row are filled, in the cases that pack as many tokens as the claim
     names. Where the baseline's steps are as even and as full, nothing was there to even out."""
@@ -97,11 +92,11 @@ def even_batches(seen: Seen) -> Judged:
         run, base = case.pairs[0]
         if not least <= run.resolved["train"]["tokens_per_device"] <= most:
             continue
-        tokens, before = tokens_of_steps(run), tokens_of_steps(base)
+        tokens = run.step_tokens
         sizes = f"{tokens.min():,.0f}" + (f" to {tokens.max():,.0f}" if len(set(tokens)) > 1 else "")
         found.append(f"steps of {sizes} tokens, {share(100 * run.fill_rate)} of the places filled")
         parts[at(sweep, case)] = Part(of_whether(len(set(tokens)) == 1 and run.fill_rate >= 0.9), found[-1])
-        was_uneven = was_uneven or len(set(before)) > 1 or base.fill_rate < 1
+        was_uneven = was_uneven or len(set(base.step_tokens)) > 1 or base.fill_rate < 1
     if not parts:
         return "", {"its size": Part(None, f"no case packs {least:,} to {most:,} tokens")} if seen.cases else {}
     return "; ".join(found), parts | ({} if was_uneven else {"uneven batches": Part(None, "the baseline's are as even and as full")})
