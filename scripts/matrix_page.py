@@ -35,15 +35,18 @@ INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alo
 RANKS = 2  # of the rows of several ranks
 OF_RANKS = ("data_parallel", "zero_")  # what their names begin with
 BATCH_MAXIMUM = 16  # of dynamic_batch
-WORDS = (f"taken: {TAKEN}; a row fits where that is no more than "
-         "the card, and where tensors take at most 95 % of it. largest batch: sequences of 1,024 tokens in a micro-batch; longest "
-         "sequence: in tokens, in steps of 64; largest model: of those that have a name, at its own sequence. Each is the largest that "
-         "fits while all else, the technique's micro-batch too, stays as it is; what the allocator reserves does not grow evenly, so a "
-         "slightly larger one may fit too. `packing` has neither batch nor sequence: all tokens of a step are one row. `dynamic_batch` "
-         f"makes its batch no larger than {BATCH_MAXIMUM}. `data_parallel` and `zero_…` are of {RANKS} ranks, of which one is shown.")
-SPEED = (" speed: on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same round, of two "
-         "rounds or more. other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work. of "
-         f"{RANKS} ranks: miniatures are of one; a report says what [several ranks](epyc-2-cores/report.md#on-several-ranks) cost.")
+WORDS = [f"taken: {TAKEN}.",
+         "fits: what is taken is no more than the card has, and tensors take at most 95 % of it.",
+         "largest batch: sequences of 1,024 tokens in a micro-batch. longest sequence: in tokens, in steps of 64. largest model: of those "
+         "that have a name, at its own sequence. Each is the largest that fits while all else, the technique's micro-batch too, stays as it "
+         "is. What the allocator reserves does not grow evenly, so a slightly larger one may fit too.",
+         "`packing` has neither batch nor sequence: all tokens of a step are one row.",
+         f"`dynamic_batch` makes its batch no larger than {BATCH_MAXIMUM}.",
+         f"`data_parallel` and `zero_…` are of {RANKS} ranks, of which one is shown."]
+SPEED = ["speed: on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same round, of two "
+         "rounds or more.",
+         "other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work.",
+         f"of {RANKS} ranks: miniatures are of one; a report says what [several ranks](epyc-2-cores/report.md#on-several-ranks) cost."]
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
 
 
@@ -175,7 +178,7 @@ def page(lines: list[dict]) -> str:
     measured = "" if timed else "Speeds are not measured yet, so the tables have no column for them. "
     return to_markdown([
         Heading(1, "Every technique on every card"), Text(INTRO), Text("[What each technique is](../docs/techniques.md)."),
-        Fold("What the columns mean", [Text(WORDS + (SPEED if timed else ""))]),
+        Fold("What the columns mean", [Items(WORDS + (SPEED if timed else []))]),
         Items([f"[{name}](#{slug(name)})" for name in (title(lines, card) for card in CARDS)]),
         *(block for card, (preset, model) in CARDS.items()
           for block in card_blocks(lines, card, timed.get(model), of_presets.get(preset, ""))),
