@@ -11,6 +11,8 @@ import argparse
 import json
 import pathlib
 
+import yaml
+
 from cards_page import presets
 from program_output import printed
 from report.working import each
@@ -20,7 +22,9 @@ def row(program: pathlib.Path, model: str, preset: str) -> dict:
     plan = json.loads(printed(program, "plan", "--model", model, "--preset", preset, "--json"))
     first = plan["rows"][0]
     words = first["command"].replace(str(program), "moelab", 1)
+    train = yaml.safe_load(printed(program, *words.split()[1:], "--print-config"))["train"]
     return {"card": plan["card"], "limit": plan["memory_limit_bytes"], "model": plan["model"], "preset": preset,
+            "micro_batch": train["micro_batch"], "sequence": train["sequence"],
             "needed": first["needed_bytes"], "tokens_per_second": first["tokens_per_second"], "times": plan["times"],
             "techniques": first["techniques"], "command": words}
 

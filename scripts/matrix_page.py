@@ -32,6 +32,9 @@ CARDS = {"RTX 4060": ("gpu-8gb", "moe-nano"), "RTX 4070": ("gpu-12gb", "moe-nano
          "RTX 4090": ("gpu-24gb", "moe-nano"), "A100 40 GB": ("gpu-a100-40gb", "moe-230m"), "A100 80 GB": ("gpu-a100-80gb", "moe-570m")}
 INTRO = (f"Every technique of `moelab techniques` on six sizes of card, each alone beside the baseline of `{MODEL}`: fp32, stored scores, "
          "one-hot dispatch, eight rows of 1,024 tokens. Memory is predicted by dry runs for CUDA on that card; nothing here has run on a GPU.")
+ABOUT_SPEED = ("The last column is no forecast of the card's speed: it shows what a technique costs a CPU, in a small copy of the card's own "
+               "model. On a card arithmetic is far faster, and copies go over a bus: [what was measured on an "
+               "H100](nvidia-h100-80gb-hbm3/report.md).")
 RANKS = 2  # of the rows of several ranks
 OF_RANKS = ("data_parallel", "zero_")  # what their names begin with
 BATCH_MAXIMUM = 16  # of dynamic_batch
@@ -43,8 +46,8 @@ WORDS = [f"taken: {TAKEN}.",
          "`packing` has neither batch nor sequence: all tokens of a step are one row.",
          f"`dynamic_batch` makes its batch no larger than {BATCH_MAXIMUM}.",
          f"`data_parallel` and `zero_…` are of {RANKS} ranks, of which one is shown."]
-SPEED = ["speed: on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same round, of two "
-         "rounds or more.",
+SPEED = ["CPU miniature: speed on a CPU, of a 1/64 miniature of the model that the card's preset trains, beside the baseline of the same "
+         "round, of two rounds or more.",
          "other tokens: the technique changes which tokens a step reads, so a token is not the baseline's work.",
          f"of {RANKS} ranks: miniatures are of one; a report says what [several ranks](epyc-2-cores/report.md#on-several-ranks) cost."]
 COMMAND = "build/dev/bin/bench_tradeoff --plan bench/tradeoff/miniatures.yaml --out mine/miniatures.jsonl data.path=data/python-stdlib"
@@ -162,12 +165,13 @@ def card_blocks(lines: list[dict], card: str, timed: figures.Sweep | None, of_pr
     rows = of_card(lines, card)
     baseline = next(row for technique, row in rows if technique == "baseline")
     fit = [technique for technique, row in rows if row["status"] != "red"]
-    said = (f"The baseline takes {human_bytes(baseline['on_card'])} of {human_bytes(baseline['limit'])}. {len(fit)} of "
+    said = (f"`{MODEL}`: the baseline takes {human_bytes(baseline['on_card'])} of {human_bytes(baseline['limit'])}. {len(fit)} of "
             f"{len(rows)} rows fit.")
     if timed:
-        said += f" speed: of a miniature of `{timed.model}` on {source(timed)}."
+        said += f" CPU miniature: speed of a small `{timed.model}` on {source(timed)}."
     return [Heading(2, title(lines, card)), *([Text(of_preset)] if of_preset else []), Text(said),
-            Table("", ["technique", "taken", "fits", "largest batch", "longest sequence", "largest model", *(["speed"] if timed else [])],
+            Table("", ["technique", "taken", "fits", "largest batch", "longest sequence", "largest model",
+                       *(["CPU miniature"] if timed else [])],
                   [cells(*one, timed) for one in rows], ("fits", "largest model"))]
 
 
@@ -177,7 +181,8 @@ def page(lines: list[dict]) -> str:
     versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
     measured = "" if timed else "Speeds are not measured yet, so the tables have no column for them. "
     return to_markdown([
-        Heading(1, "Every technique on every card"), Text(INTRO), Text("[What each technique is](../docs/techniques.md)."),
+        Heading(1, "Every technique on every card"), Text(INTRO), *([Text(ABOUT_SPEED)] if timed else []),
+        Text("[What each technique is](../docs/techniques.md)."),
         Fold("What the columns mean", [Items(WORDS + (SPEED if timed else []))]),
         Items([f"[{name}](#{slug(name)})" for name in (title(lines, card) for card in CARDS)]),
         *(block for card, (preset, model) in CARDS.items()

@@ -11,7 +11,7 @@ from .claims import page as claims
 from .claims.stated import Technique
 from .document import Commands, Fold, Heading, Items, Table, Text, slug
 from .figures import LEAST_ROUNDS, Case, Sweep, flat, measured
-from .format import CHANGE_WORDS, loss_change, rounds_of, speed_times, times
+from .format import CHANGE_WORDS, loss_change, machine_text, rounds_of, speed_times, times
 from .sidecars import CardPlan, Fit, Fits, Sidecars
 from .sweep_part_pages import TAKEN
 from .sweep_parts import of_families
@@ -33,11 +33,12 @@ def contents(blocks: list) -> Items:
 
 # Your card.
 
-BEST = ("The fastest way to train that is known for each card: measured on it where a sweep did, else what `moelab plan` predicts. Other "
-        "models and settings: `moelab plan --preset gpu-8gb`.")
+PROGRAM = "build/quick/bin/moelab"  # as the quick start builds it
+BEST = (f"The fastest way to train that is known for each card: the fastest that a sweep of this model measured on it, else what `{PROGRAM} "
+        "plan --preset gpu-8gb --model moe-nano`, for instance, predicts.")
 STACK = "What this stack of techniques allows on each card, by dry runs for CUDA."
-COLUMNS = (f"Memory, with its share of the card: taken: {TAKEN}; reserved: the same without CUDA's context, or the measured peak of tensors. "
-           "known by: where the speed comes from. largest batch: train.micro_batch.")
+COLUMNS = (f"micro-batch: rows × tokens of a row. Memory, with its share of the card: taken: {TAKEN}; reserved: the same without CUDA's "
+           "context, or the measured peak of tensors. known by: where the speed comes from. largest batch: train.micro_batch.")
 NOT_MEASURED = "not measured"
 
 VARIANTS = {"ti", "super", "laptop", "max"}  # a card's name with one of these after it is another card's
@@ -68,7 +69,9 @@ def fastest(plan: CardPlan, sweeps: list[Sweep]) -> Case | None:
 
 def best_row(plan: CardPlan, best: Case | None) -> list[str]:
     needs, speed, known = (best.peak.value, best.speed.value, "measured") if best else (plan.needed, plan.speed, plan.times)
-    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}", known]
+    rows, tokens = (best.any.resolved["train"].get("micro_batch", "–"), best.any.sequence) if best else (plan.micro_batch, plan.sequence)
+    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{rows} × {tokens:,.0f}", f"{human_bytes(needs)} ({needs / plan.limit:.0%})",
+            f"{speed:,.0f}", known]
 
 
 def chosen(fits: list[Fits]) -> list[Fit]:
@@ -103,11 +106,17 @@ def stack_table(fits: list[Fit], sweeps: list[Sweep]) -> Table:
 def plan_blocks(plans: list[CardPlan], sweeps: list[Sweep]) -> list:
     """The best that is known for each card, and its commands, which are too long for a row on a phone."""
     known = [(plan, fastest(plan, sweeps)) for plan in sorted(plans, key=lambda plan: plan.limit)]
-    headings, rows, caption = ["card", "memory", "model", "reserved", "tokens/s", "known by"], [best_row(*one) for one in known], BEST
+    headings = ["card", "memory", "model", "micro-batch", "reserved", "tokens/s", "known by"]
+    rows, caption = [best_row(*one) for one in known], BEST
     if len(how := {row[-1] for row in rows}) == 1:
         headings, rows, caption = headings[:-1], [row[:-1] for row in rows], f"{BEST} Each speed here: {how.pop()}."
     return [Table(caption, headings, rows, wordy=("model", "known by")), Text("The command of each row, to copy:"),
-            Commands([f"# {plan.card}\n{best.command if best else plan.command}" for plan, best in known])]
+            Commands([f"# {plan.card}, {plan.model}\n{best.command if best else runnable(plan.command)}" for plan, best in known])]
+
+
+def runnable(command: str) -> str:
+    """Of the program that the quick start builds."""
+    return f"{PROGRAM} {command.removeprefix('moelab ')}"
 
 
 def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep], links: Links) -> list:
@@ -116,7 +125,7 @@ def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep]
     blocks = plan_blocks(beside.card_plans, sweeps) if beside.card_plans else []
     for (stack, model), group in itertools.groupby(chosen(beside.fits), lambda fit: (fit.stack, fit.model)):
         copied = " ".join(f"{key}={value}" for key, value in settings.get(stack, {}).items())
-        command = " ".join(filter(None, ["moelab train --config", model, copied, "data.path=FOLDER"]))
+        command = " ".join(filter(None, [f"{PROGRAM} train --config", model, copied, "data.path=FOLDER"]))
         blocks += [Text(f"`{stack}`, to copy: `{command}`"),
                    stack_table(list(group), sweeps)]
     if blocks:
@@ -155,9 +164,16 @@ def usual_baseline(cases: list[Case]) -> dict[str, str]:
     return baseline_of(max(cases, key=lambda case: texts.count(str(baseline_of(case)))))
 
 
+def what_it_is(technique: Technique, techniques: list[Technique]) -> str:
+    """Its title, and the single techniques that it needs besides."""
+    inside = [one for one in techniques if one.settings and one.settings.items() < technique.settings.items()]
+    needs = [f"`{one.name}`" for one in inside if not technique.parts]
+    return f"{technique.title} (with {', '.join(needs)})" if needs else technique.title
+
+
 def cost_columns(cases: list[Case], effects: list[quality.Effect], techniques: list[Technique]) -> dict[str, list[str]]:
     """Those that are known of a technique at least, by heading."""
-    titles = {one.name: one.title for one in techniques}
+    titles = {one.name: what_it_is(one, techniques) for one in techniques}
     losses = {effect.case.name: quality.told(effect) for effect in effects}
     usual = usual_baseline(cases)
     columns = {"technique": [f"`{case.name}`" for case in cases], "memory": [times(case.peak_ratio) for case in cases],
@@ -177,9 +193,12 @@ def costs(sweeps: list[Sweep], effects: list[quality.Effect], techniques: list[T
     usual = usual_baseline(cases)
     models = ", ".join(dict.fromkeys(f"`{pathlib.PurePath(case.any.model).stem}`" for case in cases))
     caption = f"{models}: memory and speed beside the baseline of the same round, the smallest first, with 95 % intervals."
+    machines = {machine_text(sweep.machine): sweep.machine for sweep in sweeps}
     named = " ".join(f"`{key}={usual[key]}`" for key in KEYS if key in usual)
-    words = [f"change: of the loss after a few steps, in nats a token; {CHANGE_WORDS}",
-             *(["final loss: of long runs, [below](#" + slug(quality.TITLE) + ")."] if "final loss" in columns else []),
+    words = [f"Speeds are of {' and '.join(machines)}" + ("." if any(one.get("gpu") for one in machines.values()) else
+                                                          "; a GPU's ratios are others, above all for what is moved off the device."),
+             f"change: of the loss after a few steps, in nats a token; {CHANGE_WORDS}",
+             *([f"final loss: of long runs of {quality.models(effects)}, [below](#{slug(quality.TITLE)})."] if "final loss" in columns else []),
              *([f"baseline: in what the row's differs from the usual, {named}."] if "baseline" in columns else []),
              *([f"[What each technique does and trades]({links.techniques})."] if links.techniques else [])]
     return [Heading(2, "What each technique costs"),

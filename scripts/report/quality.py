@@ -62,6 +62,12 @@ def effects(sweeps: list[Sweep]) -> list[Effect]:
     return sorted(found, key=lambda one: -one.change.value)
 
 
+def of_main_model(found: list[Effect]) -> list[Effect]:
+    """Those of the model that most techniques were tried on."""
+    models = [effect.sweep.model for effect in found]
+    return [effect for effect in found if effect.sweep.model == max(models, key=models.count)]
+
+
 def row(effect: Effect) -> list[str]:
     case, change = effect.case, effect.change
     # A technique that changes no bit has the same loss for every seed, and an interval of no width.
@@ -95,10 +101,13 @@ def picture(found: list[Effect]) -> Picture:
                    functools.partial(plot.quality, found))
 
 
+def models(found: list[Effect]) -> str:
+    return ", ".join(dict.fromkeys(f"`{effect.sweep.model}`" for effect in found))
+
+
 def models_and_steps(found: list[Effect]) -> str:
-    models = ", ".join(dict.fromkeys(f"`{effect.sweep.model}`" for effect in found))
     steps = {len(effect.case.runs[-1].steps) for effect in found}
-    return f"{models}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run"
+    return f"{models(found)}, {', '.join(f'{count:,}' for count in sorted(steps))} steps a run"
 
 
 def summary(found: list[Effect]) -> str:
@@ -112,23 +121,51 @@ def section(found: list[Effect], page: str) -> list:
     are of the machine there."""
     if not found:
         return []
-    kept = [HEADINGS.index(heading) for heading in ("technique", "change", "verdict", "can show", "seeds")]
+    kept = [HEADINGS.index(heading) for heading in ("technique", "change", "verdict", "can show", "seeds", "beside")]
     machines = ", ".join(dict.fromkeys(machine_text(effect.sweep.machine) for effect in found))
     caption = (f"{models_and_steps(found)}. change: of the loss on held-out text at the end, in nats a token: the mean over the seeds "
                "beside runs of the same seed, with its 95 % interval.")
     return [Heading(2, TITLE), Text(f"{summary(found)} Trained on {machines}; [{PAGE}]({page}) has more."),
             *([picture(found)] if page == PAGE else []),
-            Table(caption, [HEADINGS[at] for at in kept], [[row(effect)[at] for at in kept] for effect in found], ("verdict",))]
+            Table(caption, [HEADINGS[at] for at in kept], [[row(effect)[at] for at in kept] for effect in found], ("verdict", "beside"))]
+
+
+def measured(found: list[Effect]) -> str:
+    return " ".join(dict.fromkeys(provenance(one.sweep) for one in found))
+
+
+def repeated(sweeps: list[Sweep]) -> str:
+    """How many baselines' runs, made again at another commit, end at the same loss; "" where none was."""
+    ends: dict[tuple, list[float]] = {}
+    for sweep in sweeps:
+        for run in (run for case in sweep.cases if not case.baseline for run in case.runs):
+            ends.setdefault((run.model, run.sweep, str(sweep.machine), run.round), []).append(run.held_out_loss)
+    found = [losses for losses in ends.values() if len(losses) > 1]
+    same = sum(len(set(losses)) == 1 for losses in found)
+    return f"Of {len(found)} runs of a baseline that were made again at another commit, {same} end at the very same loss." if found else ""
+
+
+def again(others: list[Effect], found: list[Effect]) -> list:
+    """Techniques that were tried on another model too, beside what they do on the main one."""
+    if not others:
+        return []
+    (model,) = {effect.sweep.model for effect in found}
+    there = {effect.case.name: effect for effect in found}
+    headings = [*HEADINGS, f"change on `{model}`"]
+    rows = [[*row(effect), told(there[effect.case.name]) if effect.case.name in there else "not measured"] for effect in others]
+    return [Heading(2, "Again on a larger model"), Text(f"{models_and_steps(others)}, at the learning rates of `{model}`. {measured(others)}"),
+            Table("", headings, rows, ("verdict", "beside", "settings"))]
 
 
 def blocks(sweeps: list[Sweep]) -> list:
-    found = effects(sweeps)
+    every = effects(sweeps)
+    found = of_main_model(every)
     if not found:
         raise ReportError(f"no technique in {RECORDS} has two seeds beside its baseline")
-    measured = " ".join(dict.fromkeys(provenance(one.sweep) for one in found))
-    about = f"{models_and_steps(found)}. {ABOUT} {measured}"
+    about = f"{models_and_steps(found)}. {ABOUT} {measured(found)} {repeated(sweeps)}".strip()
     return [Heading(1, TITLE), Text(about),
             picture(found), Table("", HEADINGS, [row(effect) for effect in found], ("verdict", "beside", "settings")),
+            *again([effect for effect in every if effect not in found], found),
             Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
 
 

@@ -59,11 +59,14 @@ class Fits:
 
 @dataclasses.dataclass(frozen=True)
 class CardPlan:
-    """The fastest combination that fits a card, by `moelab plan`. needed: bytes of `limit`; times: what its speed follows from."""
+    """The fastest combination that fits a card, by `moelab plan`. sequence: tokens of each row of a micro-batch; needed: bytes of
+    `limit`; times: what its speed follows from."""
 
     card: str
     limit: float
     model: str
+    micro_batch: int
+    sequence: int
     needed: float
     speed: float  # tokens/s
     times: str
@@ -134,8 +137,9 @@ def parse_fits(content: dict) -> Fits:
 
 
 def parse_card_plans(content: dict) -> list[CardPlan]:
-    return [CardPlan(fields["card"], number(fields["limit"]), fields["model"], number(fields["needed"]),
-                     number(fields["tokens_per_second"]), fields["times"], fields["command"]) for fields in content["rows"]]
+    return [CardPlan(fields["card"], number(fields["limit"]), fields["model"], fields["micro_batch"], fields["sequence"],
+                     number(fields["needed"]), number(fields["tokens_per_second"]), fields["times"], fields["command"])
+            for fields in content["rows"]]
 
 
 def parse_draw(content: dict) -> Draw:
@@ -173,8 +177,8 @@ def read_effects(folders: list[pathlib.Path]) -> tuple[list[quality.Effect], str
     from these folders."""
     others = [other for folder in folders for other in near(folder, quality.RECORDS)]
     own = [folder for folder in folders if (folder / quality.RECORDS).exists()]
-    effects = [effect for folder in own or others[:1] for effect in quality.effects(figures.sweeps(read_file(folder / quality.RECORDS)[0]))]
-    return effects, quality.PAGE if own else f"../{others[0].name}/{quality.PAGE}" if others else ""
+    sweeps = [sweep for folder in own or others[:1] for sweep in figures.sweeps(read_file(folder / quality.RECORDS)[0])]
+    return quality.of_main_model(quality.effects(sweeps)), quality.PAGE if own else f"../{others[0].name}/{quality.PAGE}" if others else ""
 
 
 def read_beside(paths: list[pathlib.Path]) -> Sidecars:

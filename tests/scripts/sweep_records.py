@@ -150,7 +150,8 @@ def fits() -> dict:
 
 def card_plans() -> dict:
     """A card that no sweep was measured on, and the one of on_a_card()."""
-    rows = [{"card": card, "limit": limit * 2**30, "model": "moe-micro", "preset": "gpu", "needed": 4 * 2**30, "tokens_per_second": 14540.4,
+    rows = [{"card": card, "limit": limit * 2**30, "model": "moe-micro", "preset": "gpu", "micro_batch": 16, "sequence": 512,
+             "needed": 4 * 2**30, "tokens_per_second": 14540.4,
              "times": "a guess from the datasheet", "techniques": ["bf16"], "command": f"moelab train --preset {limit}"}
             for card, limit in (("RTX 4060", 8), ("H100 80 GB", 80))]
     return {"schema": 1, "command": "scripts/card_plans.py", "version": "moelab", "rows": rows}

@@ -19,7 +19,7 @@ def test_every_claim_has_one_verdict_and_a_reason_where_it_is_untested():
     for row in rows:
         assert row.verdict in outcomes.VERDICTS
         assert (row.verdict == "untested") == (row.decided == "") and (row.decided or row.untested), row
-    text = page.Judged(rows, [], page.read_guides(page.CLAIMS).titles, ["nothing"]).page
+    text = page.Judged(rows, [], page.read_guides(page.CLAIMS).titles, ["nothing"]).page([])
     for row in rows:
         assert text.count(f"[{row.id}](#{row.id})") == text.count(f'<details id="{row.id}">') == 1, row.id
     assert all(f"{word} {sum(row.verdict == word for row in rows)}" in text.splitlines()[2] for word in outcomes.VERDICTS)
@@ -55,7 +55,7 @@ def test_a_line_has_an_example_of_each_outcome_of_each_figure(tmp_path):
     """A half and a sixth of the peak are saved, where the claim has 50 % once and 75 % as a factor."""
     rows = [*twice(), *twice("x", activations=200), *twice("y", activations=600)]
     row = swept(tmp_path, rows, {"memory_saved_percent": 50}, "x", "y")
-    assert row.decided == "right: saves 50 % of the peak; overstated: saves 17 % of the peak"
+    assert row.decided == "right: saves 50 % of the peak by `x`; overstated: saves 17 % of the peak by `y`"
     row = swept(tmp_path, rows, {"memory_saved_percent": 50, "reduction_factor": 4, "batch_factor": 2}, "x", "y")
     assert row.decided == ("right: saves 50 % against 50 %; overstated: saves 50 % against 75 %, saves 17 % against 50 %; "
                            "untested: 2 × the batch")

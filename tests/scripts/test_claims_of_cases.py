@@ -91,6 +91,7 @@ def test_packed_batches_are_even(tmp_path, tokens, fill, filled_before, size, ve
             step[1] = 1024 * step[0] - (1024 - tokens if step[0] == 9 and is_packed else 0)
     found = judged(tmp_path, "verl.dynamic_batch_size", rows, "packing")
     assert (found.verdict, found.untested) == (verdict, untested)
+    assert found.runs_decide is any("its size" in one for one in untested)
 
 
 def test_a_reference_that_is_not_there_cannot_be_moved(tmp_path):
@@ -127,7 +128,8 @@ def test_batches_read_ahead_are_counted_and_timed_from_where_the_claim_starts(tm
     assert row.verdict == ("right in part" if untested else verdict)
 
 
-@pytest.mark.parametrize("sizes, verdict", [((1000, 900), "right"), ((1000, 1100), "overstated"), ((None, None), "untested")])
+@pytest.mark.parametrize("sizes, verdict", [((1000, 900), "right"), ((1000, 1100), "overstated"),
+                                            ((1000, 999), "overstated"), ((None, None), "untested")])
 def test_another_allocator_makes_the_process_smaller(tmp_path, sizes, verdict):
     before, after = sizes
     rows = [*twice(resident_bytes=before), *twice("jemalloc", resident_bytes=after)]
@@ -160,6 +162,13 @@ def test_what_is_free_comes_first_and_then_what_saves_most_for_its_time(tmp_path
     assert row.verdict == "right in part" and "zero 1 in its place: no ladder has it in two rounds" in row.untested
     _, parts = case_judges.in_order(case_judges.Seen({}, sweeps_of(tmp_path, ladder(*steps)), []))
     assert [name.removesuffix(" in its place") for name, part in parts.items() if part.outcome == "overstated"] == wrong
+
+
+@pytest.mark.parametrize("saved, low, high, early", [(40, -8, 2, True), (40, -8, 200, False), (40, -8, -1, True), (0, -8, 2, False)])
+def test_a_step_that_may_be_free_is_judged_by_the_most_it_may_cost(saved, low, high, early):
+    """Beside one that saves 7 % of the peak for a fifth more time at least."""
+    first = case_judges.Rung("first", 7, figures.Interval(24, 20, 28))
+    assert case_judges.too_early(first, case_judges.Rung("later", saved, figures.Interval(low, low, high))) is early
 
 
 def test_an_order_without_a_ladder_of_two_rounds_is_not_decided(tmp_path):

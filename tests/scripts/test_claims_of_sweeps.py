@@ -23,7 +23,8 @@ def test_a_claim_is_right_where_all_cases_have_all_of_its_figures(tmp_path):
     assert row.evidence[-1] == ("`half` on moe-micro: saves 75 % of activation memory, 0 % of state, 50 % of the whole peak; "
                                 "added step time 25 %")
     row = swept(tmp_path, rows, stated, "half", "other")
-    assert row.verdict == "right in part" and row.decided == "right: saves 50 % of the peak, 25 % more time; understated: 0 % more time"
+    assert row.verdict == "right in part" and row.decided == (
+        "right: saves 50 % of the peak, 25 % more time by `half`; understated: 0 % more time by `other`")
     assert row.evidence[-1] == "in all: memory: right; time: right in 1 case, understated in 1 case"
     row = swept(tmp_path, rows, stated, "other")
     assert row.verdict == "right in part" and row.decided == (
@@ -156,7 +157,8 @@ def test_a_case_where_a_claim_says_that_it_does_not_hold_shows_so(tmp_path):
 
 
 @pytest.mark.parametrize("condition, outside, inside", [
-    ({"every": 4}, {"layers": 2}, {"layers": 4}), ({"against": "fp16"}, {"precision": "fp32"}, {"precision": "bf16"})])
+    ({"every": 4}, {"layers": 2}, {"layers": 4}), ({"every": 4}, {"layers": 6}, {"layers": 16}),
+    ({"layers": [0, 4, 8, 12]}, {"layers": 12}, {"layers": 13}), ({"against": "fp16"}, {"precision": "fp32"}, {"precision": "bf16"})])
 def test_what_a_claim_is_against_and_of(tmp_path, condition, outside, inside):
     for setting, verdict in ((outside, "untested"), (inside, "overstated")):
         row = swept(tmp_path, sized("x", 1e6, 256, **setting), {"memory_saved_percent": 50, **condition}, "x")

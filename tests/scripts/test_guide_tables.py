@@ -57,11 +57,19 @@ def test_each_column_stands_beside_what_was_found_and_settings_stand_alone():
     assert table.headings == ["", "memory, claimed", "memory, ours", "speed, claimed", "speed, ours", "note", "verdict", "what decided it"]
     assert table.rows[0][:6] == ["first", "saves 50 %", "saves 20 %", "20 % more time", "11 % more time", "–"]
     assert table.rows[1][3:7] == ["15 % more time", "not decided", "0, 4, 8, 12", "**right in part**"]
-    assert table.rows[0][-1] == "by a case [nemo.gradient_checkpointing](a-machine/claims.md#nemo.gradient_checkpointing)"
+    assert table.rows[0][-1] == "by a case [nemo.gradient_checkpointing on a-machine](a-machine/claims.md#nemo.gradient_checkpointing)"
     (left,) = [block for block in blocks if isinstance(block, document.Items)]
     assert document.Text("Not decided:") in blocks
     assert left.texts == ["second: 15 % more time: one round alone; to measure it: `build/dev/bin/bench_tradeoff --only x --out "
                           "mine/records.jsonl data.path=FOLDER`"]
+
+
+def test_no_command_is_named_for_what_no_run_of_the_techniques_decides():
+    one = row("nemo.activation_checkpointing", "right in part", {}, ["15 % more time: the baseline's is as long"])
+    one.runs_decide = False
+    blocks = made([row("nemo.gradient_checkpointing"), one], SPEC, [stated.Technique("x", [], ["nemo.activation_checkpointing"])])
+    (left,) = [block for block in blocks if isinstance(block, document.Items)]
+    assert left.texts == ["second: 15 % more time: the baseline's is as long"]
 
 
 def test_of_several_machines_the_one_that_knows_most_of_a_claim():
@@ -108,7 +116,8 @@ def test_a_claim_links_to_its_tables_and_each_table_has_an_anchor_of_its_own():
     assert len(headings) == len(set(headings)) and {document.slug(spec["title"]) for spec in places.TABLES} <= set(headings)
     assert places.links("nemo.mixed_precision") == "[Memory against speed](../guides.md#memory-against-speed)"
     assert places.links("ava.zero_1").count("](../guides.md#") == 2 and places.links("ava.priority") == ""
-    text = page.Judged([row("nemo.mixed_precision")], [], {"nemo": "N"}, []).page
+    text = page.Judged([row("nemo.mixed_precision")], [], {"nemo": "N"}, []).page(["another-machine"])
+    assert "[another-machine](../another-machine/claims.md)" in text and "[table](../guides.md#memory-against-speed) |" in text
     assert "- in the guide's table: [Memory against speed](../guides.md#memory-against-speed)" in text
 
 

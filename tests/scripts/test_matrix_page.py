@@ -117,7 +117,7 @@ def test_speeds_are_of_the_miniature_of_the_cards_model_and_of_the_newest_machin
     assert row_of(page, "RTX 4060", "lion").endswith("| not measured |"), "one round"
     assert row_of(page, "RTX 4060", "packing").endswith("| 2.00 ×, other tokens |")
     assert row_of(page, "RTX 4060", "baseline").endswith("| 1 × |") and row_of(page, "RTX 4060", "zero_1").endswith("| of 2 ranks |")
-    assert page.count("speed: of a miniature of `moe-nano` on a CPU, 2 cores, commit `abc123`.") == 4
+    assert page.count("CPU miniature: speed of a small `moe-nano` on a CPU, 2 cores, commit `abc123`.") == 4
     eighty = page.partition(": A100 80 GB\n")[2]
     assert "×" not in eighty and "speed" not in eighty.partition("##")[0] and "not measured yet" not in page
 

@@ -13,7 +13,7 @@ from report_calls import call
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import figures, quality, records  # noqa: E402
+from report import figures, quality, records, sidecars  # noqa: E402
 from report.plots import loss_colours  # noqa: E402
 
 
@@ -59,6 +59,26 @@ def test_the_change_is_of_pairs_and_its_interval_students(tmp_path):
     assert (tmp_path / "quality.png").stat().st_size > 5000
 
 
+def test_what_was_tried_again_on_another_model_stands_apart(tmp_path):
+    """The report's colours are of the model that has most techniques, whatever the other says."""
+    rows = seeds("baseline", BASE) + seeds("lion", [base + 0.1 for base in BASE]) + seeds("bf16", BASE)
+    rows += seeds("baseline", BASE[:3], model="moe-nano") + seeds("lion", [base - 0.2 for base in BASE[:3]], model="moe-nano")
+    assert page(tmp_path, rows).returncode == 0
+    first, _, again = (tmp_path / "quality.md").read_text().partition("## Again on a larger model")
+    assert "| `lion` | +0.1000 |" in first and "-0.2000" not in first and "`moe-nano`" not in first
+    assert "| `lion` | -0.2000 | **better** |" in again and again.count("| `lion`") == 1 and "+0.1000, **worse**" in again
+    found = sidecars.read_beside([tmp_path]).effects
+    assert [effect.change.value > 0 for effect in found if effect.case.name == "lion"] == [True] and len(found) == 2
+
+
+def test_the_page_says_how_many_repeated_baselines_end_at_the_same_loss(tmp_path):
+    rows = seeds("baseline", BASE) + seeds("lion", BASE) + seeds("baseline", [*BASE[:2], 1.8], commit="def456")
+    assert page(tmp_path, rows).returncode == 0
+    said = "Of 3 runs of a baseline that were made again at another commit, 2 end at the very same loss."
+    assert said in (tmp_path / "quality.md").read_text()
+    assert page(tmp_path, rows[:10]).returncode == 0 and "made again" not in (tmp_path / "quality.md").read_text()
+
+
 def test_a_change_that_is_seen_is_never_grey():
     def face(low: float, value: float, high: float) -> object:
         change = figures.Interval(value, low, high)
@@ -87,7 +107,7 @@ def test_a_report_has_the_changes_of_the_quality_beside_its_records(tmp_path):
     assert said["flash_attention"] == "+0.1000, **worse**" and said["bf16"] == "**the seeds can't tell**"
     assert said["capacity"] == "not measured"
     assert f"## {quality.TITLE}" in text and "![Memory, speed and change of the held-out loss" in text
-    assert "| `flash_attention` | +0.1000 | **worse** | 0.0000 | 5 |" in text
+    assert "| `flash_attention` | +0.1000 | **worse** | 0.0000 | 5 | `moe-micro`" in text
     assert '<strong class="grey">the seeds can\'t tell' in (tmp_path / "report.html").read_text()
     assert (tmp_path / "quality.png").stat().st_size > 5000
     (tmp_path / "quality.jsonl").unlink()

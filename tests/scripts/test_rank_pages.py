@@ -60,6 +60,9 @@ def test_what_zero_saves_is_of_a_dry_run_and_its_speed_beside_undivided_ranks(tm
 def test_without_measured_ranks_the_speed_of_zero_is_open(tmp_path):
     row = ava_zero_1(tmp_path, [made.record()])
     assert (row.verdict, row.untested) == ("understated", ["its speed: not measured here"]) and row.decided.endswith("; untested: its speed")
+    assert row.runs_decide
+    (speed,) = rank_speeds.judged([], "zero_3", -15, 7e9)[1].values()
+    assert speed.found == "no ranks trained 7,000,000,000 parameters" and not speed.runs_decide
 
 
 @pytest.mark.parametrize("speed, text", [

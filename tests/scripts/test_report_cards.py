@@ -32,16 +32,17 @@ def test_your_card_opens_with_the_best_that_is_known(whole):
     blocks = cards.your_card(beside, [], sweeps, NO_LINKS)
     first, *_ = (block for block in blocks if isinstance(block, document.Table))
     assert first.rows == [
-        ["RTX 4060", "8.00 GiB", "`moe-micro`", "4.00 GiB (50%)", "14,540"],
-        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "4.00 GiB (5%)", "14,540"]]
+        ["RTX 4060", "8.00 GiB", "`moe-micro`", "16 × 512", "4.00 GiB (50%)", "14,540"],
+        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "16 × 512", "4.00 GiB (5%)", "14,540"]]
     assert first.caption.endswith("Each speed here: a guess from the datasheet."), "no column, which a phone would not show"
     on_h100 = [dataclasses.replace(sweep, machine={"gpu": "NVIDIA H100 80GB HBM3"}) for sweep in sweeps]
     (commands,) = (block for block in blocks if isinstance(block, document.Commands))
-    assert commands.lines == ["# RTX 4060\nmoelab train --preset 8", "# H100 80 GB\nmoelab train --preset 80"]
+    assert commands.lines == [f"# {card}, moe-micro\nbuild/quick/bin/moelab train --preset {limit}"
+                              for card, limit in (("RTX 4060", 8), ("H100 80 GB", 80))]
     _, table, _, commands, *_ = cards.your_card(beside, [], on_h100, NO_LINKS)
     fastest = max(cards.measured_on("H100 80 GB", "moe-micro", on_h100), key=lambda case: case.speed.value)
-    assert table.rows[0][5] == "a guess from the datasheet" and table.rows[1][4:] == [f"{fastest.speed.value:,.0f}", "measured"]
-    assert commands.lines[1] == f"# H100 80 GB\n{fastest.command}"
+    assert table.rows[0][6] == "a guess from the datasheet" and table.rows[1][5:] == [f"{fastest.speed.value:,.0f}", "measured"]
+    assert commands.lines[1] == f"# H100 80 GB, moe-micro\n{fastest.command}"
 
 
 def test_a_report_without_cards_links_to_the_one_beside_it_that_has_them(tmp_path):
@@ -76,10 +77,20 @@ def test_every_technique_has_its_row_of_costs_beside_its_own_baseline(tmp_path):
         ("`bf16`", "2.00 ×", "the usual", "bf16 compute"), ("`muon`", "0.91 ×", "`train.sequence=512`", "Muon"),
         ("`lion`", "1.11 ×", "the usual", "Lion")]
     for said in ("same bits: ", "; 0: ", "<0.0001: ", "–: ", "noisy: ", "[What each technique does and trades](there.md)",
-                 "`train.sequence=256`"):
+                 "`train.sequence=256`", "Speeds are of a CPU, 2 cores; a GPU's ratios are others"):
         assert said in words.text, said
     _, table, words = cards.costs(sweep_parts.together(sweeps_of(tmp_path, rows[:6])), [], [], NO_LINKS)
     assert table.headings[-1] == "rounds" and "baseline: in what" not in words.text and "](" not in words.text
+
+
+def test_what_a_technique_is_names_the_single_ones_that_it_needs():
+    """As the table of the program: the settings of one lie within those of another."""
+    bf16 = stated.Technique("bf16", [], [], {"precision.compute": "bf16"})
+    capacity = stated.Technique("capacity", [], [], {"model.dispatch": "capacity"})
+    compact = stated.Technique("adamw_compact", [], [], {"precision.compute": "bf16", "optim.name": "adamw_compact"}, title="compact AdamW")
+    both = stated.Technique("both", ["bf16", "capacity"], [], bf16.settings | capacity.settings, title="the two")
+    every = [bf16, capacity, compact, both]
+    assert cards.what_it_is(compact, every) == "compact AdamW (with `bf16`)" and cards.what_it_is(both, every) == "the two"
 
 
 def test_a_column_without_a_measurement_is_left_out(whole):

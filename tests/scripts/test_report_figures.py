@@ -245,9 +245,11 @@ def test_an_interval_that_excludes_1_never_reads_as_if_it_ended_there(ends, said
 def test_only_some_of_many_points_are_named(tmp_path):
     sweep = sweep_of(tmp_path, made.sweep())
     cases, front = figures.measured(sweep), figures.on_front(sweep)
-    assert pareto.named(cases, front, 12) == cases
-    some = pareto.named(cases, front, 3)
+    assert pareto.named(cases, front, [], 12) == cases
+    some = pareto.named(cases, front, [], 3)
     assert len(some) == 3 and some[0].name == "baseline" and front[0] in some and front[-1] in some
+    coloured = next(case for case in cases if case.baseline and case not in front)
+    assert coloured not in some and coloured in pareto.named(cases, front, [coloured], 4)
 
 
 @pytest.mark.parametrize("look", [theme.WIDE, theme.NARROW])
@@ -303,7 +305,7 @@ def words_of(sweep: figures.Sweep, known: dict[str, quality.Effect]) -> tuple[li
 def test_legend_and_caption_say_what_is_drawn_and_no_more(tmp_path):
     sweep, known = long_runs(tmp_path)
     words, labels = words_of(sweep, known)
-    assert words == ["Pareto front", "baseline", "one round or other tokens"], "nothing is beaten: all are as small and fast"
+    assert words == ["Pareto front", "off the front", "baseline", "one round or other tokens"]
     assert labels[1] == "change of the loss that long runs end at (nats a token); grey: can't tell, or unmeasured"
     caption = pages.pareto_caption(sweep, known)
     assert "95 %" in caption and "Hollow: one round or other tokens." in caption and "Along the line" in caption
@@ -355,6 +357,17 @@ def test_one_round_has_no_interval_and_no_place_on_the_front(tmp_path):
     assert pages.short_answers(sweep)[0].startswith("Fastest: `twice`,")
     assert pages.short_answers(sweep)[1] == ("Smallest: `once`, 2.00 × the speed in 0.42 × the peak of `baseline` (4,096 tokens/s in "
                                              "500.00 MiB, in a single round)."), "bytes of one round are exact"
+
+
+def test_what_is_no_smaller_and_perhaps_no_faster_has_no_place_on_the_front(tmp_path):
+    rows = [made.record(round=number) for number in (1, 2)]
+    rows += [made.record("near", number, ms) for number, ms in ((1, 950), (2, 1010))]
+    rows += [made.record("small", number, 1500, 400) for number in (1, 2)]
+    sweep = sweep_of(tmp_path, rows)
+    assert sweep.case("near").speed_ratio.value > 1
+    assert [case.name for case in figures.on_front(sweep)] == ["small", "baseline"]
+    fast = sweep_of(tmp_path, [*rows, *(made.record("fast", number, 500) for number in (1, 2))])
+    assert [case.name for case in figures.on_front(fast)] == ["small", "fast"]
 
 
 def test_a_baseline_beside_single_rounds_is_neither_fastest_nor_a_front(tmp_path):

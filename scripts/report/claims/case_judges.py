@@ -99,7 +99,8 @@ def even_batches(seen: Seen) -> Judged:
         was_uneven = was_uneven or len(set(base.step_tokens)) > 1 or base.fill_rate < 1
     if not parts:
         return "", {"its size": Part(None, f"no case packs {least:,} to {most:,} tokens")} if seen.cases else {}
-    return "; ".join(found), parts | ({} if was_uneven else {"uneven batches": Part(None, "the baseline's are as even and as full")})
+    as_even = Part(None, "the baseline's are as even and as full", runs_decide=False)
+    return "; ".join(found), parts | ({} if was_uneven else {"uneven batches": as_even})
 
 
 def follows_memory(seen: Seen) -> Judged:
@@ -118,18 +119,19 @@ def follows_memory(seen: Seen) -> Judged:
 
 
 def batches_held(seen: Seen) -> Judged:
-    """What batches read ahead take on the host; and the time where the baseline reads as many ahead as the claim starts from."""
-    parts, found, time = {}, [], Part(None, "no case starts from so many batches read ahead")
-    for sweep, case in seen.cases:
+    """Whether batches read ahead take as much each on the host, however many; and the time where the baseline reads as many ahead as the
+    claim starts from."""
+    found, alike, time = [], True, Part(None, "no case starts from so many batches read ahead")
+    for _, case in seen.cases:
         run, base = case.pairs[0]
         held, before = run.host_bytes, base.host_bytes
         found.append(f"{batches(run)} batches held {held:,.0f} bytes, {batches(base)} held {before:,.0f}")
-        parts[f"host memory by {at(sweep, case)}"] = Part(of_whether(held * batches(base) == before * batches(run)), f"{held:,.0f} bytes")
+        alike = alike and held * batches(base) == before * batches(run)
         if batches(base) == seen.figures["workers"] * seen.figures["prefetch"][0] + 1 and not case.one_round:
             claimed, longer = seen.figures["slowdown_percent"], step_time(case)
             time = part_of(claimed, longer, False, longer_by([longer]))
             found.append(time.found)
-    return "; ".join(found), parts | ({"time": time} if parts else {})
+    return "; ".join(found), {"host memory, as much a batch": Part(of_whether(alike), found[0]), "time": time} if found else {}
 
 
 def batches(run: Record) -> int:
@@ -138,7 +140,7 @@ def batches(run: Record) -> int:
 
 
 def smaller_process(seen: Seen) -> Judged:
-    """Whether the process is smaller at its largest under another allocator."""
+    """Whether the process is smaller at its largest under another allocator, by a hundredth."""
     parts, found = {}, []
     for sweep, case in seen.cases:
         saved = figures.range_over([100 * (1 - run.resident / base.resident) for run, base in case.pairs])
@@ -146,7 +148,7 @@ def smaller_process(seen: Seen) -> Judged:
             parts[at(sweep, case)] = Part(None, "the record holds no size of the process")
             continue
         found.append(f"`{case.name}` saves {percent(saved)} of the process")
-        parts[at(sweep, case)] = Part(beyond(saved), f"saves {percent(saved)}")
+        parts[at(sweep, case)] = Part(beyond(saved.through(lambda share: share - 1)), f"saves {percent(saved)}")
     return "; ".join(found), parts
 
 
@@ -183,10 +185,11 @@ def rungs_of(sweep: figures.Sweep) -> list[Rung]:
 
 
 def too_early(first: Rung, later: Rung) -> bool:
-    """Whether the later step should certainly have come first: it saves for nothing where the first costs time, or more for its time."""
+    """Whether the later step should certainly have come first: it saves for nothing where the first costs time, or more for its time, be it
+    the most that its interval has."""
     if first.free or later.saved <= 0:
         return False
-    return later.longer.high <= 0 or (not later.free and first.saved / first.longer.low < later.saved / later.longer.high)
+    return later.longer.high <= 0 or first.saved / first.longer.low < later.saved / later.longer.high
 
 
 def place(step: str) -> str:

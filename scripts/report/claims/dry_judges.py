@@ -118,13 +118,13 @@ def scores(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["materialised"]) - attention_of(runs["flash"])
     layer = figures["bytes_per_head"] * figures["heads"]
     return f"{gb(held)} more than flash attention at the peak of one layer; one tensor of scores is {gb(layer)}", \
-        whole(of_whether(held >= 0.9 * layer))
+        {"": Part(of_whether(held >= 0.9 * layer), gb(held))}
 
 
 def flash(runs: dict, figures: dict) -> Judged:
     held = attention_of(runs["flash"])
     return f"{held / 1e6:.0f} MB of attention at the peak of one layer: queries, keys, values and the result", \
-        {"": size_needed(held, "", MB * figures["per_layer_mb"])}
+        {"": size_needed(held, mb(held), MB * figures["per_layer_mb"])}
 
 
 def fits(runs: dict, _: dict) -> Judged:
@@ -195,6 +195,9 @@ def optimizer_states(runs: dict, figures: dict) -> Judged:
         {OPTIMIZERS[name]: size_needed(ratio, f"{ratio:.2f}", figures[name]) for name, ratio in held.items()}
 
 
+NO_BUS = "a GPU alone can say, where the copies cross a bus"
+
+
 def offload(runs: dict, figures: dict) -> Judged:
     """The memory that moving state away saves. Dry runs do not know what it costs in time."""
     def saved(held: Callable[[dict], float]) -> float:
@@ -202,7 +205,7 @@ def offload(runs: dict, figures: dict) -> Judged:
     peak, claimed = saved(lambda run: run["peak_bytes"]), figures["memory_saved_percent"]
     state = saved(lambda run: sum(run["peak_bytes_by_kind"][kind] for kind in STATE))
     return f"saves {peak:.0f} % of the whole peak, {state:.0f} % of state", \
-        {"memory": Part(of_percent(peak, *(claimed if isinstance(claimed, list) else [claimed])), share(peak)), "time": Part(None)}
+        {"memory": Part(of_percent(peak, *(claimed if isinstance(claimed, list) else [claimed])), share(peak)), "time": Part(None, NO_BUS)}
 
 
 def int8_activations(runs: dict, figures: dict) -> Judged:

@@ -1,14 +1,15 @@
 """The tables of the guides in their own rows and columns, each figure beside what was found here. tables.yaml says which claim
 stands in which row, and which of its figures in which column."""
 import dataclasses
+import itertools
 import re
 
 from ..document import Heading, Items, Table, Text
 from . import dry_runs, page
-from .judge import REASONS, Row
+from .judge import Row
 from .outcomes import UNTESTED
 from .places import TABLES
-from .stated import FIGURES, SPEED, STEP_TIME, Technique, figure_text, value_text
+from .stated import FIGURES, SPEED, STEP_TIME, Technique, figure_text, is_figure, value_text
 
 NONE = "not decided"
 INTRO = ("Every table of the guides, in its own rows and columns. Beside each \"claimed\" column, what the guide says (– where it says "
@@ -35,7 +36,7 @@ class Found:
 
     @property
     def link(self) -> str:
-        return f"[{self.row.id}]({self.folder}/{page.CLAIMS_PAGE}#{self.row.id})"
+        return f"[{self.row.id} on {self.folder}]({self.folder}/{page.CLAIMS_PAGE}#{self.row.id})"
 
 
 def best(judged: dict[str, page.Judged]) -> dict[str, Found]:
@@ -73,14 +74,16 @@ def command(claim: str, techniques: list[Technique]) -> str:
 
 def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
     """A line on what is not decided of a row, and the command that measures it."""
-    call = "" if found.row.untested[:1] and found.row.untested[0] in REASONS.values() else command(found.row.id, techniques)
+    call = command(found.row.id, techniques) if found.row.runs_decide else ""
     how = f"; to measure it: `{call}`" if call else ""
     return [f"{label}: {'; '.join(found.row.untested)}{how}"] if found.row.untested else []
 
 
-def headings_of(column: str, is_claimed: bool, is_measured: bool) -> list[str]:
-    """A second column for our figures; the first is left out where no row claims any."""
-    return [column] if not is_measured else [*([f"{column}, claimed"] if is_claimed else []), f"{column}, ours"]
+def headings_of(column: str, names: list[str], is_claimed: bool, is_measured: bool) -> list[str]:
+    """A second column for our figures; the first is left out where no row claims any. A column of settings has one, which is the guide's."""
+    if not is_measured:
+        return [f"{column}, claimed"] if any(map(is_figure, names)) else [column]
+    return [*([f"{column}, claimed"] if is_claimed else []), f"{column}, ours"]
 
 
 def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], techniques: list[Technique]) -> list:
@@ -89,8 +92,8 @@ def table_of(spec: dict, entries: dict[str, dict], known: dict[str, Found], tech
     # A column gets a second one, for our figures, only if some row has a measurement for it. Columns of settings have none.
     measured = {column for column, names in spec["columns"].items() if any(one.ours(names) for one in rows.values())}
     stated = {column for column, names in spec["columns"].items() if any(claimed(one, names) != "–" for one in figures.values())}
-    headings = ["", *(head for column in spec["columns"] for head in headings_of(column, column in stated, column in measured)),
-                "verdict", "what decided it"]
+    pairs = [headings_of(column, names, column in stated, column in measured) for column, names in spec["columns"].items()]
+    headings = ["", *itertools.chain.from_iterable(pairs), "verdict", "what decided it"]
     lines = []
     for label, one in rows.items():
         cells = [label]

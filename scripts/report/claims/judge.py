@@ -28,7 +28,7 @@ DRY = "beside the dry runs, decides nothing"
 class Row:
     """One claim. decided: the measurement that decided it, in a few words; untested: what of it is not, and why; sums:
     what is wrong with its own arithmetic; evidence: all that it claims and that was measured, whether or not it decided;
-    found: of each part or figure that something was found of, in words."""
+    found: of each part or figure that something was found of, in words; runs_decide: as of a Part."""
 
     id: str
     text: str
@@ -39,6 +39,7 @@ class Row:
     sums: str = ""
     evidence: list[str] = dataclasses.field(default_factory=list)
     found: dict[str, str] = dataclasses.field(default_factory=dict)
+    runs_decide: bool = True
 
 
 def claimed_text(entry: dict, settings: bool = False) -> str:
@@ -120,10 +121,12 @@ class Judge:
                      for one in self.measurements(entry["id"])]
         if cases and not self.of(entry["id"]):
             evidence += [beside_no_figure(*one) for one in self.cases_of(entry)]
-        untested = [f"{name}: {part.found or 'not measured here'}" for name, part in parts.items() if part.outcome is None]
+        undecided = {name: part for name, part in parts.items() if part.outcome is None}
+        untested = [f"{name}: {part.found or 'not measured here'}" for name, part in undecided.items()]
         decided = line_of([found, seen, speed, timed and brief(timed)], parts)
         row = make_row(entry, [part.outcome for part in parts.values()], decided, untested, evidence)
         row.found = {name: part.found for name, part in parts.items() if part.found and part.outcome}
+        row.runs_decide = any(part.runs_decide for part in undecided.values())
         return row
 
     def by_dry_runs(self, entry: dict) -> dry_runs.dry_judges.Judged | None:
@@ -159,7 +162,7 @@ class Judge:
         names = [row.name for row in self.techniques if entry["id"] in row.claims]
         if claimed is None or not names:
             return "", {}
-        return rank_speeds.judged(rank_speeds.beside_whole(self.sweeps, names[0], entry["figures"].get("from_parameters", 0)), claimed)
+        return rank_speeds.judged(self.sweeps, names[0], claimed, entry["figures"].get("from_parameters", 0))
 
     def by_state(self, entry: dict) -> Row | None:
         if "bytes_per_parameter" not in entry.get("figures", {}):
@@ -230,7 +233,9 @@ class Judge:
         cases, names = self.cases_of(entry), [f"`{row.name}`" for row in self.techniques if entry["id"] in row.claims]
         without = f"no record here of {', '.join(names)}" if names and not cases else NO_CASE if entry.get("figures") else NO_FIGURE
         reason = REASONS[max(begins, key=len)] if begins else without
-        return make_row(entry, [], "", [reason], [beside_no_figure(*one) for one in cases])
+        row = make_row(entry, [], "", [reason], [beside_no_figure(*one) for one in cases])
+        row.runs_decide = not begins
+        return row
 
 
 def make_row(entry: dict, found, decided: str, untested: list[str], evidence: list[str]) -> Row:

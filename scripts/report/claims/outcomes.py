@@ -13,11 +13,13 @@ Outcome = str | None
 
 class Part(NamedTuple):
     """A part of a claim: what is known of it, and what was found, in words; "" where the whole claim's words say it. beside: of a size
-    that is not as claimed, whether it is larger or smaller."""
+    that is not as claimed, whether it is larger or smaller. runs_decide: whether a run of the claim's techniques, as the harness makes it,
+    could decide a part that is not."""
 
     outcome: Outcome
     found: str = ""
     beside: str = ""
+    runs_decide: bool = True
 
     @property
     def word(self) -> str:

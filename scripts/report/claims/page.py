@@ -33,18 +33,20 @@ RULE = (
     "decides it. A verdict is of the models and the machine measured here. Whether the claim's own sums add up is another "
     "matter and stands in a column of its own.",
     "A case decides a claim only where the technique can show what is claimed. So these are left out: sizes that the claim "
-    "does not name; models with too few layers to tell different amounts of recomputation apart; combinations whose peak "
-    "one of their parts reaches alone; and, where a claim says that treating activations saves a share of the whole peak, "
-    "models whose activations are less than the lower end of that share. Dry runs of a deeper model decide instead, and "
+    "does not name; models with too few layers to tell different amounts of recomputation apart, or of whose layers another "
+    "share is recomputed than the claim's (of 6 layers every 4th are two, a third); combinations whose peak one of their "
+    "parts reaches alone; and, where a claim says that treating activations saves a share of the whole peak, models whose "
+    "activations are less than the lower end of that share. Dry runs of a deeper model decide instead, and "
     "their peaks are exact. A claim of bytes or arithmetic alone is held against a dry run of its own setting, or against a "
     "closed formula. A saving is of the memory that the claim names, else of the whole peak. On a CPU the host's memory is "
     "the device's, so offload to the host has no time to be judged by. What ZeRO saves is a share of all state. Its speed "
-    "is held against ranks that divide nothing, over the same link.",
-    "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies on its "
-    "side of nothing in every case. A step of advice is right if it saves a hundredth of the peak that the steps before it "
-    "leave; what is said to run out of memory must not fit, and each remedy must. An order is right if what costs no time "
-    "comes before what does, and of the rest what saves more for its time comes first. A profile is right if it does with a "
-    "model what it is for. What a program does is right if tests of this one hold it.",
+    "is held against ranks that divide nothing, over the same link, where each rank has a core of its own.",
+    "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies "
+    "on its side of nothing in every case; a process is smaller if it is by a hundredth. A step of advice is right if "
+    "it saves a hundredth of the peak that the steps before it leave; what is said to run out of memory must not fit, "
+    "and each remedy must. An order is right if what costs no time comes before what does, and of the rest what saves "
+    "more for its time comes first. A profile is right if it does with a model what it is for. What a program does is "
+    "right if tests of this one hold it.",
     "A line says what was found, which parts of the claim have which outcome, and which are untested; where that is too "
     "much, an example of each. Of a claim with two figures of the same, the claimed one stands after \"against\". All of it "
     "is in the evidence. GB are 10^9 bytes, as in the guides; where a limit is named in GiB (2^30 bytes), as the memory of "
@@ -62,6 +64,10 @@ RULE = (
     "Layers, and sequences × tokens of a micro-batch, are the baseline's.")
 
 
+IN_SHORT = ("**overstated**: it does less good than claimed (saves less, costs more); **understated**: it does more. Each claim links to "
+            "its evidence, and to the guide's table beside our figures.")
+
+
 def summary(rows: list[Row]) -> str:
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
     wrong = sum(bool(row.sums) for row in rows)
@@ -73,17 +79,22 @@ def link(row: Row) -> str:
     return f"[{row.id}](#{row.id})"
 
 
+def linked(row: Row) -> str:
+    """To its evidence, and to the first of the guide's tables that has it."""
+    return " ".join([link(row), *(f"[table]({place})" for place in list(places.places(row.id).values())[:1])])
+
+
 HEADINGS = ["claim", "verdict", "its sums", "claimed", "measured"]
 
 
 def line(row: Row) -> list[str]:
     """A claim in one short line."""
-    return [f"{row.text} {link(row)}", f"**{row.verdict}**", "**wrong**" if row.sums else "", row.claimed, row.decided]
+    return [f"{row.text} {linked(row)}", f"**{row.verdict}**", "**wrong**" if row.sums else "", row.claimed, row.decided]
 
 
 def untested(rows: list[Row]) -> list:
     """The claims that nothing decides, folded; none without such."""
-    lines = [[f"{row.text} {link(row)}", "; ".join(row.untested), "**wrong**" if row.sums else ""] for row in rows]
+    lines = [[f"{row.text} {linked(row)}", "; ".join(row.untested), "**wrong**" if row.sums else ""] for row in rows]
     return [Fold(f"{len(rows)} **untested**", [Table("", ["claim", "why", "its sums"], lines, ("why", "its sums"))])] if rows else []
 
 
@@ -124,10 +135,12 @@ class Judged:
     sources: list[str]
     machines: list[str] = dataclasses.field(default_factory=list)
 
-    @property
-    def page(self) -> str:
-        rows = self.rows
-        return to_markdown([Heading(1, TITLE), Text(summary(rows)), Fold("What the words mean", [Text(one) for one in RULE]),
+    def page(self, others: list[str]) -> str:
+        """others: the folders beside this one that have such a page, each of another machine."""
+        rows, links = self.rows, [f"[{name}](../{name}/{CLAIMS_PAGE})" for name in others]
+        return to_markdown([Heading(1, TITLE), Text(summary(rows)), Text(IN_SHORT),
+                            *([Text(f"The same claims by other records: {', '.join(links)}.")] if links else []),
+                            Fold("What the words mean", [Text(one) for one in RULE]),
                             by_technique(rows, self.techniques), *tables(rows, self.guides, 2),
                             Text(f"Measured: {'; '.join(self.sources)}.")])
 
@@ -177,10 +190,15 @@ def judge(inputs: Inputs, dry: dict) -> Judged:
                   list(dict.fromkeys(map(machine_of, inputs.sweeps))))
 
 
+def others(folder: pathlib.Path) -> list[str]:
+    """The folders beside this one that have a page of claims."""
+    return sorted(path.parent.name for path in folder.resolve().parent.glob(f"*/{CLAIMS_PAGE}") if path.parent != folder.resolve())
+
+
 def make_anew(inputs: Inputs, path: pathlib.Path, program: pathlib.Path) -> str:
     """With dry runs of the program, which are written to the path once everything has proved sound."""
     made = dry_runs.made_by(program)
-    text = judge(inputs, dry_runs.by_claim(made, path)).page
+    text = judge(inputs, dry_runs.by_claim(made, path)).page(others(path.parent))
     path.write_text(json.dumps(made, indent=1) + "\n")
     return text
 
@@ -194,4 +212,4 @@ def make(folder: pathlib.Path, techniques: pathlib.Path, claims_file: pathlib.Pa
         dry_runs.refuse_settings(program, inputs.techniques, techniques)
         return make_anew(inputs, stored, program)
     refuse_unknown_settings(inputs, techniques)
-    return judge(inputs, dry_runs.read(stored)).page
+    return judge(inputs, dry_runs.read(stored)).page(others(folder))

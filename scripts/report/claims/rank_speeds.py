@@ -34,9 +34,11 @@ def changed(speed: figures.Interval) -> str:
     return words[1] if low == high else f"{words[1]} ({' to '.join(ends)})"
 
 
-def judged(speeds: dict[str, figures.Interval], claimed: float) -> tuple[str, dict[str, outcomes.Part]]:
+def judged(sweeps: list[figures.Sweep], name: str, claimed: float, from_parameters: float = 0) -> tuple[str, dict[str, outcomes.Part]]:
     """What was found, in words, and the outcome over each link; None: the interval is too wide, or nothing is known."""
+    speeds = beside_whole(sweeps, name, from_parameters)
     if not speeds:
-        return "", {"its speed": outcomes.Part(None)}
+        too_small = f"no ranks trained {from_parameters:,.0f} parameters" if from_parameters else ""
+        return "", {"its speed": outcomes.Part(None, too_small, runs_decide=not from_parameters)}
     text = "tokens/s beside ranks that divide nothing: " + ", ".join(f"{changed(one)} {place}" for place, one in speeds.items())
     return text, {f"its speed {place}": outcomes.part_of(claimed, one, True, f"{changed(one)} tokens/s") for place, one in speeds.items()}

@@ -60,7 +60,8 @@ class Condition:
     from_parameters: float = 0
     from_sequence: float = 0
     not_below_parameters: float = 0
-    every: int = 0  # the technique takes every Nth block, so the model needs that many
+    every: int = 0  # the technique takes every Nth block: of other models than N times so many layers it takes another share
+    last_block: int = 0  # of a list of blocks that it takes, counted from 0
     against: str = ""  # the precision that the baseline must have, as far as its bytes go
 
     def below(self, case: Case) -> bool:
@@ -75,8 +76,8 @@ class Condition:
                                   (self.from_sequence, case.any.sequence, "tokens")) if one[0]]
         if starts and not any(size >= bound for bound, size, _ in starts):
             return "not from " + " or ".join(f"{shown(bound)} {unit}" for bound, _, unit in starts) + " on"
-        if layers_of(case) < self.every:
-            return f"{layers_of(case):.0f} layers"
+        if (self.every and layers_of(case) % self.every) or layers_of(case) <= self.last_block:
+            return f"{layers_of(case):.0f} layers, of which another share is taken"
         base = case.pairs[0][1].resolved.get("precision", {}).get("compute", "another precision") if case.pairs else ""
         return f"against {base}" if self.against and base not in SIXTEEN_BITS else ""
 
@@ -182,7 +183,9 @@ def is_figure(name: str) -> bool:
 
 def condition_of(stated: dict) -> Condition:
     """`against` is of bytes alone, so that any 16 bits will do for one kind of them."""
-    condition = Condition(**{name: stated[name] for name in CONDITIONS if name in stated})
+    blocks = stated.get("layers")
+    condition = Condition(**{name: stated[name] for name in CONDITIONS if name in stated},
+                          last_block=max(blocks) if isinstance(blocks, list) else 0)
     if condition.against not in ("", *SIXTEEN_BITS):
         raise ValueError(f"against {condition.against}; one of {', '.join(SIXTEEN_BITS)} is known")
     if not all(isinstance(bound, (int, float)) for name, bound in vars(condition).items() if name != "against"):

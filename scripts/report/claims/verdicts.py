@@ -85,6 +85,10 @@ def brief(finding: Finding) -> str:
     return f"{abs(value):.0f} % {'less' if value < 0 else 'more'} {what}"
 
 
+def technique_of(finding: Finding) -> str:
+    return f"`{finding.case.name}`" if finding.case else "dry runs"
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
     """What the measurements of a claim say of it by the rule."""
@@ -129,12 +133,14 @@ class Verdicts:
         return max(deciding, key=lambda one: (len(one.decided), one.rounds), default=None)
 
     def of_figure(self, figure: str) -> str:
-        """What was found of one figure where it is decided, else where it is known best; "" where nothing was."""
-        known = [(one, finding) for one in self.inside for finding in one.measured if finding.claim.figure == figure]
-        best = max(known, key=lambda pair: (pair[1].outcome is not None, pair[0] is self.best, pair[0].rounds), default=None)
-        if best is None:
-            return ""
-        return brief(best[1]) + (f" ({best[1].undecided})" if best[1].undecided else "")
+        """What was found of one figure where it is decided, else where it is known best, of each technique; "" where nothing was."""
+        best: dict[str, tuple] = {}
+        for one, finding in ((one, finding) for one in self.inside for finding in one.measured if finding.claim.figure == figure):
+            weight = finding.outcome is not None, one is self.best, one.rounds
+            if technique_of(finding) not in best or weight > best[technique_of(finding)][0]:
+                best[technique_of(finding)] = weight, finding
+        texts = {name: brief(finding) + (f" ({finding.undecided})" if finding.undecided else "") for name, (_, finding) in best.items()}
+        return ", ".join(f"{text} by {name}" for name, text in texts.items()) if len(texts) > 1 else "".join(texts.values())
 
     @property
     def tally(self) -> str:
@@ -159,15 +165,25 @@ class Verdicts:
         return brief(finding) if alone else f"{brief(finding).removesuffix(' of the peak')} against {finding.claim.percent}"
 
     def line(self, untested: list[str]) -> str:
-        """An example of each outcome of each figure, and the figures that are untested; of too much, without the case's name, then one
-        example of each outcome, without how many there are."""
+        """An example of each outcome of each figure and what it is of, and the figures that are untested; of too much, without what it is
+        of, then one example of each outcome, without how many there are."""
         found = self.examples
         texts = lines.grouped([*((outcome, self.example(finding)) for (outcome, _), (_, finding) in found.items()),
                                *((outcomes.UNTESTED, figure) for figure in untested)])
         names = {one.name for one, _ in found.values()}
         whole = lines.all_of_each(texts) if len(texts) > 1 else ", ".join(*texts.values())
         by = [f"{whole}; by {name}" if len(texts) > 1 else f"{whole} ({name})" for name in names if len(names) == 1]
-        return lines.shortest([*by, whole, lines.first_of_each(texts), lines.all_of_each({word: said[:1] for word, said in texts.items()})])
+        return lines.shortest([*by, *self.of_each(untested), whole, lines.first_of_each(texts),
+                               lines.all_of_each({word: said[:1] for word, said in texts.items()})])
+
+    def of_each(self, untested: list[str]) -> list[str]:
+        """The line with the technique of each example, where they are of several."""
+        said: dict[tuple[str, str], list[str]] = {}
+        for (outcome, _), (_, finding) in self.examples.items():
+            said.setdefault((outcome, technique_of(finding)), []).append(self.example(finding))
+        texts = [(outcome, f"{', '.join(found)} by {technique}") for (outcome, technique), found in said.items()]
+        several = len({technique for _, technique in said}) > 1
+        return [lines.all_of_each(lines.grouped([*texts, *((outcomes.UNTESTED, figure) for figure in untested)]))] if several else []
 
     @property
     def limit(self) -> list[str]:

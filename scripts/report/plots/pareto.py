@@ -12,6 +12,7 @@ from ..figures import Case, Sweep, on_front, placed
 from .loss_colours import GREY, bar, face
 from .theme import Theme, blank, errors, padded, point_at
 
+ON_POINTS = "#1c1f24"  # numbers, in light and dark alike
 # Where a label may stand, in points from what it names.
 SPOTS = [(side * reach, rise) for reach in (9, 24, 44) for rise in (0, 11, -11, 22, -22, 36, -36, 50, -50)
          for side in (1, -1)]
@@ -24,13 +25,13 @@ def overlap(a: Bbox, b: Bbox) -> float:
     return max(wide, 0) * max(high, 0)
 
 
-def name_at(axes: plt.Axes, case: Case, words: str, spot: tuple[float, float], theme: Theme) -> plt.Annotation:
-    """Words on the case beside its point, with a line to the point where it stands far off."""
+def name_at(axes: plt.Axes, case: Case, spot: tuple[float, float], theme: Theme) -> plt.Annotation:
+    """The name of the case beside its point, with a line to the point where it stands far off."""
     right, up = spot
     lead = {"arrowstyle": "-", "color": theme.ink, "lw": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 5}
     near = abs(right) <= 9 and abs(up) <= 11
     behind = {"boxstyle": "square,pad=0.1", "facecolor": theme.paper, "edgecolor": "none", "alpha": 0.75}
-    return axes.annotate(words, place(case), spot, textcoords="offset points", fontsize=9, va="center",
+    return axes.annotate(case.name, place(case), spot, textcoords="offset points", fontsize=9, va="center",
                          ha="left" if right > 0 else "right", arrowprops=None if near else lead,
                          bbox=behind, zorder=6)
 
@@ -54,40 +55,32 @@ def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]])
     return [between(axes.transData.transform(ends), 2) for ends in pieces]
 
 
-def named(cases: list[Case], front: list[Case], most: int) -> list[Case]:
-    """The cases that get a name: all if they are few, else the baselines, some of the front from end to end and, where
-    there is room, the single techniques that are smallest for their speed."""
+def named(cases: list[Case], front: list[Case], colours: list[Case], most: int) -> list[Case]:
+    """The cases that get a name: all if they are few, else the baselines, those of a colour, some of the front from end to end and,
+    where there is room, the single techniques that are smallest for their speed."""
     if len(cases) <= most:
         return cases
-    baselines = [case for case in cases if not case.baseline]
+    baselines = [*(case for case in cases if not case.baseline), *colours]
     room = max(2, most - len(baselines))
     picks = np.unique(np.linspace(0, len(front) - 1, min(room, len(front))).round().astype(int))
     singles = sorted((case for case in cases if case.family == "single"), key=lambda case: place(case)[0] / place(case)[1])
     return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks), *singles]}.values())[:most]
 
 
-def labels(cases: list[Case], front: list[Case], most: int) -> list[tuple[Case, str]]:
-    """What stands beside points: the number of each on the front, from small to large, and the names of some."""
-    numbers = {case.name: f"{number} " for number, case in enumerate(front, 1)}
-    names = {case.name: case.name for case in named(cases, front, most)}
-    return [(case, (numbers.get(case.name, "") + names.get(case.name, "")).strip()) for case in cases
-            if case.name in numbers or case.name in names]
-
-
-def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], front: list[Case], points: list[Bbox], lines: list[Bbox],
+def name_points(axes: plt.Axes, cases: list[Case], needed: list[Case], points: list[Bbox], lines: list[Bbox],
                 theme: Theme) -> None:
-    """Names each point near it, where its label covers least: of points and other labels above all, then of lines. Baselines and the
-    front come first; another's label that would cover a point or a label is left out."""
+    """Names each point near it, where its label covers least: of points and other labels above all, then of lines. Baselines and those
+    needed come first; another's label that would cover a point or a label is left out."""
     renderer, frame = axes.figure.canvas.get_renderer(), axes.get_window_extent()
     taken = list(points)
 
     def is_needed(case: Case) -> bool:
-        return not case.baseline or case in front
+        return not case.baseline or case in needed
 
-    for case, words in sorted(cases, key=lambda one: (not is_needed(one[0]), -place(one[0])[1])):
+    for case in sorted(cases, key=lambda one: (not is_needed(one), -place(one)[1])):
         tried = []
         for spot in SPOTS:
-            label = name_at(axes, case, words, spot, theme)
+            label = name_at(axes, case, spot, theme)
             label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer)  # of the words, without the line to them
             label.remove()
@@ -97,7 +90,7 @@ def name_points(axes: plt.Axes, cases: list[tuple[Case, str]], front: list[Case]
             tried.append((cost, spot, box, hidden))
         _, spot, box, hidden = min(tried, key=lambda one: one[0])
         if is_needed(case) or not hidden:
-            name_at(axes, case, words, spot, theme)
+            name_at(axes, case, spot, theme)
             taken.append(box)
 
 
@@ -133,17 +126,23 @@ def hollow_words(cases: list[Case]) -> str:
     return " or ".join(reason for reason, is_one in reasons.items() if is_one)
 
 
+def is_faded(case: Case, front: list[Case]) -> bool:
+    return case not in front and case.family != "single"
+
+
 def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], effects: dict, theme: Theme) -> None:
-    """Pairs and parts of stacks fade behind single techniques."""
+    """Pairs and stacks fade behind single techniques. The front's points have their numbers in them, from small to large."""
     for index, case in enumerate(cases):
         edge, marker = theme.front if case in front else theme.ink, "o" if case.baseline else "s"
-        faded = case not in front and case.family != "single"
+        faded = is_faded(case, front)
         peak, speed = case.place
         bars = () if case.one_round else (errors(speed), errors(peak))
-        axes.errorbar(*place(case), *bars, color=edge, marker=marker,
-                      markersize=5 if faded else 7.5, mfc=face_of(case, effects, theme), mec=edge, mew=2 if case in front else 0.7,
-                      capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1, zorder=4 if case in front else 3)
+        size, edge_width = (12, 2) if case in front else (5 if faded else 7.5, 0.7)
+        axes.errorbar(*place(case), *bars, color=edge, marker=marker, markersize=size, mfc=face_of(case, effects, theme), mec=edge,
+                      mew=edge_width, capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1, zorder=4 if case in front else 3)
         point_at(axes, *place(case), index, theme)
+        if case in front:
+            axes.plot(*place(case), marker=f"${front.index(case) + 1}$", ms=6, mew=0.3, color=ON_POINTS, zorder=5)
     if coloured(cases, effects):
         bar(axes, f"change of the loss that long runs end at (nats a token);{' ' if theme.is_wide else chr(10)}grey: can't tell, or unmeasured")
 
@@ -152,15 +151,16 @@ def legend(axes: plt.Axes, title: str, cases: list[Case], front: list[Case], the
     """Under the title, of what is drawn: in one row, or in two where one would be wider than the picture, which would leave nothing
     for the axes."""
     beaten = any(case.baseline and case.ranked and case not in front for case in cases)
-    looks = {"Pareto front": (bool(front), theme.front, "o", 2, GREY), "beaten in both": (beaten, theme.ink, "o", 0, GREY),
+    looks = {"Pareto front": (bool(front), theme.front, "o", 2, GREY), "off the front": (beaten, theme.ink, "o", 0, GREY),
              "baseline": (not all(case.baseline for case in cases), theme.ink, "s", 0, GREY),
+             "pair or stack": (any(is_faded(case, front) for case in cases), GREY, ".", 0, GREY),
              hollow_words(cases): (bool(hollow_words(cases)), theme.ink, "o", 0, theme.paper)}
     handles = {words: plt.Line2D([], [], color=color, marker=marker, lw=width, mfc=fill)
                for words, (is_drawn, color, marker, width, fill) in looks.items() if is_drawn}
     rows = 1 if theme.is_wide else 2
     axes.set_title(textwrap.fill(title, 80 if theme.is_wide else 44) + "\n" * rows)
-    axes.legend(handles.values(), handles.keys(), loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=4 // rows, fontsize=9,
-                borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
+    axes.legend(handles.values(), handles.keys(), loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=math.ceil(len(handles) / rows),
+                fontsize=9, borderaxespad=0, columnspacing=1.2, handletextpad=0.5)
 
 
 def pareto(sweep: Sweep, effects: dict, theme: Theme) -> plt.Figure:
@@ -180,5 +180,7 @@ def pareto(sweep: Sweep, effects: dict, theme: Theme) -> plt.Figure:
     line = staircase([place(case) for case in front], axes.get_ylim()[0], axes.get_xlim()[1]) if front else []
     axes.plot([x for x, _ in line], [y for _, y in line], color=theme.front, lw=1.5, alpha=0.6, zorder=2)
     figure.canvas.draw()
-    name_points(axes, labels(cases, front, 12 if theme.is_wide else 7), front, points_at(axes, cases), lines_at(axes, cases, line), theme)
+    colours = coloured(cases, effects)
+    name_points(axes, named(cases, front, colours, 12 if theme.is_wide else 7), [*front, *colours], points_at(axes, cases),
+                lines_at(axes, cases, line), theme)
     return figure
