@@ -34,11 +34,12 @@ def contents(blocks: list) -> Items:
 # Your card.
 
 PROGRAM = "build/quick/bin/moelab"  # as the quick start builds it
-BEST = (f"The fastest way to train that is known for each card: the fastest that a sweep of this model measured on it, else what `{PROGRAM} "
-        "plan --preset gpu-8gb --model moe-nano`, for instance, predicts.")
+BEST = (f"The fastest way to train that is known for each card: measured by a sweep of this model on it, else predicted, as by `{PROGRAM} "
+        "plan --preset gpu-8gb --model moe-nano`.")
 STACK = "What this stack of techniques allows on each card, by dry runs for CUDA."
-COLUMNS = (f"micro-batch: rows × tokens of a row. Memory, with its share of the card: taken: {TAKEN}; reserved: the same without CUDA's "
-           "context, or the measured peak of tensors. known by: where the speed comes from. largest batch: train.micro_batch.")
+COLUMNS = (f"Memory, with its share of the card: taken: {TAKEN}; reserved: the same without CUDA's context, or the measured peak of tensors. "
+           "tokens/s of another model, or of longer rows, are other work; a row's command says how long. known by: where the speed comes "
+           "from. largest batch: train.micro_batch.")
 NOT_MEASURED = "not measured"
 
 VARIANTS = {"ti", "super", "laptop", "max"}  # a card's name with one of these after it is another card's
@@ -69,9 +70,7 @@ def fastest(plan: CardPlan, sweeps: list[Sweep]) -> Case | None:
 
 def best_row(plan: CardPlan, best: Case | None) -> list[str]:
     needs, speed, known = (best.peak.value, best.speed.value, "measured") if best else (plan.needed, plan.speed, plan.times)
-    rows, tokens = (best.any.resolved["train"].get("micro_batch", "–"), best.any.sequence) if best else (plan.micro_batch, plan.sequence)
-    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{rows} × {tokens:,.0f}", f"{human_bytes(needs)} ({needs / plan.limit:.0%})",
-            f"{speed:,.0f}", known]
+    return [plan.card, human_bytes(plan.limit), f"`{plan.model}`", f"{human_bytes(needs)} ({needs / plan.limit:.0%})", f"{speed:,.0f}", known]
 
 
 def chosen(fits: list[Fits]) -> list[Fit]:
@@ -106,17 +105,20 @@ def stack_table(fits: list[Fit], sweeps: list[Sweep]) -> Table:
 def plan_blocks(plans: list[CardPlan], sweeps: list[Sweep]) -> list:
     """The best that is known for each card, and its commands, which are too long for a row on a phone."""
     known = [(plan, fastest(plan, sweeps)) for plan in sorted(plans, key=lambda plan: plan.limit)]
-    headings = ["card", "memory", "model", "micro-batch", "reserved", "tokens/s", "known by"]
+    headings = ["card", "memory", "model", "reserved", "tokens/s", "known by"]
     rows, caption = [best_row(*one) for one in known], BEST
     if len(how := {row[-1] for row in rows}) == 1:
         headings, rows, caption = headings[:-1], [row[:-1] for row in rows], f"{BEST} Each speed here: {how.pop()}."
     return [Table(caption, headings, rows, wordy=("model", "known by")), Text("The command of each row, to copy:"),
-            Commands([f"# {plan.card}, {plan.model}\n{best.command if best else runnable(plan.command)}" for plan, best in known])]
+            Commands([command_of(*one) for one in known])]
 
 
-def runnable(command: str) -> str:
-    """Of the program that the quick start builds."""
-    return f"{PROGRAM} {command.removeprefix('moelab ')}"
+def command_of(plan: CardPlan, best: Case | None) -> str:
+    """With what it trains; a plan's is of the program that the quick start builds."""
+    if best:
+        return f"# {plan.card}, {plan.model}\n{best.command}"
+    return (f"# {plan.card}, {plan.model}, micro-batches of {plan.micro_batch} × {plan.sequence:,} tokens\n"
+            f"{PROGRAM} {plan.command.removeprefix('moelab ')}")
 
 
 def your_card(beside: Sidecars, techniques: list[Technique], sweeps: list[Sweep], links: Links) -> list:

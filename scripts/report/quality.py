@@ -122,7 +122,7 @@ def section(found: list[Effect], page: str) -> list:
     if not found:
         return []
     kept = [HEADINGS.index(heading) for heading in ("technique", "change", "verdict", "can show", "seeds", "beside")]
-    machines = ", ".join(dict.fromkeys(machine_text(effect.sweep.machine) for effect in found))
+    machines = " and ".join(dict.fromkeys(machine_text(effect.sweep.machine) for effect in found))
     caption = (f"{models_and_steps(found)}. change: of the loss on held-out text at the end, in nats a token: the mean over the seeds "
                "beside runs of the same seed, with its 95 % interval.")
     return [Heading(2, TITLE), Text(f"{summary(found)} Trained on {machines}; [{PAGE}]({page}) has more."),
@@ -139,7 +139,7 @@ def repeated(sweeps: list[Sweep]) -> str:
     ends: dict[tuple, list[float]] = {}
     for sweep in sweeps:
         for run in (run for case in sweep.cases if not case.baseline for run in case.runs):
-            ends.setdefault((run.model, run.sweep, str(sweep.machine), run.round), []).append(run.held_out_loss)
+            ends.setdefault((run.model, run.sweep, sweep.machine["cpu"], run.round), []).append(run.held_out_loss)
     found = [losses for losses in ends.values() if len(losses) > 1]
     same = sum(len(set(losses)) == 1 for losses in found)
     return f"Of {len(found)} runs of a baseline that were made again at another commit, {same} end at the very same loss." if found else ""

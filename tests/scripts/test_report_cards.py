@@ -32,16 +32,16 @@ def test_your_card_opens_with_the_best_that_is_known(whole):
     blocks = cards.your_card(beside, [], sweeps, NO_LINKS)
     first, *_ = (block for block in blocks if isinstance(block, document.Table))
     assert first.rows == [
-        ["RTX 4060", "8.00 GiB", "`moe-micro`", "16 × 512", "4.00 GiB (50%)", "14,540"],
-        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "16 × 512", "4.00 GiB (5%)", "14,540"]]
+        ["RTX 4060", "8.00 GiB", "`moe-micro`", "4.00 GiB (50%)", "14,540"],
+        ["H100 80 GB", "80.00 GiB", "`moe-micro`", "4.00 GiB (5%)", "14,540"]]
     assert first.caption.endswith("Each speed here: a guess from the datasheet."), "no column, which a phone would not show"
     on_h100 = [dataclasses.replace(sweep, machine={"gpu": "NVIDIA H100 80GB HBM3"}) for sweep in sweeps]
     (commands,) = (block for block in blocks if isinstance(block, document.Commands))
-    assert commands.lines == [f"# {card}, moe-micro\nbuild/quick/bin/moelab train --preset {limit}"
+    assert commands.lines == [f"# {card}, moe-micro, micro-batches of 16 × 512 tokens\nbuild/quick/bin/moelab train --preset {limit}"
                               for card, limit in (("RTX 4060", 8), ("H100 80 GB", 80))]
     _, table, _, commands, *_ = cards.your_card(beside, [], on_h100, NO_LINKS)
     fastest = max(cards.measured_on("H100 80 GB", "moe-micro", on_h100), key=lambda case: case.speed.value)
-    assert table.rows[0][6] == "a guess from the datasheet" and table.rows[1][5:] == [f"{fastest.speed.value:,.0f}", "measured"]
+    assert table.rows[0][5] == "a guess from the datasheet" and table.rows[1][4:] == [f"{fastest.speed.value:,.0f}", "measured"]
     assert commands.lines[1] == f"# H100 80 GB, moe-micro\n{fastest.command}"
 
 

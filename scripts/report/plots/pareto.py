@@ -131,7 +131,9 @@ def is_faded(case: Case, front: list[Case]) -> bool:
 
 
 def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], effects: dict, theme: Theme) -> None:
-    """Pairs and stacks fade behind single techniques. The front's points have their numbers in them, from small to large."""
+    """Pairs and stacks fade behind single techniques, and grey lies below colours. The front's points have their numbers in them, from
+    small to large."""
+    colours = coloured(cases, effects)
     for index, case in enumerate(cases):
         edge, marker = theme.front if case in front else theme.ink, "o" if case.baseline else "s"
         faded = is_faded(case, front)
@@ -139,11 +141,12 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], effects: d
         bars = () if case.one_round else (errors(speed), errors(peak))
         size, edge_width = (12, 2) if case in front else (5 if faded else 7.5, 0.7)
         axes.errorbar(*place(case), *bars, color=edge, marker=marker, markersize=size, mfc=face_of(case, effects, theme), mec=edge,
-                      mew=edge_width, capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1, zorder=4 if case in front else 3)
+                      mew=edge_width, capsize=2, elinewidth=0.8, alpha=0.45 if faded else 1,
+                      zorder=5 if case in front else 4 if case in colours else 3)
         point_at(axes, *place(case), index, theme)
         if case in front:
-            axes.plot(*place(case), marker=f"${front.index(case) + 1}$", ms=6, mew=0.3, color=ON_POINTS, zorder=5)
-    if coloured(cases, effects):
+            axes.plot(*place(case), marker=f"${front.index(case) + 1}$", ms=6, mew=0.3, color=ON_POINTS, zorder=6)
+    if colours:
         bar(axes, f"change of the loss that long runs end at (nats a token);{' ' if theme.is_wide else chr(10)}grey: can't tell, or unmeasured")
 
 
