@@ -23,7 +23,7 @@ def judged(paths: list[pathlib.Path], sweeps: list[figures.Sweep], of_techniques
 def links_from(out: pathlib.Path) -> cards.Links:
     """What a report in this folder can link to: docs/ only from inside of the checkout."""
     table = os.path.relpath(built.ROOT / "docs/techniques.md", out) if out.resolve().is_relative_to(built.ROOT) else ""
-    planned = sidecars.near(out, sidecars.CARD_PLANS)
+    planned = records.near(out, sidecars.CARD_PLANS)
     return cards.Links((out / page.CLAIMS_PAGE).exists(), table, f"../{planned[0].name}/report.md#your-card" if planned else "")
 
 

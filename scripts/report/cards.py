@@ -167,16 +167,17 @@ def usual_baseline(cases: list[Case]) -> dict[str, str]:
 
 
 def what_it_is(technique: Technique, techniques: list[Technique]) -> str:
-    """Its title, and the single techniques that it needs besides."""
-    inside = [one for one in techniques if one.settings and one.settings.items() < technique.settings.items()]
-    needs = [f"`{one.name}`" for one in inside if not technique.parts]
+    """Its title, and the others that a single one needs."""
+    if technique.parts:
+        return technique.title
+    needs = [f"`{one.name}`" for one in techniques if one.settings and one.settings.items() < technique.settings.items()]
     return f"{technique.title} (with {', '.join(needs)})" if needs else technique.title
 
 
 def cost_columns(cases: list[Case], effects: list[quality.Effect], techniques: list[Technique]) -> dict[str, list[str]]:
     """Those that are known of a technique at least, by heading."""
     titles = {one.name: what_it_is(one, techniques) for one in techniques}
-    losses = {effect.case.name: quality.told(effect) for effect in effects}
+    losses = {name: quality.told(effect) for name, effect in quality.about(cases, effects).items()}
     usual = usual_baseline(cases)
     columns = {"technique": [f"`{case.name}`" for case in cases], "memory": [times(case.peak_ratio) for case in cases],
                "speed": list(map(speed_times, cases)), "change": list(map(loss_change, cases)),

@@ -306,9 +306,10 @@ def comparable(sweep: Sweep) -> list[Case]:
 def on_front(sweep: Sweep) -> list[Case]:
     """From small to large, by the ratios to the baseline of the same rounds (see beside_roots), of baselines and of what is smaller or
     certainly faster than they are. A baseline beside nothing is no front."""
-    if all(not case.baseline for case in comparable(sweep)):
+    cases = comparable(sweep)
+    if not any(case.baseline for case in cases):
         return []
-    cases = [case for case in comparable(sweep) if not case.baseline or case.place[0].high < 1 or case.place[1].low > 1]
+    cases = [case for case in cases if not case.baseline or case.place[0].high < 1 or case.place[1].low > 1]
     return [cases[i] for i in pareto_front([tuple(ratio.value for ratio in case.place) for case in cases])]
 
 

@@ -4,6 +4,7 @@ import math
 from .byte_units import human_bytes
 from .document import Point
 from .figures import Case, Interval, Sweep, flat
+from .records import Record
 
 FAILURES = {"oom": "out of memory", "timeout": "timed out", "crash": "crashed", "skipped": "skipped"}
 CHANGE_WORDS = ("same bits: every loss and gradient norm is the baseline's; 0: the loss is; <0.0001: less than that, up or down; –: "
@@ -19,6 +20,12 @@ def machine_text(machine: dict) -> str:
     if machine.get("memory_bytes"):
         parts.append(f"{human_bytes(machine['memory_bytes'])} of memory")
     return ", ".join(parts)
+
+
+def kinds_of(run: Record) -> list[str]:
+    """What it computes in, and how it dispatches and attends, as far as the record says."""
+    settings = flat(run.resolved)
+    return [settings[key] for key in ("precision.compute", "model.dispatch", "attention.kernel") if key in settings]
 
 
 def provenance(sweep: Sweep) -> str:

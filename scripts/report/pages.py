@@ -10,8 +10,8 @@ from .claims import page as claims
 from .claims.findings import Finding
 from .claims.stated import Technique
 from .document import Commands, Fold, Heading, Items, Picture, Table, Text, pictures, plain, table_plain
-from .figures import RESAMPLES, SEED, Case, Sweep, beside_roots, comparable, flat, measured, on_front, placed
-from .format import (CHANGE_WORDS, case_point, changes, failure_word, loss_change, machine_text, percent, predicted, provenance,
+from .figures import RESAMPLES, SEED, Case, Sweep, beside_roots, comparable, measured, on_front, placed
+from .format import (CHANGE_WORDS, case_point, changes, failure_word, kinds_of, loss_change, machine_text, percent, predicted, provenance,
                     rounds_of, speed_times, spread, times)
 from .plots import pareto, run_curves
 from .plots.images import png
@@ -53,8 +53,8 @@ def columns(sweep: Sweep) -> Fold:
         "memory: its interval is from the smallest to the largest round, and left out where all agree. peak: bytes held at most; "
         "predicted: by a dry run, and how much more was measured; step: its time. loss: nats a token after the last step "
         f"{steps_text(sweep)}; change: how much higher than the baseline's. {CHANGE_WORDS} front: its number from small to large, by memory "
-        "and speed, where nothing is both smaller and faster, of the baseline and what is smaller or certainly faster than it. What ran in a "
-        "single round has no interval. Hollow in the picture, and without a place on the front: a single round, or steps that read other "
+        "and speed, where nothing is surely both smaller and faster, of the baseline and what is smaller or surely faster than it. What ran in "
+        "a single round has no interval. Hollow in the picture, and without a place on the front: a single round, or steps that read other "
         "tokens than the baseline's.")])
 
 
@@ -109,7 +109,7 @@ def short_answers(sweep: Sweep) -> list[str]:
         answers.append(answer("Smallest", min(cases, key=lambda case: (case.place[0].value, -case.place[1].value))))
     numbered = ", ".join(f"{number} `{case.name}`" for number, case in enumerate(on_front(sweep), 1))
     if numbered:
-        answers.append(f"On the front, from small to large: {numbered}. Nothing is both smaller and faster.")
+        answers.append(f"On the front, from small to large: {numbered}. Nothing is surely both smaller and faster.")
     others = [case for case in cases if not case.reads_alike]
     if others:
         answers.append(f"Not ranked by speed, for their steps read other tokens than the baseline's: {names(others)}.")
@@ -133,7 +133,7 @@ def pareto_caption(sweep: Sweep, effects: dict[str, quality.Effect]) -> str:
     if hollow := pareto.hollow_words(cases):
         said += f" Hollow: {hollow}."
     if on_front(sweep):
-        said += " Along the line nothing is both smaller and faster."
+        said += " Along the line nothing is surely smaller and faster."
     if pareto.coloured(cases, effects):
         said += " Colour: change of long runs' loss; grey: the seeds can't tell, or unmeasured."
     return said
@@ -207,10 +207,8 @@ def settings_blocks(sweep: Sweep) -> list:
 def baselines_text(sweep: Sweep) -> str:
     """What the baselines of a sweep (see beside_roots) compute with and hold, as "Baseline: fp32, onehot, materialised, 8 × 256 tokens."."""
     def told(case: Case) -> str:
-        settings = flat(case.any.resolved)
-        kinds = [settings[key] for key in ("precision.compute", "model.dispatch", "attention.kernel") if key in settings]
-        rows = [f"{settings['train.micro_batch']} × {case.any.sequence:,.0f} tokens"] if "train.micro_batch" in settings else []
-        return ", ".join([*kinds, *rows])
+        batch = case.any.resolved.get("train", {}).get("micro_batch")
+        return ", ".join([*kinds_of(case.any), *([f"{batch} × {case.any.sequence:,.0f} tokens"] if batch else [])])
     said = dict.fromkeys(told(case) for case in measured(sweep) if not case.baseline)
     return f"Baseline: {'; or '.join(said)}." if any(said) else ""
 
@@ -218,7 +216,7 @@ def baselines_text(sweep: Sweep) -> str:
 def sweep_blocks(sweep: Sweep, prefix: str, findings: list[Finding], beside: Sidecars, judged: bool, machines: int) -> list:
     """machines: in the report; a heading names its own only beside others."""
     title = sweep.title if machines == 1 else f"{sweep.title} on {machine_text(sweep.machine)}"
-    whole, effects = beside_roots(sweep), {effect.case.name: effect for effect in beside.effects}
+    whole, effects = beside_roots(sweep), quality.about(sweep.cases, beside.effects)
     return [Heading(2, title), Text(f"{provenance(sweep)} {baselines_text(whole)}".strip()),
             Items(short_answers(whole)), pareto_picture(whole, effects, prefix), case_table(whole), columns(whole), *wait_blocks(sweep),
             *sweep_part_pages.failure_blocks([sweep]),

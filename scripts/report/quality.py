@@ -10,7 +10,7 @@ import yaml
 from . import figures
 from .document import Heading, Picture, Table, Text
 from .figures import Case, Interval, Sweep
-from .format import changes, machine_text, provenance, signed, speed_times, times
+from .format import changes, kinds_of, machine_text, provenance, signed, speed_times, times
 from .plots import quality as plot
 from .records import Record, ReportError
 
@@ -62,6 +62,14 @@ def effects(sweeps: list[Sweep]) -> list[Effect]:
     return sorted(found, key=lambda one: -one.change.value)
 
 
+def about(cases: list[Case], found: list[Effect]) -> dict[str, Effect]:
+    """What is known of each technique, by its name, except where the case's rows are shorter: a window that is longer than the row
+    changes nothing."""
+    known = {effect.case.name: effect for effect in found}
+    both = [(case, known[case.name]) for case in cases if case.name in known]
+    return {case.name: effect for case, effect in both if not case.any.sequence < effect.case.any.sequence}
+
+
 def of_main_model(found: list[Effect]) -> list[Effect]:
     """Those of the model that most techniques were tried on."""
     models = [effect.sweep.model for effect in found]
@@ -87,9 +95,8 @@ def told(effect: Effect) -> str:
 
 def beside(effect: Effect) -> str:
     """What the technique is held against: the model, and how its baseline computes and attends."""
-    settings = figures.flat(effect.case.pairs[0][1].resolved)
-    own = [settings[key] for key in ("precision.compute", "model.dispatch", "attention.kernel") if key in settings]
-    return ", ".join([f"`{effect.sweep.model}`", *own, f"{effect.case.pairs[0][1].sequence:,.0f} tokens"])
+    base = effect.case.pairs[0][1]
+    return ", ".join([f"`{effect.sweep.model}`", *kinds_of(base), f"{base.sequence:,.0f} tokens"])
 
 
 HEADINGS = ["technique", "change", "verdict", "can show", "memory", "speed", "seeds", "beside", "settings"]
@@ -136,12 +143,13 @@ def measured(found: list[Effect]) -> str:
 
 def repeated(sweeps: list[Sweep]) -> str:
     """How many baselines' runs, made again at another commit, end at the same loss; "" where none was."""
-    ends: dict[tuple, list[float]] = {}
+    ends: dict[tuple, dict[str, float]] = {}  # by commit
     for sweep in sweeps:
         for run in (run for case in sweep.cases if not case.baseline for run in case.runs):
-            ends.setdefault((run.model, run.sweep, sweep.machine["cpu"], run.round), []).append(run.held_out_loss)
+            processor = sweep.machine.get("gpu") or sweep.machine.get("cpu")
+            ends.setdefault((run.model, run.settings_hash, processor, run.round), {})[sweep.commit] = run.held_out_loss
     found = [losses for losses in ends.values() if len(losses) > 1]
-    same = sum(len(set(losses)) == 1 for losses in found)
+    same = sum(len(set(losses.values())) == 1 for losses in found)
     return f"Of {len(found)} runs of a baseline that were made again at another commit, {same} end at the very same loss." if found else ""
 
 
@@ -149,8 +157,7 @@ def again(others: list[Effect], found: list[Effect]) -> list:
     """Techniques that were tried on another model too, beside what they do on the main one."""
     if not others:
         return []
-    (model,) = {effect.sweep.model for effect in found}
-    there = {effect.case.name: effect for effect in found}
+    model, there = found[0].sweep.model, {effect.case.name: effect for effect in found}
     headings = [*HEADINGS, f"change on `{model}`"]
     rows = [[*row(effect), told(there[effect.case.name]) if effect.case.name in there else "not measured"] for effect in others]
     return [Heading(2, "Again on a larger model"), Text(f"{models_and_steps(others)}, at the learning rates of `{model}`. {measured(others)}"),
@@ -165,7 +172,7 @@ def blocks(sweeps: list[Sweep]) -> list:
     about = f"{models_and_steps(found)}. {ABOUT} {measured(found)} {repeated(sweeps)}".strip()
     return [Heading(1, TITLE), Text(about),
             picture(found), Table("", HEADINGS, [row(effect) for effect in found], ("verdict", "beside", "settings")),
-            *again([effect for effect in every if effect not in found], found),
+            *again([effect for effect in every if effect.sweep.model != found[0].sweep.model], found),
             Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
 
 

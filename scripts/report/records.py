@@ -217,3 +217,9 @@ def read_records(paths: list[pathlib.Path]) -> tuple[list[Record], list[str]]:
         names = ", ".join(map(str, paths))
         raise ReportError(f"{names}: no records; bench_tradeoff writes them")
     return records, notes
+
+
+def near(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+    """The folders beside this one in results/, which has one for each machine, that hold a file of this name."""
+    parent = folder.resolve().parent
+    return [path.parent for path in sorted(parent.glob(f"*/{name}"))] if parent.name == "results" else []

@@ -6,7 +6,7 @@ import math
 import pathlib
 
 from . import figures, planner_checks, quality
-from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, number, read_file, read_text
+from .records import ESTIMATES, PLANS, WRONG_FIELDS, ReportError, near, number, read_file, read_text
 
 SCHEMA = 1
 PREDICTIONS = "predictions.json"
@@ -164,12 +164,6 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
     except (KeyError, IndexError, ValueError):
         raise ReportError(f"{path}: a budget without the plan's choice, or with nothing drawn beside it in a round; "
                           "check_plan.py writes both") from None
-
-
-def near(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
-    """The folders beside this one in results/, which has one for each machine, that hold a file of this name."""
-    parent = folder.resolve().parent
-    return [path.parent for path in sorted(parent.glob(f"*/{name}"))] if parent.name == "results" else []
 
 
 def read_effects(folders: list[pathlib.Path]) -> tuple[list[quality.Effect], str]:

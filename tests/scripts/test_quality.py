@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 import sweep_records as made
 import yaml
-from report_calls import call
+from report_calls import call, sweeps_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -114,6 +114,18 @@ def test_a_report_has_the_changes_of_the_quality_beside_its_records(tmp_path):
     assert call(tmp_path, "--out", tmp_path).returncode == 0
     text = (tmp_path / "report.md").read_text()
     assert quality.TITLE not in text and "final loss" not in text
+
+
+@pytest.mark.parametrize("sequence, known", [(256, False), (1024, True), (2048, True)])
+def test_what_is_known_of_longer_rows_says_nothing_of_shorter_ones(tmp_path, sequence, known):
+    rows = seeds("baseline", BASE) + seeds("sliding_window", BASE)
+    for row in rows:
+        row["summary"]["settings"] |= {"train": {"sequence": 1024}}
+    case = made.record("sliding_window")
+    case["summary"]["settings"] = {"train": {"sequence": sequence}}
+    effects, cases = (sweeps_of(tmp_path, some) for some in (rows, [made.record(), case]))
+    found = quality.about(cases[0].cases, quality.effects(effects))
+    assert list(found) == (["sliding_window"] if known else [])
 
 
 def test_a_report_without_quality_has_that_of_a_machine_near_and_says_so(tmp_path):

@@ -13,8 +13,9 @@ from .stated import FIGURES, SPEED, STEP_TIME, Technique, figure_text, is_figure
 
 NONE = "not decided"
 INTRO = ("Every table of the guides, in its own rows and columns. Beside each \"claimed\" column, what the guide says (– where it says "
-         "nothing), stands an \"ours\" column, what our records and dry runs say. \"What decided it\" links to the measurements; there "
-         "each verdict's word is explained. Memory is exact. Times and speeds are of the machine that the link's folder is named after: ")
+         "nothing), stands an \"ours\" column where we have any, what our records and dry runs say. \"What decided it\" links to the "
+         "measurements; there each verdict's word is explained. Memory is exact. Times and speeds are of the machine that the link's "
+         "folder is named after: ")
 RANKS = re.compile(r"on \d+ ranks.*")  # in the name of a part: where it was found
 
 
@@ -80,7 +81,8 @@ def missing(label: str, found: Found, techniques: list[Technique]) -> list[str]:
 
 
 def headings_of(column: str, names: list[str], is_claimed: bool, is_measured: bool) -> list[str]:
-    """A second column for our figures; the first is left out where no row claims any. A column of settings has one, which is the guide's."""
+    """A second column for our figures; the first is left out where no row claims any. Settings, which are the guide's, have one column, and
+    figures that nothing was found of."""
     if not is_measured:
         return [f"{column}, claimed"] if any(map(is_figure, names)) else [column]
     return [*([f"{column}, claimed"] if is_claimed else []), f"{column}, ours"]

@@ -6,7 +6,7 @@ import pathlib
 
 from .. import figures
 from ..document import Fold, Heading, Items, Table, Text
-from ..records import ReportError, files_of, read_records
+from ..records import ReportError, files_of, near, read_records
 from ..rendering import to_markdown
 from . import dry_runs, places
 from .judge import Judge, Row
@@ -136,7 +136,7 @@ class Judged:
     machines: list[str] = dataclasses.field(default_factory=list)
 
     def page(self, others: list[str]) -> str:
-        """others: the folders beside this one that have such a page, each of another machine."""
+        """others: the other folders of results that have such a page."""
         rows, links = self.rows, [f"[{name}](../{name}/{CLAIMS_PAGE})" for name in others]
         return to_markdown([Heading(1, TITLE), Text(summary(rows)), Text(IN_SHORT),
                             *([Text(f"The same claims by other records: {', '.join(links)}.")] if links else []),
@@ -191,8 +191,8 @@ def judge(inputs: Inputs, dry: dict) -> Judged:
 
 
 def others(folder: pathlib.Path) -> list[str]:
-    """The folders beside this one that have a page of claims."""
-    return sorted(path.parent.name for path in folder.resolve().parent.glob(f"*/{CLAIMS_PAGE}") if path.parent != folder.resolve())
+    """The other folders of results that have a page of claims."""
+    return [other.name for other in near(folder, CLAIMS_PAGE) if other != folder.resolve()]
 
 
 def make_anew(inputs: Inputs, path: pathlib.Path, program: pathlib.Path) -> str:

@@ -76,7 +76,7 @@ class Condition:
                                   (self.from_sequence, case.any.sequence, "tokens")) if one[0]]
         if starts and not any(size >= bound for bound, size, _ in starts):
             return "not from " + " or ".join(f"{shown(bound)} {unit}" for bound, _, unit in starts) + " on"
-        if (self.every and layers_of(case) % self.every) or layers_of(case) <= self.last_block:
+        if (self.every and layers_of(case) % self.every > 0) or layers_of(case) <= self.last_block:
             return f"{layers_of(case):.0f} layers, of which another share is taken"
         base = case.pairs[0][1].resolved.get("precision", {}).get("compute", "another precision") if case.pairs else ""
         return f"against {base}" if self.against and base not in SIXTEEN_BITS else ""

@@ -56,15 +56,15 @@ def lines_at(axes: plt.Axes, cases: list[Case], line: list[tuple[float, float]])
 
 
 def named(cases: list[Case], front: list[Case], colours: list[Case], most: int) -> list[Case]:
-    """The cases that get a name: all if they are few, else the baselines, those of a colour, some of the front from end to end and,
-    where there is room, the single techniques that are smallest for their speed."""
+    """The cases that get a name: all if they are few, else the baselines, some of the front from end to end and, where there is room,
+    those of a colour and the single techniques that are smallest for their speed."""
     if len(cases) <= most:
         return cases
-    baselines = [*(case for case in cases if not case.baseline), *colours]
+    baselines = [case for case in cases if not case.baseline]
     room = max(2, most - len(baselines))
     picks = np.unique(np.linspace(0, len(front) - 1, min(room, len(front))).round().astype(int))
     singles = sorted((case for case in cases if case.family == "single"), key=lambda case: place(case)[0] / place(case)[1])
-    return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks), *singles]}.values())[:most]
+    return list({case.name: case for case in [*baselines, *(front[pick] for pick in picks), *colours, *singles]}.values())[:most]
 
 
 def name_points(axes: plt.Axes, cases: list[Case], needed: list[Case], points: list[Bbox], lines: list[Bbox],
@@ -153,8 +153,8 @@ def draw_points(axes: plt.Axes, cases: list[Case], front: list[Case], effects: d
 def legend(axes: plt.Axes, title: str, cases: list[Case], front: list[Case], theme: Theme) -> None:
     """Under the title, of what is drawn: in one row, or in two where one would be wider than the picture, which would leave nothing
     for the axes."""
-    beaten = any(case.baseline and case.ranked and case not in front for case in cases)
-    looks = {"Pareto front": (bool(front), theme.front, "o", 2, GREY), "off the front": (beaten, theme.ink, "o", 0, GREY),
+    others = any(case.baseline and case.ranked and case not in front for case in cases)
+    looks = {"Pareto front": (bool(front), theme.front, "o", 2, GREY), "off the front": (others, theme.ink, "o", 0, GREY),
              "baseline": (not all(case.baseline for case in cases), theme.ink, "s", 0, GREY),
              "pair or stack": (any(is_faded(case, front) for case in cases), GREY, ".", 0, GREY),
              hollow_words(cases): (bool(hollow_words(cases)), theme.ink, "o", 0, theme.paper)}
