@@ -60,8 +60,8 @@ class Condition:
     from_parameters: float = 0
     from_sequence: float = 0
     not_below_parameters: float = 0
-    every: int = 0  # the technique takes every Nth block: of other models than N times so many layers it takes another share
-    last_block: int = 0  # of a list of blocks that it takes, counted from 0
+    every: int = 0  # N of "every Nth block"; where it does not divide the layers, another share of them is taken
+    last_block: int = 0  # the highest number in a list of blocks, counted from 0
     against: str = ""  # the precision that the baseline must have, as far as its bytes go
 
     def below(self, case: Case) -> bool:

@@ -86,6 +86,7 @@ def brief(finding: Finding) -> str:
 
 
 def technique_of(finding: Finding) -> str:
+    """In words, behind "by"."""
     return f"`{finding.case.name}`" if finding.case else "dry runs"
 
 
@@ -134,12 +135,12 @@ class Verdicts:
 
     def of_figure(self, figure: str) -> str:
         """What was found of one figure where it is decided, else where it is known best, of each technique; "" where nothing was."""
-        best: dict[str, tuple] = {}
-        for one, finding in ((one, finding) for one in self.inside for finding in one.measured if finding.claim.figure == figure):
-            weight = finding.outcome is not None, one is self.best, one.rounds
-            if technique_of(finding) not in best or weight > best[technique_of(finding)][0]:
-                best[technique_of(finding)] = weight, finding
-        texts = {name: brief(finding) + (f" ({finding.undecided})" if finding.undecided else "") for name, (_, finding) in best.items()}
+        known = [(one, finding) for one in self.inside for finding in one.measured if finding.claim.figure == figure]
+        best = {}
+        for name in dict.fromkeys(technique_of(finding) for _, finding in known):
+            own = [pair for pair in known if technique_of(pair[1]) == name]
+            _, best[name] = max(own, key=lambda pair: (pair[1].outcome is not None, pair[0] is self.best, pair[0].rounds))
+        texts = {name: brief(finding) + (f" ({finding.undecided})" if finding.undecided else "") for name, finding in best.items()}
         return ", ".join(f"{text} by {name}" for name, text in texts.items()) if len(texts) > 1 else "".join(texts.values())
 
     @property
