@@ -109,8 +109,8 @@ def plan_blocks(plans: list[CardPlan], sweeps: list[Sweep]) -> list:
     rows, caption = [best_row(*one) for one in known], BEST
     if len(how := {row[-1] for row in rows}) == 1:
         headings, rows, caption = headings[:-1], [row[:-1] for row in rows], f"{BEST} Each speed here: {how.pop()}."
-    return [Table(caption, headings, rows, wordy=("model", "known by")), Text("The command of each row, to copy:"),
-            Commands([command_of(*one) for one in known])]
+    return [Table(caption, headings, rows, wordy=("model", "known by")),
+            Commands([command_of(*one) for one in known], "The command of each row, to copy")]
 
 
 def command_of(plan: CardPlan, best: Case | None) -> str:

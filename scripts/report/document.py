@@ -73,7 +73,10 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Commands:
+    """Folded in HTML under the summary, and left out on paper."""
+
     lines: list[str]
+    summary: str = "All commands"  # in Markdown, as in Text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,8 +156,11 @@ def memory_blocks(sweep: Sweep, prefix: str) -> list:
 
 
 def loss_blocks(sweep: Sweep, prefix: str) -> list:
+    """Nothing without a single technique beside the baseline."""
     singles = sweep_parts.of_families(sweep, "single")
     chosen, cases = run_curves.with_curves(singles), measured(singles)
+    if not any(case.baseline for case in chosen):
+        return []
     some = f" Drawn are those that end farthest from it, {len(chosen)} of {len(cases)}."
     caption = ("Median over the rounds. A technique that only moves memory about lies on its baseline: a line at 0 "
                f"below.{some if len(chosen) < len(cases) else ''}")

@@ -258,7 +258,7 @@ def test_a_sweep_in_which_nothing_finished_is_a_report(tmp_path):
 
 
 def test_two_sweeps_have_pictures_of_their_own(tmp_path):
-    path = made.write(tmp_path / "r.jsonl", [made.record(), made.record(commit="def", milliseconds=500)])
+    path = made.write(tmp_path / "r.jsonl", [made.record(case, commit=commit) for commit in ("abc", "def") for case in ("baseline", "lean")])
     assert call(path, "--out", tmp_path / "out").returncode == 0
     assert {file.name for file in (tmp_path / "out").glob("*.png")} == {
         f"{index}-{name}.png" for index in (1, 2) for name in ("pareto", "memory", "loss")}

@@ -39,7 +39,7 @@ def test_your_card_opens_with_the_best_that_is_known(whole):
     (commands,) = (block for block in blocks if isinstance(block, document.Commands))
     assert commands.lines == [f"# {card}, moe-micro, micro-batches of 16 × 512 tokens\nbuild/quick/bin/moelab train --preset {limit}"
                               for card, limit in (("RTX 4060", 8), ("H100 80 GB", 80))]
-    _, table, _, commands, *_ = cards.your_card(beside, [], on_h100, NO_LINKS)
+    _, table, commands, *_ = cards.your_card(beside, [], on_h100, NO_LINKS)
     fastest = max(cards.measured_on("H100 80 GB", "moe-micro", on_h100), key=lambda case: case.speed.value)
     assert table.rows[0][5] == "a guess from the datasheet" and table.rows[1][4:] == [f"{fastest.speed.value:,.0f}", "measured"]
     assert commands.lines[1] == f"# H100 80 GB, moe-micro\n{fastest.command}"

@@ -389,6 +389,11 @@ def test_losses_of_rounding_are_flat(tmp_path):
     plt.close(figure)
 
 
+def test_a_baseline_alone_has_no_picture_of_the_loss(tmp_path):
+    assert pages.loss_blocks(sweep_of(tmp_path, [made.record()]), "") == []
+    assert pages.loss_blocks(sweep_of(tmp_path, [made.record(), made.record("lean")]), "") != []
+
+
 def test_curves_of_the_cases_that_end_farthest(tmp_path):
     rows = [made.record()] + [made.record(f"case {index}", loss_change=0.01 * index * (-1)**index) for index in range(20)]
     names = [case.name for case in run_curves.with_curves(sweep_of(tmp_path, rows))]

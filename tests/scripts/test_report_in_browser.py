@@ -115,7 +115,7 @@ def test_headings_of_columns_sort_their_table(page, report):
     table = "document.querySelector('#what-each-technique-costs ~ .scroll table')"
 
     def sorted_by(column: str) -> list[float]:
-        page.value(f"[...{table}.querySelectorAll('th button')].find((b) => b.innerText == '{column}').click()")
+        page.value(f"[...{table}.querySelectorAll('th [role=button]')].find((b) => b.innerText == '{column}').click()")
         place = page.value(f"[...{table}.querySelectorAll('th')].findIndex((th) => th.innerText.startsWith('{column}'))")
         return page.value(f"[...{table}.tBodies[0].rows].map((row) => parseFloat(row.cells[{place}].innerText))")
 
@@ -124,6 +124,15 @@ def test_headings_of_columns_sort_their_table(page, report):
     assert page.value(f"{table}.querySelector('[aria-sort]').ariaSort") == "descending"
     memory = sorted_by("memory")
     assert memory == sorted(memory) and page.value(f"{table}.querySelectorAll('[aria-sort]').length") == 1
+    page.value(f"{table}.querySelector('[aria-sort] [role=button]').focus()")
+    page.press("Enter")
+    assert page.value(f"{table}.querySelector('[aria-sort]').ariaSort") == "descending"
+
+
+def test_headings_of_columns_stand_on_every_page_of_paper(page, report):
+    """Browsers do not repeat headings that hold a control of a form."""
+    page.open(report, *DESKTOP)
+    assert page.value("document.querySelectorAll('thead button, thead input, thead select').length") == 0
 
 
 def test_memory_and_speed_stand_beside_the_name_on_a_phone(page, report):

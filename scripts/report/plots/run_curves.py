@@ -7,7 +7,7 @@ import numpy as np
 from ..byte_units import unit_of
 from ..figures import Case, Sweep, measured
 from ..records import Record
-from .theme import CASE_COLORS, DASHES, KINDS, Theme, blank, note
+from .theme import CASE_COLORS, DASHES, KINDS, Theme, note
 
 MOST_CURVES = 12
 SMALL = 1e-3  # nats: the panel of differences spans this much at least, so that rounding does not fill it
@@ -92,11 +92,10 @@ def of_index(index: int) -> dict:
 
 
 def loss(sweep: Sweep, theme: Theme) -> plt.Figure:
+    """Of a sweep with a case beside its baseline, one at least."""
     cases = with_curves(sweep)
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(theme.width, 6.4), layout="constrained", sharex=True,
                                           height_ratios=(3, 2))
-    if not cases:
-        return blank(figure, upper, lower)
     beside = [case for case in cases if case.baseline]
     for case in cases:
         look = {**(of_index(beside.index(case)) if case.baseline else {"color": theme.ink}), "lw": 1.5, "alpha": 0.85}

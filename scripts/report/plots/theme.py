@@ -66,10 +66,9 @@ def point_at(axes: plt.Axes, x: float, y: float, number: int, theme: Theme) -> N
     axes.plot([x], [y], "o", ms=15, color=theme.ink, alpha=0, gid=f"{POINT}{number}", zorder=9)
 
 
-def blank(figure: plt.Figure, *all_axes: plt.Axes) -> plt.Figure:
-    for axes in all_axes:
-        axes.axis("off")
-    note(all_axes[0], "no run finished")
+def blank(figure: plt.Figure, axes: plt.Axes) -> plt.Figure:
+    axes.axis("off")
+    note(axes, "no run finished")
     return figure
 
 

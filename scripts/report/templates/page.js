@@ -63,7 +63,14 @@ const sort = (button) => {
   body.append(...[...body.rows].sort((a, b) => before(a.cells[column], b.cells[column], down)));
 };
 
-for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
+for (const button of document.querySelectorAll("th [role=button]")) {
+  button.addEventListener("click", () => sort(button));
+  button.addEventListener("keydown", (event) => {
+    if (event.key != "Enter" && event.key != " ") return;
+    event.preventDefault();
+    sort(button);
+  });
+}
 
 // A link to what is folded opens it, and what is folded around it.
 const unfold = () => {
