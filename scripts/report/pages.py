@@ -260,8 +260,8 @@ def report_blocks(parts: list[tuple[Sweep, str, list[Finding]]], sweeps: list[Sw
     front = [*cards.your_card(beside, techniques, sweeps, links), *cards.costs(comparable_parts, beside.effects, techniques, links),
              *cards.claims_card(judged, links)]
     rest = [*(block for part in parts for block in sweep_blocks(*part, beside, judged is not None, machines)),
-            *quality.section(beside.effects, beside.effects_page), *rank_pages.blocks(sweeps), *sweep_part_pages.crossover_blocks(sweeps),
-            *sweep_part_pages.fit_blocks(sweeps, beside.fits),
+            *quality.section(beside.effects, beside.effects_again, beside.effects_page), *rank_pages.blocks(sweeps),
+            *sweep_part_pages.crossover_blocks(sweeps), *sweep_part_pages.fit_blocks(sweeps, beside.fits),
             *sweep_part_pages.check_blocks(beside.checks), *sweep_part_pages.estimate_blocks(beside.draws),
             *method_blocks(list(dict.fromkeys(sweep.commit for sweep in sweeps)), at, notes)]
     return [Heading(1, TITLE), cards.contents([*front, *rest]), *front, *rest]

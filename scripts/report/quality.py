@@ -70,10 +70,11 @@ def about(cases: list[Case], found: list[Effect]) -> dict[str, Effect]:
     return {case.name: effect for case, effect in both if not case.any.sequence < effect.case.any.sequence}
 
 
-def of_main_model(found: list[Effect]) -> list[Effect]:
-    """Those of the model that most techniques were tried on."""
+def by_model(found: list[Effect]) -> tuple[list[Effect], list[Effect]]:
+    """Those of the model that most techniques were tried on, and the others."""
     models = [effect.sweep.model for effect in found]
-    return [effect for effect in found if effect.sweep.model == max(models, key=models.count)]
+    main = max(models, key=models.count, default="")
+    return [effect for effect in found if effect.sweep.model == main], [effect for effect in found if effect.sweep.model != main]
 
 
 def row(effect: Effect) -> list[str]:
@@ -90,7 +91,7 @@ def verdict(effect: Effect) -> str:
 
 def told(effect: Effect) -> str:
     """In a cell."""
-    return f"{signed(effect.change.value)}, **{'worse' if effect.change.value > 0 else 'better'}**" if effect.is_seen else verdict(effect)
+    return f"{signed(effect.change.value)}, {verdict(effect)}" if effect.is_seen else verdict(effect)
 
 
 def beside(effect: Effect) -> str:
@@ -123,16 +124,25 @@ def summary(found: list[Effect]) -> str:
             "can't tell.")
 
 
-def section(found: list[Effect], page: str) -> list:
-    """Of a report: each technique in a short line. page: that of all; the picture only where it lies beside the report, since its speeds
-    are of the machine there."""
+def turned(found: list[Effect], others: list[Effect]) -> str:
+    """The techniques that do the opposite on another model; "" if none does."""
+    there = {effect.case.name: effect for effect in found}
+    return " ".join(f"On `{other.sweep.model}`, `{other.case.name}` ends at a {'worse' if other.change.value > 0 else 'better'} loss instead."
+                    for other in others if (main := there.get(other.case.name)) and main.is_seen and other.is_seen
+                    and main.change.value * other.change.value < 0)
+
+
+def section(found: list[Effect], others: list[Effect], page: str) -> list:
+    """Of a report: each technique in a short line. others: on another model. page: that of all; the picture only where it lies beside
+    the report, since its speeds are of the machine there."""
     if not found:
         return []
     kept = [HEADINGS.index(heading) for heading in ("technique", "change", "verdict", "can show", "seeds", "beside")]
     machines = " and ".join(dict.fromkeys(machine_text(effect.sweep.machine) for effect in found))
     caption = (f"{models_and_steps(found)}. change: of the loss on held-out text at the end, in nats a token: the mean over the seeds "
                "beside runs of the same seed, with its 95 % interval.")
-    return [Heading(2, TITLE), Text(f"{summary(found)} Trained on {machines}; [{PAGE}]({page}) has more."),
+    said = " ".join(filter(None, [summary(found), turned(found, others)]))
+    return [Heading(2, TITLE), Text(f"{said} Trained on {machines}; [{PAGE}]({page}) has more."),
             *([picture(found)] if page == PAGE else []),
             Table(caption, [HEADINGS[at] for at in kept], [[row(effect)[at] for at in kept] for effect in found], ("verdict", "beside"))]
 
@@ -153,26 +163,26 @@ def repeated(sweeps: list[Sweep]) -> str:
     return f"Of {len(found)} runs of a baseline that were made again at another commit, {same} end at the very same loss." if found else ""
 
 
-def again(others: list[Effect], found: list[Effect]) -> list:
+def again(found: list[Effect], others: list[Effect]) -> list:
     """Techniques that were tried on another model too, beside what they do on the main one."""
     if not others:
         return []
     model, there = found[0].sweep.model, {effect.case.name: effect for effect in found}
     headings = [*HEADINGS, f"change on `{model}`"]
     rows = [[*row(effect), told(there[effect.case.name]) if effect.case.name in there else "not measured"] for effect in others]
-    return [Heading(2, "Again on a larger model"), Text(f"{models_and_steps(others)}, at the learning rates of `{model}`. {measured(others)}"),
+    about = f"{models_and_steps(others)}, at the learning rates of `{model}`. {turned(found, others)} {measured(others)}"
+    return [Heading(2, "Again on a larger model"), Text(" ".join(about.split())),
             Table("", headings, rows, ("verdict", "beside", "settings"))]
 
 
 def blocks(sweeps: list[Sweep]) -> list:
-    every = effects(sweeps)
-    found = of_main_model(every)
+    found, others = by_model(effects(sweeps))
     if not found:
         raise ReportError(f"no technique in {RECORDS} has two seeds beside its baseline")
     about = f"{models_and_steps(found)}. {ABOUT} {measured(found)} {repeated(sweeps)}".strip()
     return [Heading(1, TITLE), Text(about),
             picture(found), Table("", HEADINGS, [row(effect) for effect in found], ("verdict", "beside", "settings")),
-            *again([effect for effect in every if effect.sweep.model != found[0].sweep.model], found),
+            *again(found, others),
             Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
 
 

@@ -94,6 +94,7 @@ class Sidecars:
     draws: list[Draw]
     checks: list[planner_checks.Check]
     effects: list[quality.Effect]
+    effects_again: list[quality.Effect]  # on another model
     effects_page: str  # that tells of them in full; "" where there are none
 
     def predictions_of(self, sweep: figures.Sweep) -> Predictions | None:
@@ -166,13 +167,13 @@ def read_checks(path: pathlib.Path) -> list[planner_checks.Check]:
                           "check_plan.py writes both") from None
 
 
-def read_effects(folders: list[pathlib.Path]) -> tuple[list[quality.Effect], str]:
+def read_effects(folders: list[pathlib.Path]) -> tuple[list[quality.Effect], list[quality.Effect], str]:
     """Of these folders, or where none has any of one near, since a loss depends little on the machine; and the page of them, as seen
     from these folders."""
     others = [other for folder in folders for other in near(folder, quality.RECORDS)]
     own = [folder for folder in folders if (folder / quality.RECORDS).exists()]
     sweeps = [sweep for folder in own or others[:1] for sweep in figures.sweeps(read_file(folder / quality.RECORDS)[0])]
-    return quality.of_main_model(quality.effects(sweeps)), quality.PAGE if own else f"../{others[0].name}/{quality.PAGE}" if others else ""
+    return *quality.by_model(quality.effects(sweeps)), quality.PAGE if own else f"../{others[0].name}/{quality.PAGE}" if others else ""
 
 
 def read_beside(paths: list[pathlib.Path]) -> Sidecars:

@@ -91,9 +91,9 @@ def test_tables_of_quality_are_what_their_records_say(page):
 
 
 def test_the_readmes_figures_of_quality_are_its_records():
-    found = quality.of_main_model(quality.effects(quality_page.read(ROOT / "results/epyc-2-cores/quality.jsonl")))
+    found, others = quality.by_model(quality.effects(quality_page.read(ROOT / "results/epyc-2-cores/quality.jsonl")))
     readme = " ".join((ROOT / "README.md").read_text().split())
-    assert quality.summary(found).rstrip(".") in readme
+    assert quality.summary(found).rstrip(".") in readme and quality.turned(found, others) in readme
     assert {len(run.steps) for effect in found for run in effect.case.runs} == {2000} and "for 2,000 steps from several seeds" in readme
 
 

@@ -67,6 +67,7 @@ def test_what_was_tried_again_on_another_model_stands_apart(tmp_path):
     first, _, again = (tmp_path / "quality.md").read_text().partition("## Again on a larger model")
     assert "| `lion` | +0.1000 |" in first and "-0.2000" not in first and "`moe-nano`" not in first
     assert "| `lion` | -0.2000 | **better** |" in again and again.count("| `lion`") == 1 and "+0.1000, **worse**" in again
+    assert "On `moe-nano`, `lion` ends at a better loss instead." in again
     found = sidecars.read_beside([tmp_path]).effects
     assert [effect.change.value > 0 for effect in found if effect.case.name == "lion"] == [True] and len(found) == 2
 
