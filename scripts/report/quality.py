@@ -151,18 +151,6 @@ def measured(found: list[Effect]) -> str:
     return " ".join(dict.fromkeys(provenance(one.sweep) for one in found))
 
 
-def repeated(sweeps: list[Sweep]) -> str:
-    """How many baselines' runs, made again at another commit, end at the same loss; "" where none was."""
-    ends: dict[tuple, dict[str, float]] = {}  # by commit
-    for sweep in sweeps:
-        for run in (run for case in sweep.cases if not case.baseline for run in case.runs):
-            processor = sweep.machine.get("gpu") or sweep.machine.get("cpu")
-            ends.setdefault((run.model, run.settings_hash, processor, run.round), {})[sweep.commit] = run.held_out_loss
-    found = [losses for losses in ends.values() if len(losses) > 1]
-    same = sum(len(set(losses.values())) == 1 for losses in found)
-    return f"Of {len(found)} runs of a baseline that were made again at another commit, {same} end at the very same loss." if found else ""
-
-
 def again(found: list[Effect], others: list[Effect]) -> list:
     """Techniques that were tried on another model too, beside what they do on the main one."""
     if not others:
@@ -179,9 +167,8 @@ def blocks(sweeps: list[Sweep]) -> list:
     found, others = by_model(effects(sweeps))
     if not found:
         raise ReportError(f"no technique in {RECORDS} has two seeds beside its baseline")
-    about = f"{models_and_steps(found)}. {ABOUT} {measured(found)} {repeated(sweeps)}".strip()
-    return [Heading(1, TITLE), Text(about),
-            picture(found), Table("", HEADINGS, [row(effect) for effect in found], ("verdict", "beside", "settings")),
+    return [Heading(1, TITLE), Text(f"{models_and_steps(found)}. {ABOUT} {measured(found)}"), picture(found),
+            Table("", HEADINGS, [row(effect) for effect in found], ("verdict", "beside", "settings")),
             *again(found, others),
             Text("Made by `scripts/quality_page.py` of the records beside it; a run:"), Text(f"`{found[0].case.command}`")]
 

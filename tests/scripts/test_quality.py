@@ -72,14 +72,6 @@ def test_what_was_tried_again_on_another_model_stands_apart(tmp_path):
     assert [effect.change.value > 0 for effect in found if effect.case.name == "lion"] == [True] and len(found) == 2
 
 
-def test_the_page_says_how_many_repeated_baselines_end_at_the_same_loss(tmp_path):
-    rows = seeds("baseline", BASE) + seeds("lion", BASE) + seeds("baseline", [*BASE[:2], 1.8], commit="def456")
-    assert page(tmp_path, rows).returncode == 0
-    said = "Of 3 runs of a baseline that were made again at another commit, 2 end at the very same loss."
-    assert said in (tmp_path / "quality.md").read_text()
-    assert page(tmp_path, rows[:10]).returncode == 0 and "made again" not in (tmp_path / "quality.md").read_text()
-
-
 def test_a_change_that_is_seen_is_never_grey():
     def face(low: float, value: float, high: float) -> object:
         change = figures.Interval(value, low, high)
