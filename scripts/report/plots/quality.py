@@ -9,7 +9,7 @@ from .theme import Theme, padded
 
 
 def name_points(axes: plt.Axes, places: dict[str, tuple[float, float]]) -> None:
-    """Each name where it covers least of the points and of the names before it."""
+    """Each name where it covers least of the points and of the names before it, with a line to its point unless it stands level with it."""
     renderer = axes.figure.canvas.get_renderer()
     taken = [between(axes.transData.transform([place]), 6) for place in places.values()]
     frame = axes.get_window_extent()
@@ -24,9 +24,8 @@ def name_points(axes: plt.Axes, places: dict[str, tuple[float, float]]) -> None:
             tried.append((covered + 0.01 * (spot[0] ** 2 + spot[1] ** 2), spot, box))
         _, spot, box = min(tried, key=lambda one: one[0])
         taken.append(box)
-        far = abs(spot[0]) > 9 or abs(spot[1]) > 11
         axes.annotate(name, place, spot, textcoords="offset points", fontsize=8, va="center", ha="left" if spot[0] > 0 else "right",
-                      arrowprops={"arrowstyle": "-", "lw": 0.4, "alpha": 0.6} if far else None)
+                      arrowprops={"arrowstyle": "-", "lw": 0.6} if spot not in SPOTS[:2] else None)
 
 
 def names(effects: list) -> list[str]:
