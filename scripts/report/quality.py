@@ -37,6 +37,10 @@ class Effect:
     def is_seen(self) -> bool:
         return self.change.low > 0 or self.change.high < 0
 
+    @property
+    def word(self) -> str:
+        return "the seeds can't tell" if not self.is_seen else "worse" if self.change.value > 0 else "better"
+
 
 def changes_of(pairs: list[tuple[Record, Record]]) -> list[float]:
     found = [run.held_out_loss - base.held_out_loss for run, base in pairs]
@@ -81,17 +85,13 @@ def row(effect: Effect) -> list[str]:
     case, change = effect.case, effect.change
     # A technique that changes no bit has the same loss for every seed, and an interval of no width.
     span = "" if change.low == change.high else f" ({signed(change.low)} to {signed(change.high)})"
-    return [f"`{case.name}`", f"{signed(change.value)}{span}", verdict(effect), f"{effect.shows:.4f}", times(case.peak_ratio),
+    return [f"`{case.name}`", f"{signed(change.value)}{span}", f"**{effect.word}**", f"{effect.shows:.4f}", times(case.peak_ratio),
             speed_times(case), f"{len(changes_of(case.pairs))}", beside(effect), changes(case, effect.sweep)]
-
-
-def verdict(effect: Effect) -> str:
-    return "**the seeds can't tell**" if not effect.is_seen else "**worse**" if effect.change.value > 0 else "**better**"
 
 
 def told(effect: Effect) -> str:
     """In a cell."""
-    return f"{signed(effect.change.value)}, {verdict(effect)}" if effect.is_seen else verdict(effect)
+    return f"{signed(effect.change.value)}, **{effect.word}**" if effect.is_seen else f"**{effect.word}**"
 
 
 def beside(effect: Effect) -> str:
@@ -119,17 +119,16 @@ def models_and_steps(found: list[Effect]) -> str:
 
 
 def summary(found: list[Effect]) -> str:
-    worse, better = (sum(effect.is_seen and sign * effect.change.value > 0 for effect in found) for sign in (1, -1))
+    worse, better = (sum(effect.word == word for effect in found) for word in ("worse", "better"))
     return (f"Of {len(found)} techniques {worse} end at a worse loss and {better} at a better one; of {len(found) - worse - better} the seeds "
             "can't tell.")
 
 
 def turned(found: list[Effect], others: list[Effect]) -> str:
     """The techniques that do the opposite on another model; "" if none does."""
-    there = {effect.case.name: effect for effect in found}
-    return " ".join(f"On `{other.sweep.model}`, `{other.case.name}` ends at a {'worse' if other.change.value > 0 else 'better'} loss instead."
-                    for other in others if (main := there.get(other.case.name)) and main.is_seen and other.is_seen
-                    and main.change.value * other.change.value < 0)
+    there = {effect.case.name: effect.word for effect in found}
+    return " ".join(f"On `{other.sweep.model}`, `{other.case.name}` ends at a {other.word} loss instead." for other in others
+                    if {other.word, there.get(other.case.name)} == {"worse", "better"})
 
 
 def section(found: list[Effect], others: list[Effect], page: str) -> list:
@@ -158,8 +157,8 @@ def again(found: list[Effect], others: list[Effect]) -> list:
     model, there = found[0].sweep.model, {effect.case.name: effect for effect in found}
     headings = [*HEADINGS, f"change on `{model}`"]
     rows = [[*row(effect), told(there[effect.case.name]) if effect.case.name in there else "not measured"] for effect in others]
-    about = f"{models_and_steps(others)}, at the learning rates of `{model}`. {turned(found, others)} {measured(others)}"
-    return [Heading(2, "Again on a larger model"), Text(" ".join(about.split())),
+    about = filter(None, [f"{models_and_steps(others)}, at the learning rates of `{model}`.", turned(found, others), measured(others)])
+    return [Heading(2, "Again on a larger model"), Text(" ".join(about)),
             Table("", headings, rows, ("verdict", "beside", "settings"))]
 
 

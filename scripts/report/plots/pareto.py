@@ -10,7 +10,7 @@ from matplotlib.transforms import Bbox
 
 from ..figures import Case, Sweep, on_front, placed
 from .loss_colours import GREY, bar, face
-from .theme import Theme, blank, errors, padded, point_at
+from .theme import Theme, errors, note, padded, point_at
 
 ON_POINTS = "#1c1f24"  # numbers, in light and dark alike
 # Where a label may stand, in points from what it names.
@@ -171,7 +171,9 @@ def pareto(sweep: Sweep, effects: dict, theme: Theme) -> plt.Figure:
     figure, axes = plt.subplots(figsize=(theme.width, 5.6), layout="constrained")
     cases = placed(sweep)
     if not cases:
-        return blank(figure, axes)
+        axes.axis("off")
+        note(axes, "no run finished")
+        return figure
     peaks, speeds = zip(*(case.place for case in cases))
     axes.set_xlim(padded([peak.low for peak in peaks], [peak.high for peak in peaks], 0.08))
     axes.set_ylim(padded([speed.low for speed in speeds], [speed.high for speed in speeds], 0.1))

@@ -66,11 +66,5 @@ def point_at(axes: plt.Axes, x: float, y: float, number: int, theme: Theme) -> N
     axes.plot([x], [y], "o", ms=15, color=theme.ink, alpha=0, gid=f"{POINT}{number}", zorder=9)
 
 
-def blank(figure: plt.Figure, axes: plt.Axes) -> plt.Figure:
-    axes.axis("off")
-    note(axes, "no run finished")
-    return figure
-
-
 def note(axes: plt.Axes, words: str) -> None:
     axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
