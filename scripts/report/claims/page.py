@@ -33,14 +33,16 @@ RULE = (
     "decides it. A verdict is of the models and the machine measured here. Whether the claim's own sums add up is another "
     "matter and stands in a column of its own.",
     "A case decides a claim only where the technique can show what is claimed. A size that the claim does not name decides "
-    "nothing. A claim of recomputation needs enough layers to tell different amounts of it apart, and the claim's share of "
-    "them: every 4th of 6 layers is two of them, a third, which says nothing of a quarter. A combination decides nothing "
-    "where one of its parts alone has the same peak. A claim that treating activations saves a share of the whole peak needs "
-    "a model whose activations are at least that share. Dry runs of a deeper model decide as well; "
-    "their peaks are exact. A claim of bytes or arithmetic alone is held against a dry run of its own setting, or against a "
-    "closed formula. A saving is of the memory that the claim names, else of the whole peak. On a CPU the host's memory is "
-    "the device's, so offload to the host has no time to be judged by. What ZeRO saves is a share of all state. Its speed "
-    "is held against ranks that divide nothing, over the same link, where each rank has a core of its own.",
+    "nothing. A combination decides nothing where one of its parts alone has the same peak.",
+    "Some models can't show what a claim says, and their cases decide nothing. Every 4th of 6 layers is two of them, a third: "
+    "that says nothing of a claim of a quarter. With two layers, recomputing half of them peaks at the same bytes as "
+    "recomputing all. Activations that are a fifth of the peak can't save half of it. Dry runs of a deeper model decide as "
+    "well; their peaks are exact.",
+    "A saving is of the memory that the claim names, else of the whole peak. A claim of bytes or arithmetic alone is held "
+    "against a dry run of its own setting, or against a closed formula.",
+    "On a CPU the host's memory is the device's, so offload to the host has no time to be judged by. What ZeRO saves is a "
+    "share of all state. Its speed is held against ranks that divide nothing, over the same link, where each rank has a "
+    "core of its own.",
     "Claims without a figure of an effect are held against what they say. A direction is right if the interval lies "
     "on its side of nothing in every case; a process is smaller if it is by a hundredth. A step of advice is right if "
     "it saves a hundredth of the peak that the steps before it leave; what is said to run out of memory must not fit, "
